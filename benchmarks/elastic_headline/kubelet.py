@@ -23,6 +23,7 @@ from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector
 from avactl.local.addresses import AddressBlock, paths
 from avactl.local.environment import expand, resolve
+from avactl.local.errors import LocalRunError
 from avactl.local.pods import LocalPod
 from avactl.local.process import PodProcess
 from avactl.local.volumes import volumes
@@ -30,6 +31,8 @@ from avactl.local.volumes import volumes
 _PROGRAM = "kubectl.kubernetes.io/default-container"
 _HOST = re.compile(r"([a-z0-9-]+)\.[a-z0-9-]+-rendezvous\.[a-z0-9-]+\.svc")
 _FOLLOWER = "follower"
+_PATIENCE = 10.0
+"""Seconds for the ConfigMaps of a pod to come."""
 _KEPT = ("PATH", "HOME", "LANG", "PYTHONPATH", "VIRTUAL_ENV")
 Body = dict[str, Any]
 
@@ -57,6 +60,7 @@ class Kubelet:
         self._block = AddressBlock()
         self._addresses: dict[str, str] = {}
         self._pods: dict[str, _Pod] = {}
+        self._config_maps: dict[str, dict[str, str]] = {}
         self._complete: set[str] = set()
         self._processes: set[int] = set()
         self.lives: list[Life] = []
@@ -65,8 +69,10 @@ class Kubelet:
         """Run until cancelled; then all processes end."""
         pods = Reflector(self._client, f"/api/v1/namespaces/{self._namespace}/pods", _Put(self._pod, self._gone))
         jobs = Reflector(self._client, f"/apis/batch/v1/namespaces/{self._namespace}/jobs", _Put(self._job))
+        maps = Reflector(self._client, f"/api/v1/namespaces/{self._namespace}/configmaps", _Put(self._config_map))
         try:
             async with asyncio.TaskGroup() as group:
+                group.create_task(maps.run())
                 group.create_task(pods.run())
                 group.create_task(jobs.run())
         finally:
@@ -105,6 +111,9 @@ class Kubelet:
         if pod is not None and pod.task is not None and not pod.task.done():
             pod.task.cancel()
 
+    def _config_map(self, item: Body) -> None:
+        self._config_maps[item["metadata"]["name"]] = dict(item.get("data") or {})
+
     def _job(self, item: Body) -> None:
         conditions = item.get("status", {}).get("conditions") or ()
         if any(each["type"] == "Complete" and each["status"] == "True" for each in conditions):
@@ -117,7 +126,7 @@ class Kubelet:
 
     async def _live(self, pod: _Pod) -> None:
         process = pod.process = PodProcess(
-            self._described(pod), f"{os.getpid()}.{pod.name}", pod.said.append, self._processes
+            await self._configured(pod), f"{os.getpid()}.{pod.name}", pod.said.append, self._processes
         )
         process.prepare()
         attempt = asyncio.create_task(process.attempt())
@@ -160,13 +169,25 @@ class Kubelet:
         with suppress(ApiError):  # it is gone
             await self._client.send("PATCH", f"{pod.path}/status", {"status": status}, content_type=STRATEGIC)
 
+    async def _configured(self, pod: _Pod) -> LocalPod:
+        """Wait for the ConfigMaps of a pod, and return its process."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return self._described(pod)
+            except LocalRunError as error:
+                if time.monotonic() > deadline:
+                    print(f"{pod.name} is not started: {error}", flush=True)
+                    raise
+            await asyncio.sleep(0.1)
+
     def _described(self, pod: _Pod) -> LocalPod:
         spec, container = pod.item["spec"], pod.container
         own = self._folder / pod.name
         address = self._address(pod.host)
         fields = {**pod.item, "status": {"podIP": address, "hostIP": address}}
-        variables = resolve(container, pod.name, fields, {}, self._environment)
-        mounted = volumes(spec, container, own, self._folder / "claims", {}, {}, str)
+        variables = resolve(container, pod.name, fields, self._config_maps, self._environment)
+        mounted = volumes(spec, container, own, self._folder / "claims", self._config_maps, {}, str)
         local = paths(mounted.mounts)
 
         def text(value: str) -> str:
