@@ -260,6 +260,19 @@ def test_code_from_a_workspace_is_read_only() -> None:
         assert not any(each.get("readOnly") for each in copier["volumeMounts"])
 
 
+def test_the_job_master_has_no_code() -> None:
+    notebook = (
+        "apiVersion: avactl.dev/v1\nkind: Workspace\nmetadata: {name: li-wei, team: vision}\n"
+        "spec: {user: li.wei, image: jupyter, runAsUser: 2000}\n---\n"
+    )
+    code = "  runAsUser: 2000\n  code: {workspace: {name: li-wei}}\n"
+    elastic = "  strategy: elastic\n  framework: custom\n  workers: {min: 1, max: 1}\n"
+    # One pod takes the code, so its home may be mounted by one node; that is an error otherwise.
+    found = objects(notebook + HEAD.lstrip() + elastic + code)
+    assert "code" not in [each["name"] for each in pod(found, "master")["spec"].get("initContainers", ())]
+    assert [each["name"] for each in pod(found, "worker")["spec"]["initContainers"]] == ["code"]
+
+
 def test_a_gang_says_of_which_level_one_domain_must_hold_it() -> None:
     spec = "  framework: mxnet\n  strategy: parameterServer\n  servers: {replicas: 2}\n"
     found = objects(HEAD + spec + "  workers: {replicas: 4, within: topology.kubernetes.io/rack}\n")

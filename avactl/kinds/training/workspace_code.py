@@ -17,7 +17,7 @@ from avactl.kinds.fields.images import require_image
 from avactl.kinds.lowering import pods
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import field
-from avactl.kinds.training.roles import parts
+from avactl.kinds.training.roles import MASTER, parts
 from avactl.kinds.workload import Home, Lifecycle
 
 _HOME = "/workspace/home"
@@ -181,7 +181,7 @@ def _workspace(item: Item, program: Program, code: WorkspaceCode) -> Iterator[Di
             hint=f"write `runAsUser: {home.user}`"
             + (f" and `runAsGroup: {home.group}`" if home.group != home.user else ""),
         )
-    pods_of_job = sum(part.replicas for part in parts(item.spec))
+    pods_of_job = sum(part.replicas for part in parts(item.spec) if part.role != MASTER)
     if not home.shared:
         several = pods_of_job > 1
         yield Diagnostic(
