@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.local.running import copy_example, local_run, losses, plain_losses, running
-from tests.test_layout import ROOT
 from tools.frameworks.build import build_environment
 
 EXACT = 2e-6
@@ -53,7 +52,7 @@ def test_losses_equal_the_plain_script(training: Path, path: str, job: str, size
 def test_elastic_workers_are_killed(training: Path, path: str, job: str) -> None:
     """One of them is stopped first, so its connections stay open until the master takes it for lost."""
     slow_down(training)
-    with running(training, f"jobs/{job}.yaml", modules=str(ROOT / "worker"), PATH=path) as run:
+    with running(training, f"jobs/{job}.yaml", PATH=path) as run:
         run.wait_for("epoch 1 loss", *(f'worker joined","name":"worker-{index}"' for index in range(4)))
         first = re.search(r"worker-(\d) +│ epoch 1 loss", run.output)
         assert first

@@ -32,7 +32,7 @@ def copy_example(directory: Path) -> Path:
 def environment(home: Path, modules: str = "", **more: str) -> dict[str, str]:
     """The environment of a caller whose `python` is this one; `modules`: a directory where it finds some."""
     clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "AVACTL_DEBUG", "MASTER_ADDR", "RANK")}
-    paths = filter(None, [modules, str(ROOT), os.environ.get("PYTHONPATH")])
+    paths = filter(None, [modules, str(ROOT), str(ROOT / "worker"), os.environ.get("PYTHONPATH")])
     return {
         **clean,
         "HOME": str(home),
