@@ -186,7 +186,7 @@ def test_pods_that_start_together_take_one_snapshot(tmp_path: Path) -> None:
     (home / "net" / "train.py").write_text("0")
     with ThreadPoolExecutor(9) as pool:
         done = [pool.submit(snapshot, home, tmp_path / f"pod-{index}", ONE) for index in range(8)]
-        while wait(done, timeout=0.05).not_done:
+        while wait(done, timeout=0.5).not_done:
             # As editors save.
             (tmp_path / "next").write_text(str(time.monotonic()))
             (tmp_path / "next").replace(home / "net" / "train.py")
