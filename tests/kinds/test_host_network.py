@@ -115,6 +115,7 @@ def plane(
     with ControlPlane(controller_manager=True, kwok=True, users={"ann": []}) as started, started.client() as kube:
         apply(kube, [manifest for manifest in jobs.manifests if not manifest.patch])
         kube.create(node("machine-0"))
+        _wait_for_policy(kube)
         (folder / "policy").write_text(body(jobs, "ConfigMap", "avactl-policy", "avactl-system")["data"]["policy.json"])
         started.write_kubeconfig(folder / "config", started.service_account_token("avactl-system", "avactl-scheduler"))
         words = ["--config", str(folder / "policy"), "--kubeconfig", str(folder / "config")]
@@ -126,6 +127,18 @@ def plane(
         finally:
             scheduler.kill()
             scheduler.wait()
+
+
+def _wait_for_policy(kube: KubeClient) -> None:
+    """Wait until the API server applies the admission policy, which takes it a moment."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            kube.create(workload("Pod", {**pod_spec(), "hostPID": True}, namespace=FAST), dry_run=True)
+        except ApiError:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def node(name: str) -> dict[str, Any]:
