@@ -39,6 +39,11 @@ async def serve(
     app.router.add_get("/healthz", probe(alive))  # type: ignore[arg-type]
     app.router.add_get("/readyz", probe(ready))  # type: ignore[arg-type]
     app.router.add_get("/metrics", exposition)
+    return await start(app, listen)
+
+
+async def start(app: web.Application, listen: str) -> web.AppRunner:
+    """Serve an application at `HOST:PORT`. Raises ListenError."""
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     host, port = split_address(listen)

@@ -20,7 +20,8 @@ from aiohttp import web
 from avactl.jobs.dashboard import pages
 from avactl.jobs.dashboard.markup import Markup
 from avactl.jobs.dashboard.source import Source
-from avactl.kube.listen import ListenError, split_address
+from avactl.kube import http_server
+from avactl.kube.listen import split_address
 from avactl.terminal import duration
 
 _HEADERS = {
@@ -67,16 +68,8 @@ class Dashboard:
         app.router.add_get("/", self._overview)
         app.router.add_get("/job/{namespace}/{name}", self._job)
         app.router.add_get("/{name:style.css|live.js}", self._static)
-        runner = web.AppRunner(app, access_log=None)
-        await runner.setup()
-        host, port = split_address(listen)
-        try:
-            site = web.TCPSite(runner, host, port)
-            await site.start()
-        except (OSError, OverflowError) as error:
-            await runner.cleanup()
-            raise ListenError(str(error).lower()) from None
-        port = runner.addresses[0][1]
+        runner = await http_server.start(app, listen)
+        host, port = split_address(listen)[0], runner.addresses[0][1]
         named = f"[{host}]" if ":" in host else host
         self._cookie = f"avactl-dashboard-{port}"
         self._hosts = frozenset(f"{name}:{port}" for name in (named, "localhost", "127.0.0.1", "[::1]"))
