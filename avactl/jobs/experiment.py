@@ -39,7 +39,7 @@ class RefusedError(Exception):
 
     def __init__(self, title: str, error: ApiError) -> None:
         super().__init__(f"{title} was refused: {error.message}")
-        self.forbidden = error.status == 403
+        self.forbidden = error.forbidden
 
 
 def renamed(change: Change, item: Item) -> tuple[Change, Item]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
-from time import monotonic
 from typing import Any, Generic, TypeVar
 
 from avactl import names
@@ -13,6 +11,7 @@ from avactl.jobs import progress
 from avactl.jobs.members import COMPONENT, INSTANCE, SELECTOR, Member, RoleJob, clean, member, role_job
 from avactl.jobs.state import TrainingJob, assemble, ordered
 from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.live_view import LiveView
 from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector
 from avactl.scheduler.inspection import pod_controllers
@@ -20,7 +19,6 @@ from avactl.scheduler.inspection import pod_controllers
 _MASTER = f"{SELECTOR},{COMPONENT}=master"
 _ASKED = 10
 """Jobs without pods whose controllers are asked for the reason, at one time."""
-_FORBIDDEN = 403
 _T = TypeVar("_T")
 
 
@@ -41,16 +39,15 @@ class _Kept(Generic[_T]):
         return self.items.keys()
 
 
-class JobsView:
+class JobsView(LiveView):
     """Training jobs, as far as the API server shows them."""
 
     def __init__(self, client: Client, namespace: str = "", name: str = "") -> None:
         """`namespace`: empty for all; `name`: of one job, empty for all."""
+        super().__init__()
         self.client, self.namespace = client, namespace
         self.hidden: dict[str, str] = {}
         """Kinds that the API server does not show, and what it says."""
-        self.silent: float | None = None
-        """Since when the API server does not answer, by the monotonic clock; None: it does."""
         self._jobs, self._pods = _Kept[RoleJob](role_job), _Kept[Member](member)
         self._notes = _Kept[dict[str, Any]](lambda item: item["metadata"])
         self._reasons: dict[str, str] = {}
@@ -72,30 +69,13 @@ class JobsView:
             try:
                 await reflector.load()
             except ApiError as error:
-                if error.status != _FORBIDDEN or reflector.kind != "configmaps":
+                if not error.forbidden or reflector.kind != "configmaps":
                     raise
                 self.hidden[reflector.kind] = str(error)
             else:
                 allowed.append(reflector)
         self._reflectors = allowed
         await self.explain()
-
-    async def follow(self, changed: Callable[[], None]) -> None:
-        """Watch the API server until cancelled; calls `changed` after each batch."""
-
-        def heard() -> None:
-            self.silent = None
-            changed()
-
-        def failed() -> None:
-            if self.silent is None:
-                self.silent = monotonic()
-            changed()
-
-        async with asyncio.TaskGroup() as group:
-            for reflector in self._reflectors:
-                reflector.changed, reflector.failed = heard, failed
-                group.create_task(reflector.run())
 
     async def explain(self) -> None:
         """Ask why jobs have no pods. Raises ApiError and UnreachableError."""

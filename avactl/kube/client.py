@@ -36,6 +36,11 @@ class ApiError(Exception):
         self.message = message
         self.retry_after = retry_after
 
+    @property
+    def forbidden(self) -> bool:
+        """True if the account lacks the permission."""
+        return self.status == 403
+
 
 class UnreachableError(Exception):
     """The API server did not respond; the request may or may not have succeeded."""

@@ -59,7 +59,7 @@ async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Obser
         except ApiError as error:
             if error.status not in (403, 404) or gvk in declared:
                 raise
-            if error.status == 403:
+            if error.forbidden:
                 unseen.add(gvk)
             return
         live.update((Key.of(body), body) for body in found)

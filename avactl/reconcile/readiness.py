@@ -98,7 +98,7 @@ async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
         try:
             pods = await api.items(Gvk("v1", "Pod"), namespace=namespace)
         except ApiError as error:
-            if error.status == 403:
+            if error.forbidden:
                 return
             raise
         for key in keys:

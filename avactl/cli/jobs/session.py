@@ -23,7 +23,6 @@ Namespace = Annotated[
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Training job: NAME or NAMESPACE/NAME.")]
 INTERRUPTED = 130
-_FORBIDDEN = 403
 _T = TypeVar("_T")
 
 
@@ -63,7 +62,7 @@ async def load_view(client: Client, namespace: str, own: str) -> JobsView:
     try:
         await view.load()
     except ApiError as error:
-        if error.status != _FORBIDDEN:
+        if not error.forbidden:
             raise
         if namespace:
             fail(f"this account is not permitted to read the jobs and pods of namespace {namespace}", MISSING)

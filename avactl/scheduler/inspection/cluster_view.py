@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from time import monotonic
 from typing import Any
 
 from avactl import names
 from avactl.kube.client import ApiError, Client
+from avactl.kube.live_view import LiveView
 from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector, Store
 from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU
@@ -26,17 +25,17 @@ from avactl.scheduler.objects.pod_info import PodInfo, read_pod
 
 POLICY = "avactl-policy"
 """ConfigMap with the placement policy, as the Cluster compiles it."""
-_FORBIDDEN = 403
 _MOST_DIGITS = 10
 """Digits of the seconds between two checkpoints: pods' owners write the annotation."""
 
 
-class ClusterView:
+class ClusterView(LiveView):
     """Nodes, pools, quotas and pods, as far as the API server shows them."""
 
     def __init__(self, client: Client, system_namespace: str, namespace: str = "", with_volumes: bool = False) -> None:
         """`namespace`: that whose pods are read where those of all namespaces are not shown."""
         self._with_volumes = with_volumes
+        super().__init__()
         self.client, self._system, self._namespace = client, system_namespace, namespace
         self.cluster = ""
         self.cache = ClusterCache(())
@@ -57,9 +56,6 @@ class ClusterView:
         """Kinds that the API server does not show, and what it says."""
         self.broken: dict[str, str] = {}
         """ConfigMaps of pools and quotas that cannot be read, by `namespace/name`, and why."""
-        self.silent: float | None = None
-        """Since when the API server does not answer, by the monotonic clock; None: it does."""
-        self._reflectors: list[Reflector] = []
 
     async def load(self) -> None:
         """Read all objects once; those that RBAC hides are listed in `hidden`. Raises ApiError and UnreachableError."""
@@ -72,7 +68,7 @@ class ClusterView:
             try:
                 await reflector.load()
             except ApiError as error:
-                if error.status == _FORBIDDEN:
+                if error.forbidden:
                     self.hidden[reflector.kind] = str(error)
                 elif error.status != 404:  # a kind that this server does not serve
                     raise
@@ -83,22 +79,6 @@ class ClusterView:
             await mine.load()
             self._reflectors.append(mine)
         self.fresh()
-
-    async def follow(self, changed: Callable[[], None]) -> None:
-        """Watch the API server until cancelled; calls `changed` after each batch."""
-
-        def heard() -> None:
-            self.silent = None
-            changed()
-
-        def failed() -> None:
-            if self.silent is None:
-                self.silent = monotonic()
-
-        async with asyncio.TaskGroup() as group:
-            for reflector in self._reflectors:
-                reflector.changed, reflector.failed = heard, failed
-                group.create_task(reflector.run())
 
     def fresh(self) -> None:
         """Update the cluster cache; call it before reading. The expected workload is the current one."""
@@ -148,7 +128,7 @@ class ClusterView:
             item = await self.client.request("GET", path)
             return Policy.parse((item.get("data") or {}).get("policy.json") or "")
         except ApiError as error:
-            if error.status not in (404, _FORBIDDEN):
+            if error.status != 404 and not error.forbidden:
                 raise
             self.hidden["policy"] = str(error)
         except ValueError as error:
