@@ -31,6 +31,8 @@ HOST_NETWORK_LABEL = f"{GROUP}/host-network"
 """Label of team namespaces whose specs may use the host's network. Members create no pods there."""
 GANG_LABEL = f"{GROUP}/gang"
 """Pod label: name of the gang, unique in its namespace. Its pods are placed all together or not at all."""
+FOLLOWER = "follower"
+"""Container by which a Job is known to follow the leading Jobs of its training job."""
 GANG_SIZE = f"{GROUP}/gang-size"
 """Pod annotation: number of the gang's pods that must be placed together; an elastic gang may grow beyond it. Also
 accepted as a label, for pods written by hand."""

@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 
 from avactl import names
 from avactl.jobs.branch import Change, RunError
-from avactl.jobs.members import FOLLOWER
+from avactl.jobs.members import leads
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item
+from avactl.kinds.workload import FOLLOWERS_LATER
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.source.edit import set_values
 
 _AGENT = "avactl-run"
-_FOLLOWERS_LATER = 600
-"""Seconds after the leader's deadline at which Jobs that follow it end in any case."""
 
 
 class Experiment(NamedTuple):
@@ -76,10 +75,10 @@ def experiment(change: Change, item: Item, lives: int, stays: int) -> Experiment
     for body in objects:
         if body["kind"] == "Job":
             spec = body["spec"]
-            deadline = lives if _leads(body) else lives + _FOLLOWERS_LATER
+            deadline = lives if leads(body) else lives + FOLLOWERS_LATER
             spec["activeDeadlineSeconds"] = min(deadline, spec.get("activeDeadlineSeconds") or deadline)
             spec["ttlSecondsAfterFinished"] = stays
-    objects.sort(key=lambda body: body["kind"] != "Job" or not _leads(body))
+    objects.sort(key=lambda body: body["kind"] != "Job" or not leads(body))
     return Experiment(item.ns, item.name, objects)
 
 
@@ -101,10 +100,6 @@ def _checkpoints(item: Item) -> str:
 
 def _is_of(manifest: Manifest, item: Item) -> bool:
     return manifest.item is item and manifest.cluster == item.cluster
-
-
-def _leads(body: Body) -> bool:
-    return all(each["name"] != FOLLOWER for each in body["spec"]["template"]["spec"]["containers"])
 
 
 def _labelled(body: Body, name: str) -> Body:

@@ -20,8 +20,6 @@ SELECTOR = "app.kubernetes.io/name=trainingjob"
 """Label selector of the objects of training jobs."""
 RUN = f"{names.GROUP}/run"
 INDEX = "batch.kubernetes.io/job-completion-index"
-FOLLOWER = "follower"
-"""Container by which a Job is known to follow the leading Job of its training job."""
 _MOST_DIGITS = 9
 _LONGEST = 1000
 _FINISHED = {"Complete": "succeeded", "SuccessCriteriaMet": "succeeded", "Failed": "failed", "FailureTarget": "failed"}
@@ -111,7 +109,6 @@ def member(item: Mapping[str, Any]) -> Member:
     metadata, status = item["metadata"], item.get("status") or {}
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     state, why = _pod_state(item, status)
-    statuses = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
     return Member(
         namespace=metadata["namespace"],
         job=labels.get(INSTANCE, ""),
@@ -122,10 +119,14 @@ def member(item: Mapping[str, Any]) -> Member:
         state=state,
         why=clean(why),
         node=item["spec"].get("nodeName") or "",
-        restarts=sum(each.get("restartCount") or 0 for each in statuses),
+        restarts=sum(each.get("restartCount") or 0 for each in _containers(status)),
         created=metadata["creationTimestamp"],
         run=notes.get(RUN, ""),
     )
+
+
+def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
 def _pod_state(item: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[PodState, str]:
@@ -141,11 +142,7 @@ def _pod_state(item: Mapping[str, Any], status: Mapping[str, Any]) -> tuple[PodS
         return PodState.ENDING, gone
     if not item["spec"].get("nodeName"):
         return PodState.QUEUED, _why_queued(item["spec"], conditions.get("PodScheduled") or {})
-    waiting = [
-        each["state"]["waiting"]
-        for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-        if (each.get("state") or {}).get("waiting")
-    ]
+    waiting = [each["state"]["waiting"] for each in _containers(status) if (each.get("state") or {}).get("waiting")]
     told: Mapping[str, Any] = next(
         (each for each in waiting if each.get("reason") not in (None, "PodInitializing")), {}
     )
@@ -165,12 +162,17 @@ def _why_queued(spec: Mapping[str, Any], scheduled: Mapping[str, Any]) -> str:
 
 def exit_of(status: Mapping[str, Any]) -> str:
     """Return how the first failed container of a pod ended: `worker: exit code 1`; empty if none did."""
-    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    for each in _containers(status):
         ended = (each.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
             reason = ended.get("reason") or "Error"
             return f"{each['name']}: exit code {ended['exitCode']}" + (f" ({reason})" if reason != "Error" else "")
     return ""
+
+
+def leads(item: Mapping[str, Any]) -> bool:
+    """Return True for a Job with which its training job ends: its pods have no follower."""
+    return all(each["name"] != names.FOLLOWER for each in item["spec"]["template"]["spec"]["containers"])
 
 
 def role_job(item: Mapping[str, Any]) -> RoleJob:
@@ -192,7 +194,7 @@ def role_job(item: Mapping[str, Any]) -> RoleJob:
         uid=metadata["uid"],
         role=labels.get(COMPONENT, ""),
         team=labels.get(names.TEAM_LABEL, ""),
-        leads=all(each["name"] != FOLLOWER for each in template["spec"]["containers"]),
+        leads=leads(item),
         wanted=min(most, spec.get("completions") or most),
         gang=_number(notes.get(names.GANG_SIZE), 0),
         gpus=_gpus(template["spec"], notes),

@@ -45,6 +45,8 @@ class Data(NamedTuple):
 class Progress(NamedTuple):
     """Progress of a job, at a time."""
 
+    run: str
+    """Run of the training job; empty if it has no name."""
     at: str
     """Time, RFC 3339; empty if it is malformed."""
     complete: bool
@@ -92,16 +94,17 @@ class Progress(NamedTuple):
         return None
 
 
-def read(metadata: Mapping[str, Any], annotation: str, run: str) -> Progress | None:
-    """Return the progress in an object's annotation; None without one, of another run, or if it is malformed."""
+def read(metadata: Mapping[str, Any], annotation: str) -> Progress | None:
+    """Return the progress in an object's annotation; None without one, or if it is malformed."""
     text = (metadata.get("annotations") or {}).get(annotation)
     if not isinstance(text, str) or len(text) > _LONGEST:
         return None
     try:
         data = orjson.loads(text)
-        if not isinstance(data, dict) or (data.get("run") or "") != run:
+        if not isinstance(data, dict):
             return None
         return Progress(
+            run=_text(data.get("run")),
             at=_time(data.get("at")),
             complete=data.get("complete") is True,
             speed=_value(data.get("speed")),

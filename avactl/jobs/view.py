@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from avactl import names
 from avactl.jobs import progress
 from avactl.jobs.members import COMPONENT, INSTANCE, SELECTOR, Member, RoleJob, clean, member, role_job
+from avactl.jobs.progress import Progress
 from avactl.jobs.state import TrainingJob, assemble, ordered
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.live_view import LiveView
@@ -49,7 +50,7 @@ class JobsView(LiveView):
         self.hidden: dict[str, str] = {}
         """Kinds that the API server does not show, and what it says."""
         self._jobs, self._pods = _Kept[RoleJob](role_job), _Kept[Member](member)
-        self._notes = _Kept[dict[str, Any]](lambda item: item["metadata"])
+        self._told = _Kept[Progress | None](lambda item: progress.read(item["metadata"], names.PROGRESS))
         self._reasons: dict[str, str] = {}
         inside = f"/namespaces/{namespace}" if namespace else ""
         one = f",{INSTANCE}={name}" if name else ""
@@ -57,7 +58,7 @@ class JobsView(LiveView):
             Reflector(client, f"/apis/batch/v1{inside}/jobs", self._jobs, query={"labelSelector": SELECTOR + one}),
             Reflector(client, f"/api/v1{inside}/pods", self._pods, query={"labelSelector": SELECTOR + one}),
             Reflector(
-                client, f"/api/v1{inside}/configmaps", self._notes, query={"labelSelector": _MASTER + one},
+                client, f"/api/v1{inside}/configmaps", self._told, query={"labelSelector": _MASTER + one},
                 metadata_only=True,
             ),
         ]  # fmt: skip
@@ -109,7 +110,7 @@ class JobsView(LiveView):
         found = []
         for (namespace, name), group in parts.items():
             leader = min(group, key=lambda part: (not part.leads, part.role))
-            note = self._notes.items.get(f"{namespace}/{name}-master")
-            told = progress.read(note, names.PROGRESS, leader.run) if note is not None else None
-            found.append(assemble(group, pods.get((namespace, name), ()), told))
+            told = self._told.items.get(f"{namespace}/{name}-master")
+            current = told if told is not None and told.run == leader.run else None
+            found.append(assemble(group, pods.get((namespace, name), ()), current))
         return found

@@ -13,6 +13,9 @@ from typing import NamedTuple, Protocol
 from avactl.kinds.local_run import LocalHooks
 from avactl.kinds.program import Item, Program
 
+FOLLOWERS_LATER = 600
+"""Seconds after its leader's deadline at which a following Job is terminated in any case."""
+
 
 class Lifecycle(Enum):
     """Lifecycle of a spec's pods. Quota checks depend on it; the graph lists workloads in this order."""

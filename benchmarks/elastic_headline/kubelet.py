@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from avactl import names
 from avactl.kube.client import STRATEGIC, ApiError, Client
 from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector
@@ -30,7 +31,6 @@ from avactl.local.volumes import volumes
 
 _PROGRAM = "kubectl.kubernetes.io/default-container"
 _HOST = re.compile(r"([a-z0-9-]+)\.[a-z0-9-]+-rendezvous\.[a-z0-9-]+\.svc")
-_FOLLOWER = "follower"
 _PATIENCE = 10.0
 """Seconds for the ConfigMaps of a pod to come."""
 _KEPT = ("PATH", "HOME", "LANG", "PYTHONPATH", "VIRTUAL_ENV")
@@ -119,7 +119,7 @@ class Kubelet:
         if any(each["type"] == "Complete" and each["status"] == "True" for each in conditions):
             self._complete.add(item["metadata"]["name"])
             for pod in self._pods.values():
-                if pod.leader in self._complete:
+                if pod.ends_with(self._complete):
                     pod.stop()
 
     # -- pods --------------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Kubelet:
                 await asyncio.sleep(0.005)
             pod.began = time.time()
             await self._report(pod, "Running", {"running": {"startedAt": _now()}}, ready=True)
-            if pod.stopping or pod.leader in self._complete:
+            if pod.stopping or pod.ends_with(self._complete):
                 pod.stop()
             code = await attempt
         finally:
@@ -146,7 +146,7 @@ class Kubelet:
             if pod.began:
                 self.lives.append(pod.life(time.time()))
                 pod.began = 0.0
-        if pod.leader in self._complete:
+        if pod.ends_with(self._complete):
             code = 0
         terminated = {"exitCode": code, "reason": "Completed" if code == 0 else "Error", "finishedAt": _now()}
         await self._report(pod, "Failed" if code else "Succeeded", {"terminated": terminated}, ready=False)
@@ -220,14 +220,20 @@ class _Pod:
         every = [*item["spec"].get("initContainers", ()), *item["spec"]["containers"]]
         wanted = notes.get(_PROGRAM, every[-1]["name"])
         self.container: Body = next(each for each in every if each["name"] == wanted)
-        follower = next((each for each in every if each["name"] == _FOLLOWER), {"env": ()})
-        self.leader = next((each["value"] for each in follower["env"] if each["name"] == "LEADER"), "")
-        """Job whose end ends this pod."""
+        follower = next((each for each in every if each["name"] == names.FOLLOWER), {"env": ()})
+        self.leaders: list[str] = next(
+            (each["value"].split() for each in follower["env"] if each["name"] == "LEADERS"), []
+        )
+        """Jobs whose end ends this pod."""
         self.task: asyncio.Task[None] | None = None
         self.process: PodProcess | None = None
         self.began = 0.0
         self.stopping = False
         self.said: list[str] = []
+
+    def ends_with(self, complete: set[str]) -> bool:
+        """Return True for a follower whose leading Jobs are all complete."""
+        return bool(self.leaders) and complete.issuperset(self.leaders)
 
     def stop(self) -> None:
         """End the process by SIGTERM; it is told once it runs."""

@@ -19,8 +19,8 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import field
 from avactl.kinds.training.roles import Part
+from avactl.names import FOLLOWER
 
-COMPONENT = "follower"
 PARTNER = "partner"
 """Sidecar of leading pods that watches the other leading Jobs."""
 FAILED = 3
@@ -102,7 +102,7 @@ def period(followers: int) -> int:
 
 def account(item: Item) -> str:
     """Name of the service account of a job's followers."""
-    return f"{item.name}-{COMPONENT}"
+    return f"{item.name}-{FOLLOWER}"
 
 
 def follow(
@@ -136,7 +136,7 @@ def follow(
         *env_list({"KEY": f"w{prefix}$(INDEX)"} if commands else {}),
     ]
     image = program.cluster_spec(item.cluster).images.kubectl
-    watcher = helper(COMPONENT, image, FOLLOW_SCRIPT, [*env_list(env), *fields], resources("10m", "128Mi"), mounts)
+    watcher = helper(FOLLOWER, image, FOLLOW_SCRIPT, [*env_list(env), *fields], resources("10m", "128Mi"), mounts)
     return {
         **pod,
         "serviceAccountName": account(item),
@@ -208,4 +208,4 @@ def follower_access(
     ]
     if commands:
         rules.append(k8s.policy_rule([""], ["configmaps"], ["get"], resourceNames=[commands]))
-    return access(item, account(item), COMPONENT, [*rules, *more])
+    return access(item, account(item), FOLLOWER, [*rules, *more])

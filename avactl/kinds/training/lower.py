@@ -28,9 +28,8 @@ from avactl.kinds.training.roles import (
     rendezvous_name,
 )
 from avactl.kinds.training.tensorboard import board
+from avactl.kinds.workload import FOLLOWERS_LATER
 
-FOLLOWERS_LATER = 600
-"""Seconds after its leader's deadline at which a following Job is terminated in any case."""
 TIMED_OUT_LATER = 30
 """Seconds for the scheduler to mark a pod that has run for its timeout, before the kubelet ends it."""
 
@@ -75,7 +74,7 @@ def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
     ]
     if not part.leads:
         codes = [followers.FAILED, followers.GAVE_UP]
-        failed = {"containerName": followers.COMPONENT, "operator": "In", "values": codes}
+        failed = {"containerName": names.FOLLOWER, "operator": "In", "values": codes}
         rules.insert(0, {"action": "FailJob", "onExitCodes": failed})
     if spec.code is not None and part.role != MASTER:
         missing = {"containerName": pods.CODE, "operator": "In", "values": [pods.MISSING_REVISION]}

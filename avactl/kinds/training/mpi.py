@@ -32,25 +32,24 @@ MOST_WORKERS = 512
 _NEXT = f"{LAUNCH}/next"
 _COMMANDS = f"{LAUNCH}/commands"
 
-AGENT = f"""\
-#!/bin/sh
-# Open MPI's remote-shell agent: agent HOST COMMAND
+_WRITE = f"""\
 pod=${{1%%.*}}
 key=w${{pod#"$AVACTL_JOB-worker-"}}
 shift
 next=$(mktemp {_NEXT}/XXXXXX) || exit 1
-printf '%s\\n' "$*" > "$next" && mv "$next" "{_COMMANDS}/$key"
+printf '%s\\n' "$*" > "$next" && mv "$next" "{_COMMANDS}/$key" || exit 1"""
+
+AGENT = f"""\
+#!/bin/sh
+# Open MPI's remote-shell agent: agent HOST COMMAND
+{_WRITE}
 """
 
 HYDRA_AGENT = f"""\
 #!/bin/sh
 # hydra's launcher: agent [OPTION…] HOST COMMAND
 while [ "${{1#-}}" != "$1" ]; do shift; done
-pod=${{1%%.*}}
-key=w${{pod#"$AVACTL_JOB-worker-"}}
-shift
-next=$(mktemp {_NEXT}/XXXXXX) || exit 1
-printf '%s\n' "$*" > "$next" && mv "$next" "{_COMMANDS}/$key" || exit 1
+{_WRITE}
 # It ends with the daemons: when none is connected to mpiexec's port any more.
 words=$*
 port=${{words#*--control-port }}
