@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -310,6 +311,8 @@ class Alluxio(process.Processes):
         result = {**self._home(), **{key: str(self._ports[name][port]) for port, key in component.ports.items()}}
         if "worker" in kind:
             result["alluxio.worker.hostname"] = self.host(name)
+            # As in a pod: the address that the process has, other than that of its machine.
+            result["alluxio.worker.container.hostname"] = _own_address()
         root = self.folder / name
         if "master" in kind:
             result["alluxio.master.hostname"] = self.host(name)
@@ -357,6 +360,17 @@ class Alluxio(process.Processes):
         except httpx.HTTPError:
             return False
         return True
+
+
+@cache
+def _own_address() -> str:
+    """The machine's address: where Alluxio takes it for its own, a worker reads from the store by itself."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # Nothing is sent.
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
 
 
 def _split(name: str) -> tuple[str, int]:
