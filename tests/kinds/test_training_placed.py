@@ -208,7 +208,7 @@ def names_of(kube: KubeClient) -> Names:
     for group in kube.list("discovery.k8s.io/v1", "EndpointSlice", TEAM):
         service = group["metadata"]["labels"]["kubernetes.io/service-name"]
         assert service in headless
-        for endpoint in group["endpoints"]:
+        for endpoint in group["endpoints"] or ():
             own = [f"{endpoint['hostname']}.{service}.{TEAM}.svc"] if "hostname" in endpoint else []
             for name in (service, f"{service}.{TEAM}.svc", *own):
                 found.pods.setdefault(name, []).append(endpoint["targetRef"]["name"])
