@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -114,8 +114,8 @@ class Engine(Protocol):
         """Return the under-stores."""
         ...
 
-    async def load(self, worker: Worker, parts: Sequence[tuple[CachedFile, Block]]) -> list[str]:
-        """Let a worker read blocks from the under-store into the cache; return what failed."""
+    async def load(self, worker: Worker, file: CachedFile, block: Block) -> None:
+        """Let a worker read a block from the under-store into the cache."""
         ...
 
     async def pin(self, path: str, pinned: bool, recursive: bool = False) -> None:

@@ -8,12 +8,11 @@ from time import monotonic
 
 from avactl.cache.engine import Block, CachedFile, Engine, EngineError, UnavailableError, Worker
 
-BATCH_BYTES, BATCH_BLOCKS = 32 * 1024 * 1024, 64
-"""Size of one request to a worker."""
-STREAMS = 2
-"""Requests under way at each worker: one is read while the other is answered."""
+STREAMS = 16
+"""Blocks that one worker loads at the same time: each takes 8 MiB of its heap at most."""
 _QUEUE = 512
 """Blocks that wait for one worker: the list is read as fast as they are loaded."""
+_FAILURES = 100
 
 Part = tuple[CachedFile, Block]
 
@@ -47,13 +46,11 @@ class Load:
         workers = await self._engine.workers()
         if not workers:
             raise UnavailableError("no worker is registered")
-        # With a limit, all requests under way together are about one second's.
-        most = min(BATCH_BYTES, self._pacer.rate // (STREAMS * len(workers)) or BATCH_BYTES)
         queues: list[asyncio.Queue[Part | None]] = [asyncio.Queue(_QUEUE) for _ in workers]
         async with asyncio.TaskGroup() as group:
             for worker, queue in zip(workers, queues, strict=True):
                 for _ in range(STREAMS):
-                    group.create_task(self._feed(worker, queue, most))
+                    group.create_task(self._feed(worker, queue))
             count = 0
             try:
                 async for file in files:
@@ -69,28 +66,16 @@ class Load:
                     for _ in range(STREAMS):
                         await queue.put(None)
 
-    async def _feed(self, worker: Worker, queue: asyncio.Queue[Part | None], most: int) -> None:
-        ended = False
-        while not ended:
-            batch: list[Part] = []
-            size = 0
-            while size < most and len(batch) < BATCH_BLOCKS and not (batch and queue.empty()):
-                part = await queue.get()
-                if part is None:
-                    ended = True
-                    break
-                batch.append(part)
-                size += part[1].size
-            if not batch:
-                continue
-            await self._pacer.take(size)
+    async def _feed(self, worker: Worker, queue: asyncio.Queue[Part | None]) -> None:
+        while (part := await queue.get()) is not None:
+            file, block = part
+            await self._pacer.take(block.size)
             try:
-                failures = await self._engine.load(worker, batch)
+                await self._engine.load(worker, file, block)
             except EngineError as error:
-                failures = [str(error)] * len(batch)
-            if failures:
-                self.failed += len(failures)
-                self.failures = [*self.failures, *failures][:100]
-                size = size * (len(batch) - min(len(failures), len(batch))) // len(batch)
-            self.loaded += size
-            self._progress(size)
+                self.failed += 1
+                if len(self.failures) < _FAILURES:
+                    self.failures.append(f"{file.path}: {error}")
+                continue
+            self.loaded += block.size
+            self._progress(block.size)

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import re
 import time
 from collections.abc import Iterator
 
 import pytest
 
+from avactl.cache.alluxio.client import AlluxioEngine
+from avactl.cache.loading import Load, Pacer
 from tools.alluxio import Alluxio
-from tools.alluxio.tiers import MIB, Tier, complaints, objects, running
+from tools.alluxio.fuse import require_libfuse
+from tools.alluxio.tiers import MIB, Tier, complaints, running
+from tools.controlplane import UnavailableError
 from tools.objectstore import ObjectStore
 
 pytestmark = pytest.mark.xdist_group("alluxio")
 
 TIER = Tier("read")
-MEM, SSD = 64 * MIB, 96 * MIB  # of each worker
-FILE = 4 * MIB
+MEM, SSD = 160 * MIB, 96 * MIB  # of each worker
+FILE, BLOCK = 4 * MIB, 16 * MIB
+BUFFERS = 96 * MIB  # of each worker, outside its heap
 PATIENCE = 60.0  # seconds
 
 
@@ -33,7 +40,9 @@ def store(object_store: ObjectStore) -> ObjectStore:
 @pytest.fixture(scope="module")
 def cluster(alluxio_jars: None, store: ObjectStore) -> Iterator[Alluxio]:
     level = "alluxio.worker.tieredstore.level"
-    with running(TIER, store, {f"{level}0.dirs.quota": f"{MEM}B", f"{level}1.dirs.quota": f"{SSD}B"}) as cluster:
+    sizes = {f"{level}0.dirs.quota": f"{MEM}B", f"{level}1.dirs.quota": f"{SSD}B"}
+    sizes["alluxio.user.block.size.bytes.default"] = f"{BLOCK}B"
+    with running(TIER, store, sizes, options={"worker": [f"-XX:MaxDirectMemorySize={BUFFERS}"]}) as cluster:
         yield cluster
 
 
@@ -86,11 +95,7 @@ def test_stores_are_mounted_and_read_only(cluster: Alluxio, store: ObjectStore) 
 
 @pytest.mark.slow
 def test_a_dataset_is_prewarmed_and_freed(cluster: Alluxio, store: ObjectStore) -> None:
-    (job,) = (body for (kind, name), body in objects().items() if kind == "Job" and name.startswith("prewarm-imagenet"))
-    _, script, *arguments = job["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert script == "/config/load.sh"
-    assert arguments == ["2", "0", "/datasets/imagenet/v3"]
-    cluster.script(TIER.script("load.sh", store), *arguments)
+    cluster.script(TIER.script("load.sh", store), "2", "0", "/datasets/imagenet/v3")
     assert set(settled(cluster, "/datasets/imagenet/v3", 100).values()) == {100}
     store.reset()
     read(cluster, "/datasets/imagenet/v3/*")
@@ -104,3 +109,40 @@ def test_a_dataset_is_prewarmed_and_freed(cluster: Alluxio, store: ObjectStore) 
     assert cached(cluster, "/datasets/imagenet") == {
         "/datasets/imagenet/v2/a": 0, "/datasets/imagenet/v3/a": 100, "/datasets/imagenet/v3/b": 100,
     }  # fmt: skip
+
+
+def test_a_load_of_files_of_many_sizes_keeps_no_buffers(cluster: Alluxio, store: ObjectStore) -> None:
+    buckets, sizes = store.client(), range(300_000, 700_000, 1_000)
+    assert sum(sizes) > 2 * BUFFERS - 4 * MIB  # `fs load` keeps a buffer of each size: a worker ends for want of memory
+    for size in sizes:
+        buckets.put_object(Bucket="ava-datasets", Key=f"sizes/{size}", Body=bytes(size))
+
+    async def load() -> list[str]:
+        engine = AlluxioEngine(cluster.masters)
+        load = Load(engine, Pacer(0), lambda size: None)
+        await load.run(engine.files("/datasets/sizes"))
+        await engine.close()
+        return load.failures
+
+    assert asyncio.run(load()) == []
+    assert len(found := settled(cluster, "/datasets/sizes", 100)) == len(sizes)
+    assert set(found.values()) == {100}
+    assert all("OutOfMemoryError" not in cluster.log(name).read_text() for name in ("worker-0", "worker-1"))
+
+
+def test_a_sequential_read_through_fuse_asks_for_each_block_once(cluster: Alluxio, store: ObjectStore) -> None:
+    try:
+        require_libfuse()
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    body = b"0123456789abcdef" * (2 * BLOCK // 16)
+    store.client().put_object(Bucket="ava-models", Key="sequential", Body=body)
+    fuse = TIER.fuse(cluster)
+    fuse.start()
+    store.reset()
+    digest = hashlib.sha256()
+    with (fuse.path / "models" / "sequential").open("rb") as file:
+        while chunk := file.read(MIB):
+            digest.update(chunk)
+    assert digest.digest() == hashlib.sha256(body).digest()
+    assert store.traffic.requests["GET"] == len(body) // BLOCK

@@ -24,7 +24,7 @@ _TRUNCATE = 1  # XAttrUpdateStrategy
 _LISTING = 600.0
 """Seconds for a list of files: millions come in one stream."""
 _LOADING = 600.0
-"""Seconds for the load of a group of blocks."""
+"""Seconds for the load of a block."""
 _TRANSFER = 3600.0
 """Seconds for the transfer of one file."""
 _CHUNK = 1024 * 1024
@@ -121,18 +121,17 @@ class AlluxioEngine:
         asked = sum(found.get(f"Cluster.BytesRead{name}", 0.0) for name in _REQUESTED)
         return Reads(int(asked), int(found.get("Cluster.BytesReadUfsAll", 0.0)))
 
-    async def load(self, worker: Worker, parts: Sequence[tuple[CachedFile, Block]]) -> list[str]:
-        blocks = [
-            MESSAGES["Block"](
-                block_id=block.id, length=block.size, ufs_path=file.store_path, offset_in_file=block.offset,
-                mountId=file.mount,
-            )
-            for file, block in parts
-        ]  # fmt: skip
-        options = MESSAGES["UfsReadOptions"](tag="avactl", position_short=False)
-        request = MESSAGES["LoadRequest"](blocks=blocks, options=options)
-        answer = await self._worker(worker.address).call(_WORKER, "Load", request, "LoadResponse", _LOADING)
-        return [each.message or f"code {each.code}" for each in answer.block_status]
+    async def load(self, worker: Worker, file: CachedFile, block: Block) -> None:
+        # Not by `Load`, which `alluxio fs load` uses: it reads whole blocks into buffers outside the heap that the
+        # worker never frees, of each size others, until it ends for want of memory (`NioDirectBufferPool`).
+        options = _from_store(file.store_path, file.mount, block.offset, block.size, keep=True)
+        # A worker reads from the store by itself what it is told to fetch from itself.
+        host, _, port = worker.address.rpartition(":")
+        request = MESSAGES["CacheRequest"](
+            block_id=block.id, length=block.size, open_ufs_block_options=options,
+            source_host=host, source_port=int(port),
+        )  # fmt: skip
+        await self._worker(worker.address).call(_WORKER, "Cache", request, "Empty", _LOADING)
 
     # -- data ------------------------------------------------------------------------------------------------------
 
@@ -233,10 +232,11 @@ class AlluxioEngine:
         raise failure
 
 
-def _from_store(url: str, mount: int, offset: int, size: int) -> Any:
+def _from_store(url: str, mount: int, offset: int, size: int, keep: bool = False) -> Any:
     return MESSAGES["OpenUfsBlockOptions"](
-        ufs_path=url, offset_in_file=offset, block_size=size, maxUfsReadConcurrency=1_000, mountId=mount, no_cache=True
-    )
+        ufs_path=url, offset_in_file=offset, block_size=size, maxUfsReadConcurrency=1_000, mountId=mount,
+        no_cache=not keep,
+    )  # fmt: skip
 
 
 def _file(info: Any) -> CachedFile:

@@ -73,13 +73,10 @@ _FIELDS = {
     "5 capacityBytes int64, 6 usedBytes int64, 8 capacityBytesOnTiers *Count, 9 usedBytesOnTiers *Count",
     "GetWorkerInfoListResponse": "1 workerInfos *WorkerInfo",
     # grpc/block_worker.proto, proto/dataserver/protocol.proto
-    "Block": "1 block_id int64, 2 length int64, 3 ufs_path string, 4 offset_in_file int64, 5 mountId int64",
-    "UfsReadOptions": "1 tag string, 2 position_short bool, 3 bandwidth int64",
-    "LoadRequest": "1 blocks *Block, 2 options UfsReadOptions",
-    "BlockStatus": "1 block Block, 2 code int32, 3 message string, 4 retryable bool",
-    "LoadResponse": "1 status int32, 2 block_status *BlockStatus",
     "OpenUfsBlockOptions": "1 ufs_path string, 2 offset_in_file int64, 3 block_size int64, "
     "4 maxUfsReadConcurrency int32, 5 mountId int64, 6 no_cache bool",
+    "CacheRequest": "1 block_id int64, 2 source_host string, 3 source_port int32, "
+    "4 open_ufs_block_options OpenUfsBlockOptions, 5 length int64, 6 async bool",
     "ReadRequest": "1 block_id int64, 2 offset int64, 3 length int64, 5 chunk_size int64, "
     "6 open_ufs_block_options OpenUfsBlockOptions, 7 offset_received int64",
     "Chunk": "1 data bytes",

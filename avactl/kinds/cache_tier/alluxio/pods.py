@@ -46,13 +46,18 @@ def master_memory(item: Item, program: Program) -> str:
     return format_quantity(need)
 
 
+def direct_memory(memory: int) -> int:
+    """Memory of a process that moves data for buffers outside its heap, of its container's memory, both in MiB."""
+    return memory * 2 // 5
+
+
 def java(memory: int, direct: bool) -> str:
     """JVM memory options for a container's memory in MiB; the rest is for threads, code and RocksDB.
 
     Processes that move data (`direct`) buffer it outside the heap.
     """
     if direct:
-        return f"-Xmx{memory * 2 // 5}m -XX:MaxDirectMemorySize={memory * 2 // 5}m"
+        return f"-Xmx{memory * 2 // 5}m -XX:MaxDirectMemorySize={direct_memory(memory)}m"
     return f"-Xmx{memory * 7 // 10}m"
 
 
