@@ -63,7 +63,7 @@ def cluster(store: ObjectStore, data: int) -> Iterator[Alluxio]:
         # The engine's own: what is compiled is smaller.
         "alluxio.job.batch.size": "200",
     }
-    with running(TIER, store, sizes) as started:
+    with running(TIER, store, sizes, as_pods=True) as started:
         yield started
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from avactl.cache import metrics
 from avactl.cache.config import Dataset, Version
 from avactl.cache.cron import fires
-from avactl.cache.engine import Engine, EngineError, NotFoundError
+from avactl.cache.engine import CachedFile, Engine, EngineError, NotFoundError
 from avactl.cache.loading import Load, Pacer
 from avactl.cache.status import MAX_TEXT
 from avactl.quantity import format_quantity
@@ -145,7 +145,7 @@ class Prewarmer:
             entry["rate"] = int(rate)
             entry["etaSeconds"] = int((entry["totalBytes"] - entry["bytes"]) / rate) if rate else None
             entry["updated"] = int(time.time())
-            metrics.PREWARMED.labels(*key.split("/")).inc(size)
+            metrics.PREWARMED.labels(dataset.tier, *key.split("/")).inc(size)
 
         load = Load(self._engine, Pacer(dataset.prewarm.throttle), progress)
         await load.run(self._engine.files(version.path))
@@ -156,9 +156,7 @@ class Prewarmer:
             await asyncio.sleep(_SETTLE)
         entry["rate"], entry["etaSeconds"] = 0, None
         if entry["percent"] < 100:
-            said = (
-                f"{plural(load.failed, 'block')} failed: {load.failures[0]}" if load.failures else "evicted meanwhile"
-            )
+            said = await self._failure(version, load)
             first = "error" not in entry
             entry["error"] = visible(shortened(said, MAX_TEXT))
             self._retry[key] = time.monotonic() + RETRY
@@ -173,6 +171,23 @@ class Prewarmer:
         seconds = time.monotonic() - began
         size = f"{plural(entry['totalFiles'], 'file')}, {format_quantity(entry['totalBytes'])} bytes"
         await self._tell(dataset, "Prewarmed", f"version {version.name}: {size} cached after {seconds:.0f} s", False)
+
+    async def _failure(self, version: Version, load: Load) -> str:
+        """Return why blocks are not cached. Workers do not tell whether they could read one."""
+        if load.failures:
+            return f"{plural(load.failed, 'block')} failed: {load.failures[0]}"
+        missing: list[CachedFile] = []
+        async for file in self._engine.files(version.path):
+            missing += [file for block in file.blocks if not block.holders]
+        if not missing:
+            return "evicted meanwhile"
+        example = missing[0]
+        try:
+            async for _ in self._engine.read_store(example.store_path, example.mount, example.size):
+                break
+        except EngineError as error:
+            return f"{plural(len(missing), 'block')} failed: {example.path}: {error}"
+        return f"{plural(len(missing), 'block')} evicted meanwhile"
 
     async def _measure(self, key: str, version: Version, entry: Entry, refresh: bool = False) -> None:
         size = files = total_size = total_files = 0

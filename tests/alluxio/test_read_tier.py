@@ -42,7 +42,8 @@ def cluster(alluxio_jars: None, store: ObjectStore) -> Iterator[Alluxio]:
     level = "alluxio.worker.tieredstore.level"
     sizes = {f"{level}0.dirs.quota": f"{MEM}B", f"{level}1.dirs.quota": f"{SSD}B"}
     sizes["alluxio.user.block.size.bytes.default"] = f"{BLOCK}B"
-    with running(TIER, store, sizes, options={"worker": [f"-XX:MaxDirectMemorySize={BUFFERS}"]}) as cluster:
+    options = {"worker": [f"-XX:MaxDirectMemorySize={BUFFERS}"]}
+    with running(TIER, store, sizes, options=options, as_pods=True) as cluster:
         yield cluster
 
 

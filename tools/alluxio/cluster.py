@@ -69,17 +69,19 @@ class Alluxio(process.Processes):
         jobs: bool = True,
         logging: str = LOGGING,
         options: Mapping[str, Sequence[str]] | None = None,
+        as_pods: bool = False,
     ) -> None:
         """`values` are the properties of all processes.
 
         Only ports, addresses and directories of them are replaced: each process has its own below `folder`, MEM levels
         below /dev/shm if there is room. `options` are more of Java's options by kind of process (`master`, `worker`,
-        `job-master`, `job-worker`, `shell`, `fuse`), `logging` is the text of log4j.properties.
+        `job-master`, `job-worker`, `shell`, `fuse`), `logging` is the text of log4j.properties. `as_pods`: workers
+        advertise the address that the process has besides their host's; here they have the same one.
         """
         super().__init__()
         self._values = dict(values or {})
         self._kinds = {"master": masters, "job-master": masters * jobs, "worker": workers, "job-worker": workers * jobs}
-        self._logging, self._options = logging, dict(options or {})
+        self._logging, self._options, self._as_pods = logging, dict(options or {}), as_pods
         self._ports: dict[str, dict[str, int]] = {}
         self._folders: list[OwnedFolder] = []
 
@@ -311,8 +313,8 @@ class Alluxio(process.Processes):
         result = {**self._home(), **{key: str(self._ports[name][port]) for port, key in component.ports.items()}}
         if "worker" in kind:
             result["alluxio.worker.hostname"] = self.host(name)
-            # As in a pod: the address that the process has, other than that of its machine.
-            result["alluxio.worker.container.hostname"] = _own_address()
+            if self._as_pods:
+                result["alluxio.worker.container.hostname"] = _own_address()
         root = self.folder / name
         if "master" in kind:
             result["alluxio.master.hostname"] = self.host(name)

@@ -24,10 +24,15 @@ class Panel(NamedTuple):
     """Legend → PromQL."""
 
 
+_READ, _FROM_STORE, _PREWARMED = (
+    f"sum by (tier) (rate(avactl_cache_{name}[5m]))"
+    for name in ("read_bytes", "store_read_bytes", "prewarmed_bytes_total")
+)
+
 PANELS = (
     Panel(
         "Hit ratio", "percentunit",
-        {"{{tier}}": "clamp_min(1 - rate(avactl_cache_store_read_bytes[5m]) / rate(avactl_cache_read_bytes[5m]), 0)"},
+        {"{{tier}}": f"clamp(1 - ({_FROM_STORE} - ({_PREWARMED} or 0 * {_FROM_STORE})) / {_READ}, 0, 1)"},
     ),
     Panel(
         "Bytes read", "Bps",
