@@ -45,6 +45,8 @@ class Options:
     resume: bool = False
     staleness: int | None = None
     """Bound of the clock, in steps."""
+    gradients: int | None = None
+    """Number of gradients of a step that count, the first ones."""
 
 
 class Daemon:
@@ -69,7 +71,7 @@ class Daemon:
             stack.callback(store.close)
             copy = await self._config_map(stack)
             settled = copy is None or not await self._adopt(store, copy)
-            service = Service(store, monotonic(), settled, self._options.staleness)
+            service = Service(store, monotonic(), settled, self._options.staleness, self._options.gradients)
             if copy is not None and settled:
                 service.durable = 0  # until the ConfigMap has it
             server = Server(service, fail)

@@ -6,12 +6,21 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, TypeAlias
 
 import numpy as np
 import orjson
 
 from avactl.elastic.definition import Definition
+
+
+class Fate(IntEnum):
+    """State of a gradient. The numbers are those of the journal."""
+
+    COUNTED = 1
+    PUSHED = 2
+    DROPPED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +82,32 @@ class Ended:
     step: int
 
 
-Event: TypeAlias = Registered | Joined | Given | Done | Returned | Gone | Ended
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step begins of which the first gradients count."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """A worker's gradient of a step counts, is pushed, or does not count."""
+
+    step: int
+    worker: int
+    fate: Fate
+
+
+Event: TypeAlias = Registered | Joined | Given | Done | Returned | Gone | Ended | Stepped | Gradient
 
 _TASK = struct.Struct("<BHII")
 _DONE = struct.Struct("<BHIIIB")
 _JOINED = struct.Struct("<BIQ")
 _GONE = struct.Struct("<BI")
 _ENDED = struct.Struct("<BQ")
+_GRADIENT = struct.Struct("<BQIB")
 _METRIC = struct.Struct("<Bd")
-_REGISTERED, _JOIN, _GIVEN, _FINISHED, _RETURNED, _LEFT, _END = range(1, 8)
+_REGISTERED, _JOIN, _GIVEN, _FINISHED, _RETURNED, _LEFT, _END, _STEP, _FATE = range(1, 10)
 _MOST_DEFINITION = 100_000_000
 """Bytes of a definition, decompressed."""
 
@@ -108,6 +134,10 @@ def encode(event: Event) -> bytes:
             return _GONE.pack(_LEFT, worker)
         case Ended(step):
             return _ENDED.pack(_END, step)
+        case Stepped(step):
+            return _ENDED.pack(_STEP, step)
+        case Gradient(step, worker, fate):
+            return _GRADIENT.pack(_FATE, step, worker, fate)
         case Registered(definition):
             return bytes([_REGISTERED]) + encode_definition(definition)
 
@@ -131,6 +161,11 @@ def decode(data: bytes) -> Event:
                 return Gone(_GONE.unpack(data)[1])
             case 7:
                 return Ended(_ENDED.unpack(data)[1])
+            case 8:
+                return Stepped(_ENDED.unpack(data)[1])
+            case 9:
+                _, step, worker, fate = _GRADIENT.unpack(data)
+                return Gradient(step, worker, Fate(fate))
             case 1:
                 return Registered(decode_definition(data[1:]))
     except (struct.error, IndexError) as error:

@@ -12,8 +12,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
+from avactl.elastic.clock import Gradients
 from avactl.elastic.definition import MAX_DATASETS, Definition, DefinitionError, Task
-from avactl.elastic.events import Done, Ended, Event, Given, Gone, Joined, Registered, Returned
+from avactl.elastic.events import (
+    Done,
+    Ended,
+    Event,
+    Given,
+    Gone,
+    Gradient,
+    Joined,
+    Registered,
+    Returned,
+    Stepped,
+)
 from avactl.elastic.progress import MAX_METRICS, Progress
 from avactl.elastic.workers import Worker
 
@@ -122,6 +134,8 @@ class Job:
         self.next_worker = 1
         self.ended: int | None = None
         """Steps of synchronous training, once it has ended."""
+        self.gradients = Gradients()
+        """Of steps with backup workers."""
         self._replaced: OrderedDict[int, None] = OrderedDict()
         self.available = 0
         """Counts up whenever a waiting worker may get a task, or end."""
@@ -153,10 +167,15 @@ class Job:
                 worker = self.workers.pop(index)
                 for number, position in sorted(worker.held):
                     self._release(number, position, worker)
+                self.gradients.lost(worker.name)
                 if self._by_name.get(worker.name) is worker:
                     del self._by_name[worker.name]
             case Ended(step):
                 self.ended = step
+            case Stepped(step):
+                self.gradients.begin(step)
+            case Gradient(step, index, fate):
+                self.gradients.note(step, self.workers[index].name, fate)
             case Registered(definition):
                 saved = self.unregistered.pop(definition.name, None)
                 if saved is not None and saved.digest == definition.digest:
@@ -249,7 +268,7 @@ class Job:
             self.unregistered = declared
         if all(each.header.get("finished") for each in self.unregistered.values()):
             return False
-        self.ended = None
+        self.ended, self.gradients = None, Gradients()
         for name, each in self.unregistered.items():
             self.unregistered[name] = each._replace(header={**each.header, CARRIED: True})
         return True
@@ -329,6 +348,10 @@ class Job:
         """Note that synchronous training has ended: workers that join later need not train."""
         if self.ended is None:
             self._happen(Ended(step), now)
+
+    def clock(self, event: Stepped | Gradient, now: float) -> None:
+        """Note what a clock with backup workers has decided."""
+        self._happen(event, now)
 
     def current(self, worker: Worker) -> bool:
         """Return True if the worker is neither lost nor replaced."""

@@ -21,7 +21,7 @@ _PATIENCE = 20.0
 """Seconds after which a request that waits is answered in any case."""
 _TICK = 0.25
 """Seconds between two looks at leases and at requests that wait."""
-_TIMED = ("work", "clock")
+_TIMED = ("work", "clock", "gradient")
 """Requests that may be answered because time has passed."""
 _AT_ONCE = {"store": 64}
 """Requests of a worker that may wait at a time, where it is more than one."""

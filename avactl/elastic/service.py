@@ -11,7 +11,7 @@ import orjson
 from avactl_worker import messages as m
 
 from avactl.elastic import status
-from avactl.elastic.clock import StepClock
+from avactl.elastic.clock import MOST_STEPS, BackupClock, StepClock
 from avactl.elastic.definition import DefinitionError, checked
 from avactl.elastic.job import LEASE, Assignment, JobError, Nothing, ReplacedError, TaskKey
 from avactl.elastic.rounds import Rounds
@@ -31,7 +31,7 @@ _REPORTS = 10_000
 """Reports in one message."""
 
 
-WAITING = (("work",), ("clock",), ("rendezvous", "watch", "store"), ("store",))
+WAITING = (("work",), ("clock", "gradient"), ("rendezvous", "watch", "store"), ("store",))
 """Requests that may have to wait, by the position in `Service.changes` of what they wait for."""
 
 
@@ -55,9 +55,11 @@ class Member:
 class Service:
     """The job and its store, for all workers."""
 
-    def __init__(self, store: Store, now: float, settled: bool = True, staleness: int | None = None) -> None:
+    def __init__(
+        self, store: Store, now: float, settled: bool = True, staleness: int | None = None, gradients: int | None = None
+    ) -> None:
         """`settled`: the state is the newest, and the tasks in it that no worker holds are free. `staleness`: bound of
-        the clock in steps, whatever workers ask for."""
+        the clock in steps, whatever workers ask for. `gradients`: number of gradients of a step that count."""
         self._staleness = staleness
         self.store, self.clock = store, StepClock()
         self.durable = store.synced
@@ -65,6 +67,7 @@ class Service:
         self._open = now if settled else now + _SETTLE
         # Clocks are not part of the state: workers say their steps again.
         self._clock_open = now if store.new and settled else now + _SETTLE
+        self.backup = None if gradients is None else BackupClock(store.job, gradients, now)
         self.rounds = Rounds(self._clock_open)
         self._members: dict[int, Member] = {}
         """The last stream of each worker."""
@@ -73,7 +76,9 @@ class Service:
         """Return values of which each changes whenever a request that waits may be answered: one of the same position
         in WAITING."""
         values = self.rounds.values
-        return self.store.job.available, self.clock.advanced, self.rounds.changed, values.changed if values else 0
+        job = self.store.job
+        advanced = self.clock.advanced + job.gradients.advanced
+        return job.available, advanced, self.rounds.changed, values.changed if values else 0
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -92,14 +97,20 @@ class Service:
                     if not self._work(worker, request.work, answer, now, waited):
                         return None
                 elif request.clock is not None:
-                    if not self._clock(worker, request.clock, answer, now):
+                    if not self._clock(member, worker, request.clock, answer, now):
+                        return None
+                elif request.gradient is not None:
+                    if not self._gradient(member, worker, request.gradient, answer, now):
                         return None
                 elif request.register is not None:
                     answer.registered = self._register(request.register, now)
                 elif request.resume is not None:
                     held = [_key(each) for each in request.resume.held]
                     self.store.job.resume(worker, held, map(_report, request.resume.finished[:_REPORTS]), now)
-                    if request.resume.step:
+                    if self.backup is not None:
+                        known = (_step(request.resume.begun), _step(request.resume.counted))
+                        self.backup.resume(worker, *known, now)
+                    elif request.resume.step:
                         # Others must not run ahead of a worker whose step began with the master before.
                         self.clock.begin(worker.index, request.resume.step, 0)
                 elif request.rendezvous is not None:
@@ -154,7 +165,8 @@ class Service:
         self._members[worker.index] = member
         self.rounds.connected(worker)
         logs.info("worker joined", name=worker.name, library=join.library[:50], workers=len(job.workers))
-        return m.Joined(lineage=self.store.lineage, heartbeat=HEARTBEAT, lease=LEASE)
+        gradients = 0 if self.backup is None else self.backup.count
+        return m.Joined(lineage=self.store.lineage, heartbeat=HEARTBEAT, lease=LEASE, gradients=gradients)
 
     def _register(self, asked: m.Registration, now: float) -> m.Registered:
         job = self.store.job
@@ -210,7 +222,17 @@ class Service:
         answer.finished = found is Nothing.MORE
         return answer.finished or not work.wait
 
-    def _clock(self, worker: Worker, clock: m.Clock, answer: m.Answer, now: float) -> bool:
+    def _clock(self, member: Member, worker: Worker, clock: m.Clock, answer: m.Answer, now: float) -> bool:
+        if self.backup is not None:
+            if clock.step and not clock.asked:
+                raise JobError(
+                    "this job has backup workers: before it pushes a gradient, the script must call `clock.counts()` "
+                    "of the avactl-worker that belongs to the master's avactl, and push it only if that is true"
+                )
+            if now < self._open or self._members.get(worker.index) is not member:
+                return False  # a request of a stream that broke must not speak for the worker
+            answer.step = self.backup.begin(worker, _step(clock.step), now) or 0
+            return answer.step > 0
         if now < self._clock_open and not clock.step:
             return False  # the slowest worker is not known yet
         staleness = clock.staleness if self._staleness is None else min(clock.staleness, self._staleness)
@@ -218,6 +240,15 @@ class Service:
         if step is None or now < self._clock_open:
             return False
         answer.step = step
+        return True
+
+    def _gradient(self, member: Member, worker: Worker, asked: m.Gradient, answer: m.Answer, now: float) -> bool:
+        if self.backup is None:
+            answer.gradient = 1
+        elif now < self._open or self._members.get(worker.index) is not member:
+            return False
+        else:
+            answer.gradient = 1 if self.backup.counts(worker, _step(asked.step), now) else 2
         return True
 
     def disconnected(self, member: Member, now: float) -> None:
@@ -229,6 +260,8 @@ class Service:
 
     def _gone(self, worker: Worker, now: float) -> None:
         self.clock.remove(worker.index)
+        if self.backup is not None:
+            self.backup.advance(now)
         self.rounds.gone(worker, now)
 
     # -- rounds ------------------------------------------------------------------------------------------------------
@@ -287,7 +320,14 @@ class Service:
     def status(self, now: float) -> bytes:
         """Return the status as JSON."""
         found = status.collect(self.store.job, now, self.store.lineage)
-        return orjson.dumps({**found, "round": self.rounds.status()})
+        steps = {} if self.backup is None else {"gradients": self.backup.status()}
+        return orjson.dumps({**found, "round": self.rounds.status(), **steps})
+
+
+def _step(step: int) -> int:
+    if step > MOST_STEPS:
+        raise JobError(f"step {step}: {MOST_STEPS:,} are possible")
+    return step
 
 
 def _key(key: m.TaskKey | None) -> TaskKey:

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 
+from avactl.elastic.clock import MOST_STEPS, Gradients
 from avactl.elastic.definition import MAX_DATASETS
 from avactl.elastic.events import decode_definition, encode_definition
 from avactl.elastic.job import Job, SavedProgress
@@ -47,6 +48,7 @@ def dump(job: Job, about: dict[str, Any], full: bool = True) -> bytes:
             {"name": name, "digest": saved.digest.hex(), "sizes": [len(saved.bitmap), 0], "progress": saved.header}
         )
     head: dict[str, Any] = {"version": _VERSION, "about": about, "datasets": datasets, "ended": job.ended}
+    head["gradients"] = job.gradients.header(full)
     if full:
         head["next_worker"] = job.next_worker
         head["workers"] = [
@@ -87,4 +89,11 @@ def _job(head: dict[str, Any], blobs: bytes, now: float) -> Job:
         job.add_worker(Worker(index, name, incarnation, now), ((number, position) for number, position in held), now)
     job.next_worker = head.get("next_worker", 1)
     job.ended = head.get("ended")
+    gradients = head.get("gradients", {})
+    job.gradients = Gradients(
+        min(int(gradients.get("step", 1)), MOST_STEPS),
+        map(str, gradients.get("counted", ())),
+        map(str, gradients.get("pending", ())),
+        int(gradients.get("dropped", 0)),
+    )
     return job

@@ -59,11 +59,24 @@ class Clock:
         self._session, self._staleness = session, staleness
         self.step = 0
         """The step in progress, from 1; a worker that joins later begins with the slowest."""
+        self._asked = 0
 
     def tick(self) -> int:
-        """Begin the next step: wait for slower workers if need be. Returns its number."""
-        self.step = self._session.clock(self.step + 1 if self.step else 0, self._staleness)
+        """Begin the next step: wait for slower workers if need be. Returns its number.
+
+        In a job with backup workers, a worker that was late goes on with the step of the others.
+        """
+        following = self.step + 1 if self.step else 0
+        self.step = self._session.clock(following, self._staleness, self._asked == self.step)
         return self.step
+
+    def counts(self) -> bool:
+        """Return True if this worker's gradient of the step counts: then push it before the next `tick`.
+
+        False only in a job with backup workers, if enough others were faster. Does not wait for them.
+        """
+        self._asked = self.step
+        return self._session.counts(self.step)
 
 
 class Master:

@@ -41,7 +41,13 @@ class Joined(Message):
     lineage: str
     heartbeat: float
     lease: float
-    FIELDS = {"lineage": Field(1, "string"), "heartbeat": Field(2, "double"), "lease": Field(3, "double")}
+    gradients: int
+    FIELDS = {
+        "lineage": Field(1, "string"),
+        "heartbeat": Field(2, "double"),
+        "lease": Field(3, "double"),
+        "gradients": Field(4, "uint64"),
+    }
 
 
 class Definition(Message):
@@ -79,7 +85,15 @@ class Resume(Message):
     held: list[TaskKey]
     finished: list[Report]
     step: int
-    FIELDS = {"held": Field(1, TaskKey, True), "finished": Field(2, Report, True), "step": Field(3, "uint64")}
+    begun: int
+    counted: int
+    FIELDS = {
+        "held": Field(1, TaskKey, True),
+        "finished": Field(2, Report, True),
+        "step": Field(3, "uint64"),
+        "begun": Field(4, "uint64"),
+        "counted": Field(5, "uint64"),
+    }
 
 
 class Work(Message):
@@ -117,7 +131,13 @@ class Heartbeat(Message):
 class Clock(Message):
     step: int
     staleness: int
-    FIELDS = {"step": Field(1, "uint64"), "staleness": Field(2, "uint64")}
+    asked: bool
+    FIELDS = {"step": Field(1, "uint64"), "staleness": Field(2, "uint64"), "asked": Field(3, "bool")}
+
+
+class Gradient(Message):
+    step: int
+    FIELDS = {"step": Field(1, "uint64")}
 
 
 class Leave(Message):
@@ -218,6 +238,7 @@ class Request(Message):
     watch: Watch | None
     store: Store | None
     finish: Finish | None
+    gradient: Gradient | None
     FIELDS = {
         "id": Field(1, "uint64"),
         "join": Field(2, Join),
@@ -231,6 +252,7 @@ class Request(Message):
         "watch": Field(10, Watch),
         "store": Field(11, Store),
         "finish": Field(12, Finish),
+        "gradient": Field(13, Gradient),
     }
 
 
@@ -253,6 +275,7 @@ class Answer(Message):
     round: Round | None
     change: Change | None
     value: Value | None
+    gradient: int
     FIELDS = {
         "id": Field(1, "uint64"),
         "error": Field(2, Error),
@@ -266,6 +289,7 @@ class Answer(Message):
         "round": Field(10, Round),
         "change": Field(11, Change),
         "value": Field(12, Value),
+        "gradient": Field(13, "uint64"),
     }
 
 

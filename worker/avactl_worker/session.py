@@ -129,7 +129,9 @@ class Session:
         self._connecting = threading.RLock()
         self._state = threading.Lock()
         self._lineage = ""
-        self._step = 0
+        self._step = self._begun = self._counted = 0
+        self._gradients = 0
+        """Gradients of a step that count; 0: all."""
         self._datasets: OrderedDict[str, tuple[bytes, m.Definition]] = OrderedDict()
         self._held: dict[Key, None] = {}
         self._unsaved: OrderedDict[Key, tuple[m.Report, int]] = OrderedDict()
@@ -218,17 +220,27 @@ class Session:
         except _BrokenError:
             raise OverError("the connection to the master broke") from None
 
-    def clock(self, step: int, staleness: int) -> int:
-        """Wait until a step may begin, and return its number."""
+    def clock(self, step: int, staleness: int, asked: bool) -> int:
+        """Wait until a step may begin, and return its number. `asked`: `counts` was called for the step before."""
         self._step = step
         while True:
             try:
-                answer = self._ask(self._usable(), None, clock=m.Clock(step=step, staleness=staleness))
+                answer = self._ask(self._usable(), None, clock=m.Clock(step=step, staleness=staleness, asked=asked))
             except _BrokenError:
                 continue
             if answer.step:
-                self._step = answer.step
+                self._step = self._begun = answer.step
                 return answer.step
+
+    def counts(self, step: int) -> bool:
+        """Return True if the gradient of a step counts."""
+        while self._gradients:
+            answer = self.ask(gradient=m.Gradient(step=step))
+            if answer.gradient:
+                if answer.gradient == 1:
+                    self._counted = step
+                return answer.gradient == 1
+        return True
 
     def close(self) -> None:
         """Leave the job: tasks that are held are free at once."""
@@ -310,12 +322,13 @@ class Session:
             if self._lineage and joined.lineage != self._lineage:
                 log.warning("the master has lost the state of the job: it starts from the beginning")
             self._lineage, self._pause = joined.lineage, joined.heartbeat or _HEARTBEAT
+            self._gradients = joined.gradients
             for name, (digest, definition) in list(self._datasets.items()):
                 self._register(stream, name, digest, definition)
             with self._state:
                 held = [m.TaskKey(dataset=key[0], epoch=key[1], position=key[2]) for key in self._held]
                 finished = [report for report, _ in self._unsaved.values()]
-            resume = m.Resume(held=held, finished=finished, step=self._step)
+            resume = m.Resume(held=held, finished=finished, step=self._step, begun=self._begun, counted=self._counted)
             self._saved(finished, self._ask(stream, _SILENCE, resume=resume))
         except _BrokenError:
             stream.close()

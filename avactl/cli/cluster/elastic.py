@@ -45,6 +45,15 @@ def master(
             min=0, help="Steps that a worker's clock may be ahead of the slowest. Default: as the workers ask."
         ),
     ] = None,
+    gradients: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=20_000,
+            help="Gradients of a step that count: the first ones. The next step begins when they are pushed, and "
+            "later workers are told. Default: all.",
+        ),
+    ] = None,
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
     """Hand out the data of a job to workers that come and go, until SIGTERM or Ctrl-C.
@@ -63,7 +72,8 @@ def master(
         fail(f"`--config-map {config_map}` is not NAMESPACE/NAME", USAGE)
     if len(run) > _MOST_RUN:
         fail(f"`--run` has more than {_MOST_RUN} characters", USAGE)
-    options = daemon.Options(listen, state, (place[0], place[-1]) if config_map else None, run, resume, staleness)
+    copy = (place[0], place[-1]) if config_map else None
+    options = daemon.Options(listen, state, copy, run, resume, staleness, gradients)
     access = connection(kubeconfig) if config_map else None
     try:
         asyncio.run(daemon.run(options, access))
