@@ -211,6 +211,18 @@ def test_the_clock_of_the_job_master_bounds_the_staleness() -> None:
         assert "AVACTL_MASTER" not in env(found)
 
 
+def test_the_job_master_counts_the_first_gradients() -> None:
+    settings = "  framework: custom\n  workers: {replicas: 4}\n  workerGroups: [{name: old}]\n"
+    found = objects(PS + settings + "  backupWorkers: 2\n")
+    args = container(found, "master")["args"]
+    assert args[args.index("--gradients") + 1] == "3"
+    assert "--staleness" not in args
+    seen = env(found, index=2)
+    assert (seen["AVACTL_CONSISTENCY"], seen["AVACTL_BACKUP_WORKERS"]) == ("bsp", "2")
+    assert seen["AVACTL_MASTER"] == f"{host('master', 0)}:29600"
+    assert ("Job", "net-master") not in objects(PS + settings + "  backupWorkers: 0\n")
+
+
 def test_a_gang_is_restarted_as_often_as_retries_say() -> None:
     found = objects(HEAD + "  strategy: allReduce\n  workers: {replicas: 4}\n  retries: 7\n")
     spec = job(found)["spec"]

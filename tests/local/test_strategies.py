@@ -65,6 +65,22 @@ def test_bounded_staleness(training: Path) -> None:
     assert "Traceback" not in done.stdout
 
 
+def test_backup_workers(training: Path) -> None:
+    """The job does not wait for its slowest worker, and ends when that learns that the others have ended."""
+    script = training / "scripts/stale.py"
+    text = script.read_text()
+    slow = "        gradient, _ = linear"
+    assert slow in text
+    script.write_text(text.replace(slow, f"        __import__('time').sleep(0.5 if index == 2 else 0.005)\n{slow}"))
+    done = local_run(training, "jobs/backup.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    ends = re.findall(r"worker-(\d) +│ step 60 loss ([\d.]+)", done.stdout)
+    assert {index for index, _ in ends} >= {"0", "1", "3"}
+    assert all(float(loss) < plain_losses()[-1] for _, loss in ends)
+    assert not re.search(r"worker-2 +│ step 20 ", done.stdout)  # it was not there
+    assert "Traceback" not in done.stdout
+
+
 def test_the_documented_command(training: Path) -> None:
     """docs/local-run.md shows what is printed."""
     text = (ROOT / "docs/local-run.md").read_text()

@@ -292,6 +292,8 @@ def _consistency(spec: Any) -> list[Body]:
     env = {"AVACTL_CONSISTENCY": spec.consistency}
     if spec.staleness is not None:
         env["AVACTL_STALENESS"] = str(spec.staleness)
+    if spec.backup_workers:
+        env["AVACTL_BACKUP_WORKERS"] = str(spec.backup_workers)
     if spec.framework == "mxnet":
         env["AVACTL_KVSTORE"] = "dist_async" if spec.consistency == "asp" else "dist_sync"
     return env_list(env)

@@ -1,8 +1,8 @@
 """The job master: a pod that follows the workers' Job, and the ConfigMap that backs its journal up.
 
-Elastic jobs have one, and those with bounded staleness. The master hands out the data in tasks. The kubelet restarts
-its container in place, with the journal in a volume of the pod; a master that is recreated on another node starts from
-the ConfigMap.
+Elastic jobs have one, and those with bounded staleness or backup workers. The master hands out the data in tasks. The
+kubelet restarts its container in place, with the journal in a volume of the pod; a master that is recreated on another
+node starts from the ConfigMap.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import field, master_port
 from avactl.kinds.training.followers import TOKEN_PATH
-from avactl.kinds.training.roles import MASTER, Part
+from avactl.kinds.training.roles import MASTER, Part, workers_of
 
 STATE = "/var/lib/avactl"
 """Directory of the journal."""
@@ -23,8 +23,13 @@ STATE_DATA = Owned("ConfigMap", ("binaryData",), "the master of an elastic job, 
 
 def local_args(item: Item) -> list[str]:
     """Arguments on a machine without an API server. The clock bounds the staleness, whatever scripts ask for."""
+    spec = item.spec
     args = ["--listen", f"$(POD_IP):{master_port(item)}", "--state", f"{STATE}/journal"]
-    return [*args, *(["--staleness", str(item.spec.staleness)] if item.spec.strategy == "parameterServer" else [])]
+    if spec.strategy == "parameterServer" and spec.consistency == "ssp":
+        args += ["--staleness", str(spec.staleness)]
+    elif spec.strategy == "parameterServer":
+        args += ["--gradients", str(workers_of(spec) - spec.backup_workers)]
+    return args
 
 
 def state_name(item: Item) -> str:

@@ -126,8 +126,9 @@ def _groups(spec: Any, first: Part) -> list[Part]:
 
 
 def has_master(spec: Any) -> bool:
-    """Return True for jobs with a job master: elastic ones, and those whose staleness its clock bounds."""
-    return bool(spec.strategy == "elastic" or (spec.strategy == "parameterServer" and spec.consistency == "ssp"))
+    """Return True for jobs with a job master: elastic ones, and those whose workers its clock keeps in step."""
+    clock = spec.consistency == "ssp" or spec.backup_workers > 0
+    return bool(spec.strategy == "elastic" or (spec.strategy == "parameterServer" and clock))
 
 
 def master_compute(spec: Any) -> Compute:

@@ -80,7 +80,7 @@ class ServerGroup(Compute):
 
 
 class Master(Model):
-    """The job master: it hands out the data in tasks, knows which workers are alive, and bounds their staleness."""
+    """The job master: it hands out the data in tasks, knows which workers are alive, and keeps them in step."""
 
     cpu: Cpu = Field("500m", description="CPU cores.")
     memory: Bytes = Field("512Mi", description="Memory, in bytes. 1,000,000 tasks need about 150Mi.")
@@ -147,7 +147,7 @@ class TrainingJobSpec(PodUser):
     launcher: Role | None = Field(None, description="Pod that runs mpirun, for strategy `mpi`.")
     evaluator: Role | None = Field(None, description="Pod that evaluates checkpoints, for TensorFlow.")
     master: Master | None = Field(
-        None, description="Size of the job master, for strategy `elastic` and `consistency: ssp`."
+        None, description="Size of the job master, for strategy `elastic`, `consistency: ssp` and `backupWorkers`."
     )
     consistency: Literal["bsp", "ssp", "asp"] = Field(
         "bsp",
@@ -156,6 +156,12 @@ class TrainingJobSpec(PodUser):
     )
     staleness: Annotated[int, Field(ge=0, le=10_000)] | None = Field(
         None, description="Maximum lead of the fastest worker, in steps, for `consistency: ssp`."
+    )
+    backup_workers: Annotated[int, Field(ge=0, le=10_000)] = Field(
+        0,
+        description="Number of workers that a step does not wait for, for `consistency: bsp`: with 10 workers and 1 "
+        "backup worker, the first 9 gradients of a step count. The code asks the clock of the job master before it "
+        "pushes a gradient.",
     )
     mpi: Mpi | None = Field(None, description="MPI library, for strategy `mpi`. Default: Open MPI.")
     slots_per_worker: Count | None = Field(None, description="MPI slots per worker. Default: its number of GPUs, or 1.")

@@ -26,8 +26,8 @@ _UNSUPPORTED: dict[tuple[str, str], tuple[str, str]] = {
     ),
 }
 """Unsupported pairs: the reason and the remedy."""
-_WITHOUT_SSP = {"mxnet": "MXNet's KVStore", "tensorflow": "TensorFlow's parameter-server training"}
-"""Frameworks whose parameter servers do not bound the workers' lead."""
+_WITHOUT_CLOCK = {"mxnet": "MXNet's KVStore", "tensorflow": "TensorFlow's parameter-server training"}
+"""Frameworks whose parameter servers do not use the clock of the job master."""
 _ELASTIC = ("pytorch", "tensorflow", "custom")
 """Frameworks whose workers may come and go, with the library of the job master."""
 
@@ -66,10 +66,10 @@ def _unsupported(item: Item) -> Diagnostic | None:
         hint = "use `parameterServer` or `mpi`"
     elif (framework, strategy) in _UNSUPPORTED:
         why, hint = _UNSUPPORTED[framework, strategy]
-    elif framework in _WITHOUT_SSP and strategy == "parameterServer" and item.spec.consistency == "ssp":
+    elif framework in _WITHOUT_CLOCK and strategy == "parameterServer" and item.spec.consistency == "ssp":
         return Diagnostic(
             "unsupported-strategy",
-            f"{_WITHOUT_SSP[framework]} is synchronous (`bsp`) or asynchronous (`asp`); it does not support `ssp`",
+            f"{_WITHOUT_CLOCK[framework]} is synchronous (`bsp`) or asynchronous (`asp`); it does not support `ssp`",
             item.span("spec", "consistency"),
             hint="write `bsp` or `asp`; code that calls the clock of the job master has `framework: custom`",
         )
@@ -91,6 +91,8 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
         for key in ("servers", "consistency", "staleness"):
             if key in spec.model_fields_set and getattr(spec, key) is not None:
                 yield _wrong(item, key, "parameterServer")
+    if strategy != "parameterServer" and spec.backup_workers:
+        yield _wrong(item, "backupWorkers", "parameterServer")
     if strategy != "parameterServer" and spec.server_groups:
         yield _wrong(item, "serverGroups", "parameterServer")
     if strategy == "elastic" and spec.host_network is not None:
@@ -145,7 +147,7 @@ def _strategy_note(item: Item) -> tuple[Note, ...]:
 
 
 def _wrong(item: Item, key: str, strategy: str) -> Diagnostic:
-    verb, them = ("require", "them") if key.endswith("Groups") else ("requires", "it")
+    verb, them = ("require", "them") if key.endswith(("Groups", "Workers")) else ("requires", "it")
     return Diagnostic(
         "wrong-strategy",
         f"`{key}` {verb} strategy `{strategy}`, but the job uses `{item.spec.strategy}`",
@@ -189,7 +191,7 @@ def _parameter_server(item: Item) -> Iterator[Diagnostic]:
             hint="write 2 or more",
         )
     if spec.consistency == "ssp":
-        if spec.staleness is None and spec.framework not in _WITHOUT_SSP:
+        if spec.staleness is None and spec.framework not in _WITHOUT_CLOCK:
             yield Diagnostic(
                 "missing-key",
                 "`consistency: ssp` needs `staleness`, the maximum lead of the fastest worker in steps",
@@ -202,6 +204,36 @@ def _parameter_server(item: Item) -> Iterator[Diagnostic]:
             f"`staleness` requires `consistency: ssp`, but the job uses `{spec.consistency}`",
             item.span("spec", "staleness", key=True),
             hint="write `consistency: ssp`, or remove `staleness`",
+        )
+    if spec.backup_workers:
+        yield from _backup_workers(item)
+
+
+def _backup_workers(item: Item) -> Iterator[Diagnostic]:
+    spec = item.spec
+    count = workers_of(spec)
+    if spec.framework in _WITHOUT_CLOCK:
+        yield Diagnostic(
+            "unsupported-strategy",
+            f"{_WITHOUT_CLOCK[spec.framework]} waits for all workers or for none; it does not support `backupWorkers`",
+            item.span("spec", "backupWorkers", key=True),
+            hint="remove them; code that calls the clock of the job master has `framework: custom`",
+        )
+    elif spec.consistency != "bsp":
+        yield Diagnostic(
+            "wrong-strategy",
+            "`backupWorkers` require `consistency: bsp`, but the job uses "
+            f"`{spec.consistency}`, in which every gradient counts",
+            item.span("spec", "backupWorkers", key=True),
+            hint="write `consistency: bsp`, or remove `backupWorkers`",
+            notes=(Note(item.span("spec", "consistency"), "the consistency"),),
+        )
+    elif spec.backup_workers >= count:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.backupWorkers: {spec.backup_workers} of {count} worker{'s' * (count != 1)}: no gradient would count",
+            item.span("spec", "backupWorkers"),
+            hint=f"write at most {count - 1}" if count > 1 else "remove it, or add workers",
         )
 
 

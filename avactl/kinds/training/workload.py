@@ -64,6 +64,8 @@ def facts(item: Item, program: Program) -> dict[str, Fact]:
         if spec.servers is not None:
             found["servers"] = spec.servers.replicas + sum(group.replicas for group in spec.server_groups)
         found["consistency"] = f"ssp {spec.staleness}" if spec.consistency == "ssp" else spec.consistency
+        if spec.backup_workers:
+            found["backup workers"] = spec.backup_workers
     found["image"] = spec.image
     if spec.code is not None:
         found["code"] = spec.code.git.ref if spec.code.git else str(spec.code)

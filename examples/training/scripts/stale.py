@@ -21,12 +21,12 @@ def serve(host: str, port: int) -> None:
     def follow(peer: wire.socket.socket) -> None:
         with suppress(ConnectionError):  # the worker has ended
             while True:
+                gradient = wire.receive(peer)  # empty: the worker only reads the weights
                 with lock:
+                    if len(gradient):
+                        np.subtract(weights, linear.RATE / linear.RECORDS * gradient, out=weights)
                     current = weights.copy()
                 wire.send(peer, current)
-                gradient = wire.receive(peer)
-                with lock:
-                    np.subtract(weights, linear.RATE / linear.RECORDS * gradient, out=weights)
 
     with wire.listen(host, port) as server:
         while True:  # until the job ends the pod
@@ -34,18 +34,22 @@ def serve(host: str, port: int) -> None:
 
 
 def train(index: int, host: str, port: int, workers: int) -> None:
-    """Compute gradients of a part of the data, at most `staleness` steps ahead of the slowest worker."""
-    features, targets = linear.data(index, workers)
+    """Compute gradients of random records, as far ahead of other workers as the clock allows."""
+    features, targets = linear.data()
+    random = np.random.default_rng(index)
     peer = wire.connect(host, port)
     clock = avactl_worker.connect().clock()
-    while clock.step < STEPS:
-        step = clock.tick()
+    while clock.tick() <= STEPS:
+        wire.send(peer, np.empty(0))
         weights = wire.receive(peer)
-        gradient, _ = linear.gradient(weights, features, targets)
-        wire.send(peer, gradient)
-        if step % 20 == 0:
-            loss = linear.gradient(weights, *linear.data())[1] / linear.RECORDS
-            print(f"step {step} loss {loss:.6f}", flush=True)
+        chosen = random.choice(linear.RECORDS, linear.RECORDS // workers, replace=False)
+        gradient, _ = linear.gradient(weights, features[chosen], targets[chosen])
+        if clock.counts():  # always, without backup workers
+            wire.send(peer, gradient)
+            wire.receive(peer)  # it has arrived
+        if clock.step % 20 == 0:
+            loss = linear.gradient(weights, features, targets)[1] / linear.RECORDS
+            print(f"step {clock.step} loss {loss:.6f}", flush=True)
 
 
 def main() -> None:
