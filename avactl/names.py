@@ -75,6 +75,9 @@ TIMEOUT = f"{GROUP}/timeout"
 """Pod annotation: seconds from the binding after which the scheduler sets `TIMED_OUT`."""
 TIMED_OUT = f"{GROUP}/TimedOut"
 """Pod condition: the pod ran for its timeout. Its Job fails instead of starting it again."""
+REPLACED_EXIT = 79
+"""Exit code of a worker of an elastic job that leaves because it is far slower than the others. Its Job ignores the
+code and makes a new pod, for which the scheduler avoids the node."""
 EXPERIMENT = f"{GROUP}/experiment"
 """Label of objects that a user has applied without git, with the name of the job: they are deleted with its Job."""
 PROGRESS = f"{GROUP}/progress"

@@ -29,7 +29,7 @@ from avactl.scheduler.preemption.attempt import PreemptionRequest
 from avactl.scheduler.preemption.candidates import BudgetChecker
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.preemption.preemptor import Preemptor
-from avactl.scheduler.queue.gang_domains import gang_domains
+from avactl.scheduler.queue.gang_domains import gang_domains, narrower, preferring
 from avactl.scheduler.queue.gang_request import Demand, QuotaOwner, WaitCause, WaitGroup, gang_of, roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
@@ -361,6 +361,15 @@ class SchedulingCycle:
 
         `reach`: the nodes of a single pod (`_among`), if they are known already.
         """
+        for mask in preferring(self.cache.tables.spared(attempt.pods[0]), [models]):
+            placed = self._find_among(attempt, mask, reach)
+            if placed is not None:
+                return placed
+        return None
+
+    def _find_among(
+        self, attempt: _Attempt, models: Mask | None, reach: tuple[Mask | None, str] | None
+    ) -> Sequence[Booking] | None:
         unit, pods, requests = attempt.unit, attempt.pods, attempt.requests
         if not unit.gang:
             pod = pods[0]
@@ -474,7 +483,7 @@ class SchedulingCycle:
             self.reporter.unschedulable(pod, f"the gang is running; additional pod: {over}")
             return False
         among, words = narrower(among, models), joined(words, self.cache.quotas.beyond(models))
-        for near in gang_domains(self.cache.tables.state, unit):
+        for near in preferring(self.cache.tables.spared(pod), gang_domains(self.cache.tables.state, unit)):
             choice = self._best(pod, request, narrower(among, near))
             if choice is not None:
                 self._bind([pod], [choice.booking(request)])
@@ -482,13 +491,6 @@ class SchedulingCycle:
         words = self._pod_words(pod, request, among, words)
         self.reporter.unschedulable(pod, f"the gang is running; additional pod: {words}")
         return False
-
-
-def narrower(one: Mask | None, other: Mask | None) -> Mask | None:
-    """Return the intersection of two node masks; None stands for all nodes."""
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
 
 
 def joined(*words: str) -> str:

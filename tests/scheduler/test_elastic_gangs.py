@@ -9,6 +9,7 @@ import pytest
 from avactl import names
 from tests.scheduler.memory import Memory
 
+INDEX = "batch.kubernetes.io/job-completion-index"
 SERVING: dict[str, Any] = {"priority": 30_000, "priorityClassName": names.SERVING_PRIORITY}
 
 
@@ -94,3 +95,95 @@ def test_the_first_of_a_role_comes_back_before_anything_else(world: Memory, role
     world.go()
     world.settle()
     assert f"job-{role}-0" in world.where()
+
+
+SLOW = {"state": {"terminated": {"exitCode": names.REPLACED_EXIT, "reason": "Error"}}}
+
+
+def replaced(world: Memory, name: str, job: str = "job", **status: Any) -> None:
+    """A pod ends because it was slow, and the Job controller makes another one of the same index."""
+    item = world.items[f"team/{name}"]
+    item["status"] |= {"phase": "Failed", "containerStatuses": [{"name": "main", **(status or SLOW)}]}
+    world.pod_handler.put(item)
+    notes = {key: item["metadata"]["annotations"][key] for key in (names.GANG_SIZE, INDEX)}
+    world.pod("team", f"{name}-again", 0, notes, labels={names.GANG_LABEL: job}, containers=[container("1")])
+
+
+def machines(count: int, job: str = "job", workers: int = 3) -> Memory:
+    """An elastic job on machines of eight CPUs in one rack, all of its workers on the first one that was filled."""
+    world = Memory(machines=0)
+    for number in range(count):
+        amounts = {"cpu": "8", "memory": "64Gi", "pods": "110"}
+        metadata = {"name": f"n{number}", "labels": {"example.com/block": "b", "example.com/rack": f"r{number}"}}
+        world.cache.put_node({"metadata": metadata, "status": {"allocatable": amounts}})
+    gang(world, job, workers)
+    world.settle()
+    return world
+
+
+def gang(world: Memory, job: str, workers: int, size: int = 1) -> None:
+    for index in range(workers):
+        notes = {names.GANG_SIZE: str(size), INDEX: str(index)}
+        world.pod("team", f"{job}-{index}", 0, notes, labels={names.GANG_LABEL: job}, containers=[container("1")])
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_node_of_a_replaced_worker_is_avoided(restarted: bool) -> None:
+    world = machines(2)
+    (node,) = set(world.where().values())
+    replaced(world, "job-2")
+    if restarted:
+        world = world.restart()
+    world.settle()
+    assert world.where()["job-2-again"] not in (node, "")
+
+
+def test_a_worker_that_ended_otherwise_comes_back_to_its_node() -> None:
+    world = machines(2)
+    (node,) = set(world.where().values())
+    replaced(world, "job-2", state={"terminated": {"exitCode": 1}})
+    world.settle()
+    assert world.where()["job-2-again"] == node
+
+
+def test_the_node_is_used_where_no_other_fits() -> None:
+    world = machines(1)
+    replaced(world, "job-2")
+    world.settle()
+    assert world.where()["job-2-again"] == "n0"
+
+
+def test_a_whole_gang_avoids_the_node_too() -> None:
+    """The first pod of a gang whose pods must run together, all of which are made again."""
+    world = machines(2)
+    (node,) = set(world.where().values())
+    replaced(world, "job-2")
+    world.drop("team", "job-0", "job-1", "job-2-again")
+    for index in range(2):
+        notes = {names.GANG_SIZE: "2", INDEX: str(index)}
+        world.pod("team", f"new-{index}", 0, notes, labels={names.GANG_LABEL: "job"}, containers=[container("1")])
+    world.settle()
+    where = world.where()
+    assert {where["new-0"], where["new-1"]} == {"n0", "n1"} - {node}
+
+
+def test_other_jobs_do_not_avoid_the_node() -> None:
+    world = machines(2)
+    (node,) = set(world.where().values())
+    replaced(world, "job-2")
+    world.settle()
+    gang(world, "other", 1)
+    world.settle()
+    assert world.where()["other-0"] == node
+
+
+def test_the_node_is_avoided_no_longer_than_the_job_exists() -> None:
+    world = machines(2)
+    (node,) = set(world.where().values())
+    replaced(world, "job-2")
+    world.drop("team", "job-2", "job-2-again")
+    assert not world.cache.tables.replaced
+    notes = {names.GANG_SIZE: "1", INDEX: "2"}
+    world.pod("team", "job-2", 0, notes, labels={names.GANG_LABEL: "job"}, containers=[container("1")])
+    world.settle()
+    assert world.where()["job-2"] == node

@@ -104,6 +104,8 @@ class ClusterTables:
         """Units with nominated pods that wait, until the preemptor takes them over."""
         self.preemption_marks: set[str] = set()
         """Keys of pods that carry a mark of a preemption: victims and nominated pods."""
+        self.replaced: dict[str, dict[str, str]] = {}
+        """Node of each pod (by key) that was replaced because it was slow, by gang."""
         self.waits = Waits()
         self.stale = True
         """True until the placement state is rebuilt."""
@@ -139,6 +141,12 @@ class ClusterTables:
         result = np.zeros(len(self.state.free), np.bool_)
         result[[slot for name in nodes if (slot := self.state.slots.get(name)) is not None]] = True
         return result
+
+    def spared(self, pod: PodInfo) -> Mask | None:
+        """Return the nodes on which no pod of this pod's gang was replaced; None: all. A preference, not a rule."""
+        if pod.gang not in self.replaced:
+            return None
+        return ~self.mask(self.replaced[pod.gang].values())
 
     def pool_of(self, info: NodeInfo) -> Pool | None:
         """Return the pool of a node."""
@@ -191,6 +199,15 @@ class ClusterTables:
                     del self.claim_users[key]
                 self.claim_changed(key)
         return True
+
+    def note_replaced(self, pod: PodInfo, gone: bool = False) -> None:
+        """Remember the node of a pod that was replaced, for as long as the API server has the pod."""
+        if pod.gang and pod.node and pod.replaced and not gone:
+            self.replaced.setdefault(pod.gang, {})[pod.key] = pod.node
+        elif pod.key in self.replaced.get(pod.gang, ()):
+            del self.replaced[pod.gang][pod.key]
+            if not self.replaced[pod.gang]:
+                del self.replaced[pod.gang]
 
     def relabel_pod(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
         """Announce changed labels or deletion of a pod on a node; the arguments are the previous values."""

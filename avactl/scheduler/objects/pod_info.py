@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from sys import intern
 from typing import Any
 
@@ -58,6 +58,7 @@ class PodInfo:
         "preemption",
         "priority",
         "reclaim_only",
+        "replaced",
         "reported",
         "seen",
         "serving",
@@ -122,6 +123,8 @@ class PodInfo:
         self.timeout = int(seconds) if self.managed and len(seconds) < 10 and seconds.isdecimal() else 0
         """Seconds that it may run; 0: for ever."""
         self.timed_out = False
+        self.replaced = False
+        """True if it has failed with the exit code `names.REPLACED_EXIT`."""
         self.started = ""
         """Time of its binding, according to the API server."""
         self.ends = 0.0
@@ -193,6 +196,7 @@ class PodInfo:
     def _status(self, status: Mapping[str, Any], preemption: str) -> None:
         self.nominated, self.preemption = intern(status.get("nominatedNodeName") or ""), preemption
         self.preempted_for, self.has_disruption_mark = "", False
+        self.replaced = self.phase == "Failed" and names.REPLACED_EXIT in _exit_codes(status)
         for condition in status.get("conditions") or ():
             if condition["type"] == "PodScheduled" and not self.node:
                 self.message = condition.get("message") or ""
@@ -239,6 +243,13 @@ def read_pod(item: Mapping[str, Any], seen: float) -> PodInfo:
     except Exception as error:
         logs.error("invalid pod", pod=object_key(item), error=repr(error))
         return PodInfo(stripped(item), seen, f"the scheduler cannot parse this pod: {quote(repr(error))}")
+
+
+def _exit_codes(status: Mapping[str, Any]) -> Iterator[int]:
+    for container in status.get("containerStatuses") or ():
+        state: Mapping[str, Any] = container.get("state") or {}
+        if state.get("terminated"):
+            yield state["terminated"].get("exitCode")
 
 
 def _seconds(stamp: str) -> float:
