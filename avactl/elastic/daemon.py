@@ -15,6 +15,7 @@ from avactl.elastic.service import Service
 from avactl.elastic.snapshot import SnapshotError, dump, load
 from avactl.elastic.status import Summary
 from avactl.elastic.store import Store, StoreError
+from avactl.elastic.workers import Stragglers
 from avactl.kube import logs
 from avactl.kube.daemons import run_until_signal
 
@@ -47,6 +48,8 @@ class Options:
     """Bound of the clock, in steps."""
     gradients: int | None = None
     """Number of gradients of a step that count, the first ones."""
+    stragglers: Stragglers | None = None
+    """Which slow workers are replaced; None: none."""
 
 
 class Daemon:
@@ -71,7 +74,9 @@ class Daemon:
             stack.callback(store.close)
             copy = await self._config_map(stack)
             settled = copy is None or not await self._adopt(store, copy)
-            service = Service(store, monotonic(), settled, self._options.staleness, self._options.gradients)
+            service = Service(
+                store, monotonic(), settled, self._options.staleness, self._options.gradients, self._options.stragglers
+            )
             if copy is not None and settled:
                 service.durable = 0  # until the ConfigMap has it
             server = Server(service, fail)

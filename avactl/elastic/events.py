@@ -98,7 +98,19 @@ class Gradient:
     fate: Fate
 
 
-Event: TypeAlias = Registered | Joined | Given | Done | Returned | Gone | Ended | Stepped | Gradient
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A worker was told to leave, because it is slow: another process is to take its name."""
+
+    incarnation: int
+    at: float
+    """Unix time."""
+    share: float
+    """Its speed, as a share of the median."""
+    name: str
+
+
+Event: TypeAlias = Registered | Joined | Given | Done | Returned | Gone | Ended | Stepped | Gradient | Replaced
 
 _TASK = struct.Struct("<BHII")
 _DONE = struct.Struct("<BHIIIB")
@@ -106,8 +118,9 @@ _JOINED = struct.Struct("<BIQ")
 _GONE = struct.Struct("<BI")
 _ENDED = struct.Struct("<BQ")
 _GRADIENT = struct.Struct("<BQIB")
+_REPLACED = struct.Struct("<BQdd")
 _METRIC = struct.Struct("<Bd")
-_REGISTERED, _JOIN, _GIVEN, _FINISHED, _RETURNED, _LEFT, _END, _STEP, _FATE = range(1, 10)
+_REGISTERED, _JOIN, _GIVEN, _FINISHED, _RETURNED, _LEFT, _END, _STEP, _FATE, _SLOW = range(1, 11)
 _MOST_DEFINITION = 100_000_000
 """Bytes of a definition, decompressed."""
 
@@ -138,6 +151,8 @@ def encode(event: Event) -> bytes:
             return _ENDED.pack(_STEP, step)
         case Gradient(step, worker, fate):
             return _GRADIENT.pack(_FATE, step, worker, fate)
+        case Replaced(incarnation, at, share, name):
+            return _REPLACED.pack(_SLOW, incarnation, at, share) + name.encode()
         case Registered(definition):
             return bytes([_REGISTERED]) + encode_definition(definition)
 
@@ -166,6 +181,9 @@ def decode(data: bytes) -> Event:
             case 9:
                 _, step, worker, fate = _GRADIENT.unpack(data)
                 return Gradient(step, worker, Fate(fate))
+            case 10:
+                _, incarnation, at, share = _REPLACED.unpack_from(data)
+                return Replaced(incarnation, at, share, data[_REPLACED.size :].decode())
             case 1:
                 return Registered(decode_definition(data[1:]))
     except (struct.error, IndexError) as error:

@@ -6,7 +6,7 @@ events, applied to a new job, make the same state.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -23,11 +23,12 @@ from avactl.elastic.events import (
     Gradient,
     Joined,
     Registered,
+    Replaced,
     Returned,
     Stepped,
 )
 from avactl.elastic.progress import MAX_METRICS, Progress
-from avactl.elastic.workers import Worker
+from avactl.elastic.workers import REMEMBERED, Worker
 
 LEASE = 8.0
 """Seconds without a message after which a worker is lost."""
@@ -136,6 +137,8 @@ class Job:
         """Steps of synchronous training, once it has ended."""
         self.gradients = Gradients()
         """Of steps with backup workers."""
+        self.told_to_leave: deque[Replaced] = deque(maxlen=REMEMBERED)
+        """Workers that were told to leave because they are slow."""
         self._replaced: OrderedDict[int, None] = OrderedDict()
         self.available = 0
         """Counts up whenever a waiting worker may get a task, or end."""
@@ -176,6 +179,8 @@ class Job:
                 self.gradients.begin(step)
             case Gradient(step, index, fate):
                 self.gradients.note(step, self.workers[index].name, fate)
+            case Replaced():
+                self.told_to_leave.append(event)
             case Registered(definition):
                 saved = self.unregistered.pop(definition.name, None)
                 if saved is not None and saved.digest == definition.digest:
@@ -219,7 +224,8 @@ class Job:
         if worker := self.workers.get(index):
             if (since := holders.get(index)) is not None:
                 dataset.took(now - since)
-            worker.finished(task.end - task.start, None if since is None else now - since)
+            number = None if dataset.definition.after else dataset.number
+            worker.finished(task.end - task.start, None if since is None else now - since, number)
         dataset.progress.complete(epoch, position, metrics)
         if dataset.progress.epoch != epoch:
             self.available += 1
@@ -269,6 +275,7 @@ class Job:
         if all(each.header.get("finished") for each in self.unregistered.values()):
             return False
         self.ended, self.gradients = None, Gradients()
+        self.told_to_leave.clear()
         for name, each in self.unregistered.items():
             self.unregistered[name] = each._replace(header={**each.header, CARRIED: True})
         return True
@@ -356,6 +363,17 @@ class Job:
     def current(self, worker: Worker) -> bool:
         """Return True if the worker is neither lost nor replaced."""
         return self.workers.get(worker.index) is worker
+
+    def replace(self, worker: Worker, share: float, at: float, now: float) -> None:
+        """Tell a worker to leave, which works at a `share` of the median speed. `at`: Unix time."""
+        self._happen(Replaced(worker.incarnation, at, share, worker.name), now)
+
+    def reason_to_leave(self, worker: Worker) -> str:
+        """Return why a worker must leave, for its log; empty if it need not."""
+        found = [each for each in self.told_to_leave if each.incarnation == worker.incarnation]
+        if not found or self.ended is not None or self.complete():
+            return ""
+        return f"it works at {found[0].share:.2f} of the median speed"
 
     def leave(self, worker: Worker, now: float) -> None:
         """Take the tasks of a worker back."""

@@ -16,7 +16,7 @@ from avactl.elastic.definition import DefinitionError, checked
 from avactl.elastic.job import LEASE, Assignment, JobError, Nothing, ReplacedError, TaskKey
 from avactl.elastic.rounds import Rounds
 from avactl.elastic.store import Store
-from avactl.elastic.workers import Worker
+from avactl.elastic.workers import Stragglers, Worker
 from avactl.kube import logs
 
 HEARTBEAT = 2.0
@@ -56,11 +56,18 @@ class Service:
     """The job and its store, for all workers."""
 
     def __init__(
-        self, store: Store, now: float, settled: bool = True, staleness: int | None = None, gradients: int | None = None
+        self,
+        store: Store,
+        now: float,
+        settled: bool = True,
+        staleness: int | None = None,
+        gradients: int | None = None,
+        stragglers: Stragglers | None = None,
     ) -> None:
         """`settled`: the state is the newest, and the tasks in it that no worker holds are free. `staleness`: bound of
-        the clock in steps, whatever workers ask for. `gradients`: number of gradients of a step that count."""
-        self._staleness = staleness
+        the clock in steps, whatever workers ask for. `gradients`: number of gradients of a step that count.
+        `stragglers`: which slow workers leave; None: none."""
+        self._staleness, self._stragglers = staleness, stragglers
         self.store, self.clock = store, StepClock()
         self.durable = store.synced
         """Number of the last event that survives the loss of this master."""
@@ -124,6 +131,9 @@ class Service:
                 elif request.finish is not None:
                     self.store.job.end(request.finish.step, now)
                     self.rounds.changed += 1
+                elif request.heartbeat is not None:
+                    worker.said(request.heartbeat.pace)
+                    answer.leave = self.store.job.reason_to_leave(worker)
                 elif request.leave is not None:
                     self.store.job.leave(worker, now)
                     self._gone(worker, now)
@@ -161,7 +171,7 @@ class Service:
         worker = job.join(join.worker, join.incarnation, now)
         if before is not None and before is not worker:
             self._gone(before, now)
-        member.worker = worker
+        member.worker, worker.replaceable = worker, join.replaceable
         self._members[worker.index] = member
         self.rounds.connected(worker)
         logs.info("worker joined", name=worker.name, library=join.library[:50], workers=len(job.workers))
@@ -310,12 +320,23 @@ class Service:
     # -- time --------------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> None:
-        """Take the tasks of lost workers back."""
+        """Take the tasks of lost workers back, and choose slow ones that must leave."""
         for worker in self.store.job.expire(now):
             self._gone(worker, now)
             logs.warn("worker lost", name=worker.name, tasks=len(worker.held), silent=round(now - worker.seen, 1))
 
         self.rounds.advance(now)
+        self._replace(now)
+
+    def _replace(self, now: float) -> None:
+        job, stragglers = self.store.job, self._stragglers
+        if stragglers is None or job.ended is not None or job.complete():
+            return
+        found = stragglers.look(job.workers.values(), job.named, job.told_to_leave, now)
+        if found is not None:
+            job.replace(found.worker, found.share, stragglers.clock(), now)
+            self.store.commit()  # what is logged stays decided
+            logs.warn("worker replaced", name=found.worker.name, share=round(found.share, 3), workers=len(job.workers))
 
     def status(self, now: float) -> bytes:
         """Return the status as JSON."""

@@ -12,14 +12,16 @@ import orjson
 
 from avactl.elastic.clock import MOST_STEPS, Gradients
 from avactl.elastic.definition import MAX_DATASETS
-from avactl.elastic.events import decode_definition, encode_definition
+from avactl.elastic.events import Replaced, decode_definition, encode_definition
 from avactl.elastic.job import Job, SavedProgress
 from avactl.elastic.progress import Progress
-from avactl.elastic.workers import Worker
+from avactl.elastic.workers import REMEMBERED, Worker
 
 _VERSION = 1
 _CHECKSUM = 4
 """Bytes."""
+_LATEST = 1e11
+"""Unix time."""
 
 
 class SnapshotError(ValueError):
@@ -49,6 +51,7 @@ def dump(job: Job, about: dict[str, Any], full: bool = True) -> bytes:
         )
     head: dict[str, Any] = {"version": _VERSION, "about": about, "datasets": datasets, "ended": job.ended}
     head["gradients"] = job.gradients.header(full)
+    head["told_to_leave"] = [[each.incarnation, each.at, each.share, each.name] for each in job.told_to_leave]
     if full:
         head["next_worker"] = job.next_worker
         head["workers"] = [
@@ -96,4 +99,11 @@ def _job(head: dict[str, Any], blobs: bytes, now: float) -> Job:
         map(str, gradients.get("pending", ())),
         int(gradients.get("dropped", 0)),
     )
+    job.told_to_leave.extend(_replaced(*each) for each in head.get("told_to_leave", [])[-REMEMBERED:])
     return job
+
+
+def _replaced(incarnation: int, at: float, share: float, name: str) -> Replaced:
+    if not (0 <= at < _LATEST and 0 <= share <= 1):
+        raise ValueError(f"a worker was replaced at {at}, and had {share} of the median speed")
+    return Replaced(int(incarnation), float(at), float(share), str(name))

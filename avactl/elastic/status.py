@@ -11,6 +11,7 @@ import orjson
 
 from avactl.elastic.job import Dataset, Job
 from avactl.elastic.progress import EpochResult
+from avactl.elastic.workers import Worker, shares
 from avactl.kube.timestamps import timestamp
 
 _WORKERS = 1000
@@ -21,7 +22,7 @@ _WINDOW = 60.0
 """Seconds over which the speed of the job is measured."""
 _POINTS = 64
 """Points of the curve; when there are more, neighbours are merged."""
-_MOST_DATASETS, _MOST_METRICS, _MOST_STRAGGLERS = 8, 8, 8
+_MOST_DATASETS, _MOST_METRICS, _MOST_STRAGGLERS, _MOST_REPLACED = 8, 8, 8, 4
 """Entries of the summary, which is an annotation."""
 
 
@@ -47,6 +48,7 @@ def collect(job: Job, now: float, lineage: str) -> dict[str, Any]:
         }
         for each in job.by_number
     ]
+    compared = shares(job.workers.values())
     workers = [
         {
             "name": worker.name,
@@ -54,7 +56,7 @@ def collect(job: Job, now: float, lineage: str) -> dict[str, Any]:
             "records": worker.records,
             "held": len(worker.held),
             "speed": round(worker.speed, 3),
-            "straggles": bool(worker.speed) and worker.speed < _SLOW * middle,
+            "straggles": _straggles(worker, compared.get(worker.index), middle),
             "silent": round(now - worker.seen, 1),
         }
         for worker in sorted(job.workers.values(), key=lambda each: each.speed)[:_WORKERS]
@@ -66,7 +68,17 @@ def collect(job: Job, now: float, lineage: str) -> dict[str, Any]:
         "workers": len(job.workers),
         "medianSpeed": round(middle, 3),
         "listed": workers,
+        "replaced": [
+            {"name": each.name, "at": timestamp(each.at), "share": round(each.share, 3)} for each in job.told_to_leave
+        ],
     }
+
+
+def _straggles(worker: Worker, share: float | None, middle: float) -> bool:
+    """`share`: its speed as a share of the median, if it has done enough; `middle`: median speed by the last tasks."""
+    if share is not None:
+        return share < _SLOW
+    return bool(worker.speed) and worker.speed < _SLOW * middle
 
 
 class _Point(NamedTuple):
@@ -137,6 +149,7 @@ class Summary:
             "workers": status["workers"],
             "stragglers": slow[:_MOST_STRAGGLERS],
             "slow": len(slow),
+            "replaced": status["replaced"][-_MOST_REPLACED:],
             "speed": None if speed is None else round(speed, 3),
             "datasets": [
                 {

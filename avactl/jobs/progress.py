@@ -19,7 +19,7 @@ _LONGEST = 65_536
 _NAME = 63
 _MOST = 10**15
 """Largest count and largest magnitude of a metric."""
-_DATASETS, _METRICS, _STRAGGLERS, _POINTS = 8, 8, 8, 256
+_DATASETS, _METRICS, _STRAGGLERS, _REPLACED, _POINTS = 8, 8, 8, 4, 256
 _T = TypeVar("_T")
 
 
@@ -42,6 +42,16 @@ class Data(NamedTuple):
     metrics: dict[str, float]
 
 
+class Replaced(NamedTuple):
+    """A worker that was replaced because it was slow."""
+
+    name: str
+    at: str
+    """Time, RFC 3339; empty if it is malformed."""
+    share: float | None
+    """Its speed, as a share of the median."""
+
+
 class Progress(NamedTuple):
     """Progress of a job, at a time."""
 
@@ -57,6 +67,8 @@ class Progress(NamedTuple):
     """Workers with less than half of the median speed; at most eight."""
     slow: int
     """Number of stragglers."""
+    replaced: list[Replaced]
+    """The last replaced workers, at most four."""
     datasets: list[Data]
     metric: str
     """Name of the metric of `curve`."""
@@ -111,6 +123,7 @@ def read(metadata: Mapping[str, Any], annotation: str) -> Progress | None:
             workers=_count(data.get("workers")),
             stragglers=_list(data.get("stragglers"), _text, _STRAGGLERS),
             slow=_count(data.get("slow")),
+            replaced=_list(data.get("replaced"), _replaced, _REPLACED),
             datasets=_list(data.get("datasets"), _data, _DATASETS),
             metric=_text(data.get("metric")),
             curve=[point for point in _list(data.get("curve"), _point, _POINTS) if point is not None],
@@ -135,6 +148,12 @@ def _data(item: Any) -> Data:
         size=_count(item.get("size")),
         metrics={name: value for name, value in known.items() if value is not None},
     )
+
+
+def _replaced(item: Any) -> Replaced:
+    if not isinstance(item, dict):
+        raise TypeError("not a worker")
+    return Replaced(_text(item.get("name")), _time(item.get("at")), _value(item.get("share")))
 
 
 def _list(value: Any, parse: Callable[[Any], _T], most: int) -> list[_T]:

@@ -16,6 +16,8 @@ from avactl.terminal import duration
 _WORKERS = ("chief", "worker")
 _SILENT = 120.0
 """Seconds without news from a job master after which its owner is told; it writes every 30 s."""
+_RECENT = 3600.0
+"""Seconds for which its owner is told of a replaced worker."""
 _ORDER = ("running", "starting", "queued", "suspended", "deleting", "failed", "succeeded")
 
 
@@ -74,6 +76,7 @@ class TrainingJob(NamedTuple):
         if self.progress is not None:
             derived = {"fraction": self.progress.fraction, "remaining": self.progress.remaining}
             told = {**self.progress._asdict(), **derived, "loss": self.progress.loss}
+            told["replaced"] = [each._asdict() for each in self.progress.replaced]
             data["progress"] = {**told, "datasets": [each._asdict() for each in self.progress.datasets]}
         return data
 
@@ -161,6 +164,10 @@ def unusual(job: TrainingJob, now: datetime) -> list[str]:
     if progress is not None and progress.slow:
         few = ", ".join(progress.stragglers[:2])
         found.append(f"{progress.slow} straggler{'' if progress.slow == 1 else 's'}: {few}")
+    if progress is not None and progress.replaced:
+        last = progress.replaced[-1]
+        if last.at and last.share is not None and (ago := seconds_since(last.at, now)) < _RECENT:
+            found.append(f"{last.name} replaced {duration(ago)} ago: {last.share:.2f} of the median speed")
     if progress is not None and progress.at and (silent := seconds_since(progress.at, now)) > _SILENT:
         found.append(f"its master has reported nothing for {silent / 60:.0f} min")
     return found

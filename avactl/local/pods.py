@@ -79,6 +79,8 @@ class LocalJob(NamedTuple):
     pods: list[LocalPod]
     retries: int
     """Restarts of each failed pod."""
+    ignored: frozenset[int]
+    """Exit codes of a pod that is restarted without being counted as failed."""
     most_failed: int
     """Pods that may fail for good."""
     first_pod_decides: bool
@@ -139,6 +141,7 @@ def describe(item: Item, run: LocalRun, manifests: Iterable[Manifest], place: Pl
     return LocalJob(
         found,
         retries=spec.get("backoffLimitPerIndex", 0),
+        ignored=frozenset(_ignored(spec)),
         most_failed=max(0, spec.get("maxFailedIndexes", 0) - surplus),
         first_pod_decides=run.first_pod_decides,
         timeout=run.timeout,
@@ -151,6 +154,13 @@ def _role(declared: LocalRole, job: Body) -> _Role:
     wanted = template["metadata"]["annotations"].get(_PROGRAM, declared.role)
     containers = [*template["spec"].get("initContainers", ()), *template["spec"]["containers"]]
     return _Role(declared, job, template, next(each for each in containers if each["name"] == wanted))
+
+
+def _ignored(job: Body) -> Iterator[int]:
+    """Yield the exit codes that the Job's policy does not count."""
+    for rule in job.get("podFailurePolicy", {}).get("rules", ()):
+        if rule["action"] == "Ignore":
+            yield from rule.get("onExitCodes", {}).get("values", ())
 
 
 def _indexes(role: _Role) -> range:

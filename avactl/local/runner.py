@@ -88,7 +88,9 @@ class Runner:
             code = await member.process.attempt()
             if member.ending or (code == 0 and member.pod.leads):
                 return code
-            if code != 0:
+            if code in self._job.ignored:
+                self._output.event(member.pod.label, f"exited with code {code}: replaced, without using up a restart")
+            elif code != 0:
                 failures += 1
                 if failures > self._job.retries:
                     self._output.event(member.pod.label, _failed(code, self._job.retries))

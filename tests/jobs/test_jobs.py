@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
@@ -92,7 +94,8 @@ def test_what_pods_write_is_shown_and_not_obeyed(lab: Lab) -> None:
     dataset = {"name": evil, "epochs": 10**30, "size": -5, "metrics": {evil: 1e300, "loss": 0.5}}
     written = {
         "run": run, "at": "9" * 30, "speed": -1e308, "workers": True, "stragglers": [evil] * 20,
-        "slow": 2, "datasets": [dataset] * 20, "metric": evil, "curve": [[1, 2], ["x", None], 7] * 500,
+        "slow": 2, "replaced": [{"name": evil, "at": evil, "share": 1e300}] * 9,
+        "datasets": [dataset] * 20, "metric": evil, "curve": [[1, 2], ["x", None], 7] * 500,
     }  # fmt: skip
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/odd-master"
 
@@ -105,11 +108,18 @@ def test_what_pods_write_is_shown_and_not_obeyed(lab: Lab) -> None:
     assert len(progress["datasets"]) == 8
     assert max(len(each) for each in (progress["metric"], *progress["stragglers"])) <= 63
     assert progress["datasets"][0]["metrics"] == {"loss": 0.5}
+    assert [(each["at"], each["share"]) for each in progress["replaced"]] == [("", None)] * 4
+    assert max(len(each["name"]) for each in progress["replaced"]) <= 63
     assert (progress["at"], progress["workers"], progress["curve"][0]) == ("", 0, [1, 2.0])
     done = lab.avactl("jobs", "-n", NAMESPACE)
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert "\n::error" not in done.stdout
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    annotate(json.dumps({"run": run, "at": at, "replaced": [{"name": "worker-2", "at": at, "share": 0.2149}]}))
+    assert re.search(
+        r"worker-2 replaced \d+ \w+ ago: 0\.21 of the median speed", lab.avactl("jobs", "-n", NAMESPACE).stdout
+    )
     for text in ("[" * 60_000, "{", '"x"', json.dumps({"run": run, "datasets": [1]}), "null", " " * 100_000):
         annotate(text)
         assert lab.jobs()["odd"]["progress"] is None

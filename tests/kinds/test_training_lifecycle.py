@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from avactl import names
 from avactl.compiler import Compilation
 from tests.kinds.compiling import DIGEST, apply, body, compiled
 from tools.controlplane import ControlPlane, KubeClient
 
 LIMIT = 120.0
+INDEX = "batch.kubernetes.io/job-completion-index"
 PLATFORM = f"""
 kind: Cluster
 metadata: {{name: main}}
@@ -99,6 +101,34 @@ def test_a_disruption_is_no_failure(kube: KubeClient) -> None:
         return len(names) == 2 and first["metadata"]["name"] not in names
 
     assert not condition("Failed")(wait(kube, "moved-worker", replaced))
+
+
+@pytest.mark.parametrize("code", [names.REPLACED_EXIT, 1])
+def test_a_slow_worker_that_leaves_gets_a_successor(kube: KubeClient, code: int) -> None:
+    """And another failure is one too many."""
+    name = f"slow-{code}"
+    elastic = "framework: custom, strategy: elastic, workers: {min: 1, max: 2}, preemptible: false, retries: 0"
+    start(kube, job(name, elastic))
+    wait(kube, f"{name}-worker", active(2))
+    (last,) = [pod for pod in pods(kube, f"{name}-worker") if pod["metadata"]["annotations"][INDEX] == "1"]
+    ended = {"name": "worker", "image": "", "imageID": "", "ready": False, "restartCount": 0}
+    status = {
+        "phase": "Failed",
+        "containerStatuses": [{**ended, "state": {"terminated": {"exitCode": code, "containerID": ""}}}],
+    }
+    metadata = {"name": last["metadata"]["name"], "namespace": "vision"}
+    kube.patch({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}, subresource="/status")
+    if code != names.REPLACED_EXIT:
+        wait(kube, f"{name}-worker", lambda found: found["status"].get("failedIndexes") == "1")
+        return
+
+    def replaced(found: dict[str, Any]) -> bool:
+        left = [pod for pod in pods(kube, f"{name}-worker") if pod["metadata"]["annotations"][INDEX] == "1"]
+        return bool(left) and left[0]["metadata"]["uid"] != last["metadata"]["uid"]
+
+    found = wait(kube, f"{name}-worker", replaced)
+    assert not found["status"].get("failed")
+    assert not found["status"].get("failedIndexes")
 
 
 def test_a_suspended_job_has_no_pods_and_goes_on_afterwards(kube: KubeClient) -> None:

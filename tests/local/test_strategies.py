@@ -165,3 +165,59 @@ def test_two_runs_at_once(training: Path, tmp_path: Path) -> None:
         done = local_run(training, "jobs/all-reduce.yaml")
         trains(done, "3 workers")
         assert "instead of 29500, which is in use" in done.stdout
+
+
+@pytest.fixture
+def uneven(training: Path) -> Path:
+    """A job in which each failure would be the end."""
+    for script in SCRIPTS.glob("uneven_*.py"):
+        shutil.copy(script, training / "scripts")
+    rewrite(training, "elastic-shards", "scripts/score.py", "scripts/uneven_tasks.py")
+    rewrite(training, "elastic-shards", "spec:\n", "spec:\n  retries: 0\n  stragglers: {below: 0.3, after: 1s}\n")
+    return training
+
+
+REPLACED = "worker-2 │ exited with code 79: replaced, without using up a restart"
+
+
+def test_a_slow_worker_is_replaced(uneven: Path) -> None:
+    """It hands its work back: no task is done twice."""
+    done = local_run(uneven, "jobs/elastic-shards.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(
+        r"worker-2 │ the master replaces this worker: it works at 0\.[12]\d of the median speed", done.stdout
+    )
+    assert REPLACED in done.stdout
+    assert "worker-2 │ this is another process" in done.stdout
+    assert done.stdout.count("exited with code") == 1, done.stdout
+    lines = (uneven / ".avactl/local/research.scores/volumes/scores-checkpoint/done").read_text().splitlines()
+    assert sorted(int(line.split()[1]) for line in lines) == list(range(0, 6000, 10))
+
+
+def test_a_slow_worker_is_reported_only(uneven: Path) -> None:
+    rewrite(uneven, "elastic-shards", "{below: 0.3, after: 1s}", "{action: report}")
+    done = local_run(uneven, "jobs/elastic-shards.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "replace" not in done.stdout
+
+
+def test_a_slow_worker_is_replaced_once_if_the_master_is_killed(uneven: Path) -> None:
+    rewrite(uneven, "elastic-shards", "retries: 0", "retries: 1")
+    with running(uneven, "jobs/elastic-shards.yaml") as run:
+        run.wait_for('"worker replaced","name":"worker-2"')
+        (pid,) = run.pods_with("POD_NAME=scores-master-0")
+        os.kill(pid, signal.SIGKILL)
+        assert run.end() == 0, run.output
+    assert REPLACED in run.output
+    assert run.output.count('"worker replaced"') == 1, run.output
+    assert "master-0 │ exited with code 137; restart 1 of 1" in run.output
+
+
+def test_a_slow_worker_of_synchronous_training_is_replaced(uneven: Path) -> None:
+    rewrite(uneven, "elastic-shards", "uneven_tasks", "uneven_steps")
+    done = local_run(uneven, "jobs/elastic-shards.yaml")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert REPLACED in done.stdout
+    assert "worker-2 │ this is another process" in done.stdout
+    assert done.stdout.count("exited with code") == 1, done.stdout
+    assert "worker-0 │ records seen [2] times by 4 workers" in done.stdout, done.stdout

@@ -204,6 +204,9 @@ class Dataset(Generic[R]):
         """
         self._trained = min(self._trained + records, self._pulled)
         self._metrics.update({name: float(value) for name, value in metrics.items()})
+        if self._session.leaves_between_tasks():
+            self.give_back()
+            self._session.depart()
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 

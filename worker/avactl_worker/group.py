@@ -13,6 +13,8 @@ import queue
 import struct
 import threading
 import time
+from collections import deque
+from statistics import median
 from typing import Any, Callable, Iterator, NamedTuple
 
 from avactl_worker import messages as m
@@ -37,6 +39,14 @@ _PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 """Seconds after which the master is asked again when no worker of the group has records."""
 _REPORT = 30.0
 """Seconds after which that is reported."""
+_STEPS, _ENOUGH = 32, 8
+"""Steps whose median is this worker's pace, at most and at least."""
+_SMALLEST = 0.2
+"""Share of a whole step. A worker whose own work takes less than that is as fast as any: it does not slow others."""
+
+
+class _LeavingError(Exception):
+    """The master has told this worker to leave, and all members know it."""
 
 
 class _Totals(NamedTuple):
@@ -54,6 +64,7 @@ class Group:
 
     def __init__(self, session: Session, things: Any, least: int, most: int) -> None:
         self._session, self._least, self._most = session, least, most
+        session.steps = True
         self._state = state.of(things)
         self._listener = ring.listen(session.address)
         self.rank, self.size = 0, 1
@@ -70,6 +81,10 @@ class Group:
         self._ring: Ring | None = None
         self._last = m.Round()
         self._broken = False
+        self._own, self._since = 0.0, 0.0
+        """Seconds of this worker's own work in the step so far, and since when it goes on; 0: it does not."""
+        self._times: deque[tuple[float, float]] = deque(maxlen=_STEPS)
+        """Of the last steps: seconds of its own work, and time at the end."""
         self._looped = False
         """True if a loop has ended by itself: this worker has the final state."""
         self._connects: list[Callable[[Round], Callable[[], None]]] = []
@@ -115,10 +130,12 @@ class Group:
                 try:
                     self._form()
                     ended = total is not None and self.step >= total
-                    totals = self._begin(0 if ended else 1, _ENDED if ended else 0)
+                    totals = self._begin(0 if ended else 1, _ENDED if ended else 0, may_leave=not ended)
                 except RoundEnded as why:
                     self._leave(why)
                     continue
+                except _LeavingError:
+                    self._depart()
                 if totals.over:
                     break
                 if ended:
@@ -145,10 +162,14 @@ class Group:
                     if not feed.batch:
                         feed.pull(max(1, size // self.size + (self.rank < size % self.size)))
                     ended = data.finished and not feed.batch
-                    totals = self._begin(len(feed.batch), _ENDED if ended else 0)
+                    totals = self._begin(len(feed.batch), _ENDED if ended else 0, may_leave=not ended)
                 except RoundEnded as why:
                     self._leave(why)
                     continue
+                except _LeavingError:
+                    feed.commit()
+                    feed.close()
+                    self._depart()
                 step = None
                 feed.commit()
                 if totals.over:
@@ -177,6 +198,7 @@ class Group:
         """Wait until there may be records again; return the seconds for which there were none."""
         pause = min(max(_PAUSE, before), _LONGEST_PAUSE)
         time.sleep(pause)
+        self._own = self._since = 0.0
         if before // _REPORT != (before + pause) // _REPORT:
             log.warning(
                 "dataset %s: workers outside of the group have had its last tasks for %.0f s", data.name, before
@@ -227,6 +249,8 @@ class Group:
 
     def _leave(self, why: RoundEnded) -> None:
         """Leave the round."""
+        self._own = self._since = 0.0
+        self._times.clear()
         self._broken = why.broken
         current, self._round = self._round, None
         log.info("round %d ended: %s", self._last.revision, why.reason)
@@ -255,19 +279,27 @@ class Group:
                 self.step, self._applied_in = step, applied_in
         self._history = history or int.from_bytes(place.token[:7], "big") | 1
 
-    def _begin(self, records: int, flags: int) -> _Totals:
-        """Meet all members at the beginning of a step; all of them have the step before then."""
+    def _begin(self, records: int, flags: int, may_leave: bool = False) -> _Totals:
+        """Meet all members at the beginning of a step; all of them have the step before then.
+
+        Raises _LeavingError if the worker may leave, and the master wants it to.
+        """
         assert self._round is not None
         assert self._ring is not None
+        self._arrived()
         self._round.check()
         last = flags & _LINGERS
         self._ring.doing = "after the last step, until the leader leaves" if last else f"step {self.step + 1} begins"
-        flags |= _WANTED if self._round.wanted else 0
+        leaving = may_leave and bool(self._session.leaving)
+        flags |= _WANTED if self._round.wanted or leaving else 0
         found = [_BEGIN.unpack(each) for each in self._ring.gather(_BEGIN.pack(self.step, records, flags))]
         if any(each[0] != self.step for each in found):
             raise MasterError(f"members of round {self._last.revision} have {[each[0] for each in found]} steps")
+        if leaving:
+            raise _LeavingError
         if any(each[2] & _WANTED for each in found):
-            raise RoundEnded("workers join", broken=False)
+            raise RoundEnded("workers join or leave", broken=False)
+        self._since = time.monotonic()
         lingers = [bool(each[2] & _LINGERS) for each in found]
         ended = all(each[2] & _ENDED for each in found)
         return _Totals(sum(each[1] for each in found), ended or any(lingers), all(lingers))
@@ -279,13 +311,16 @@ class Group:
         """
         assert self._ring is not None
         assert self._round is not None
+        self._arrived()
         self._round.check()
         self._ring.doing = f"step {self.step + 1} ends"
         found = [_SUM.unpack(each) for each in self._ring.gather(_SUM.pack(self.step, count, weight))]
         if any(each[:2] != (self.step, count) for each in found):
             counts = [each[1] for each in found]
             raise MasterError(f"all workers must sum the same number of values; by rank they sum {counts}")
-        return run(self._ring, sum(each[2] for each in found))
+        result = run(self._ring, sum(each[2] for each in found))
+        self._since = time.monotonic()
+        return result
 
     def again(self, step: Step, why: RoundEnded) -> bool:
         """Meet the members of the next round; return True if the step is to be made with the same values there."""
@@ -306,6 +341,18 @@ class Group:
         """Note that the step is in this worker's state."""
         self.step += 1
         self._applied_in = self._last.revision
+        self._arrived()
+        self._times.append((self._own, time.monotonic()))
+        self._own, self._since = 0.0, time.monotonic()
+        if len(self._times) > _ENOUGH:
+            ends = [end for _, end in self._times]
+            whole = median(after - before for before, after in zip(ends, ends[1:]))
+            self._session.pace = 1 / max(median(own for own, _ in self._times), _SMALLEST * whole, 1e-9)
+
+    def _arrived(self) -> None:
+        """Note that this worker has done its own work, and begins to wait for the others."""
+        if self._since:
+            self._own, self._since = self._own + time.monotonic() - self._since, 0.0
 
     def leave(self, why: RoundEnded) -> None:
         """Leave the round."""
@@ -329,6 +376,11 @@ class Group:
             self._leave(RoundEnded("this worker has left"))
         self._listener.close()
         self._rounds.put(None)
+
+    def _depart(self) -> None:
+        """Leave the group and the job, and end this process: another one takes its place. The others make steps on."""
+        self.close(finish=False)
+        self._session.depart()
 
     def _linger(self) -> None:
         try:

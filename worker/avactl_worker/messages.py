@@ -9,6 +9,8 @@ SESSION = f"/{PACKAGE}.Master/Session"
 STATUS = f"/{PACKAGE}.Master/Status"
 LIMIT = 16 * 1024 * 1024
 """Bytes of a message: the definition of a million files."""
+REPLACED = 79
+"""Exit code of a worker that leaves because the master has told it to: another one takes its place."""
 
 
 class TaskKey(Message):
@@ -34,7 +36,13 @@ class Join(Message):
     worker: str
     incarnation: int
     library: str
-    FIELDS = {"worker": Field(1, "string"), "incarnation": Field(2, "uint64"), "library": Field(3, "string")}
+    replaceable: bool
+    FIELDS = {
+        "worker": Field(1, "string"),
+        "incarnation": Field(2, "uint64"),
+        "library": Field(3, "string"),
+        "replaceable": Field(4, "bool"),
+    }
 
 
 class Joined(Message):
@@ -125,7 +133,8 @@ class Assignment(Message):
 
 
 class Heartbeat(Message):
-    pass
+    pace: float
+    FIELDS = {"pace": Field(1, "double")}
 
 
 class Clock(Message):
@@ -276,6 +285,7 @@ class Answer(Message):
     change: Change | None
     value: Value | None
     gradient: int
+    leave: str
     FIELDS = {
         "id": Field(1, "uint64"),
         "error": Field(2, Error),
@@ -290,6 +300,7 @@ class Answer(Message):
         "change": Field(11, Change),
         "value": Field(12, Value),
         "gradient": Field(13, "uint64"),
+        "leave": Field(14, "string"),
     }
 
 

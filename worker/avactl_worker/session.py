@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import random
+import sys
 import threading
 import time
 from collections import OrderedDict
@@ -32,6 +33,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 0.5
 """Seconds between two attempts to connect."""
 _REMEMBERED = 10_000
 """Reports that are kept until the master says that they are safe."""
+_LEAVING = 60.0
+"""Seconds in which a script that was told to leave comes to the end of a task or step; then its process is ended."""
 Key = Tuple[str, int, int]
 """Dataset, epoch and position of a task."""
 
@@ -136,6 +139,13 @@ class Session:
         self._held: dict[Key, None] = {}
         self._unsaved: OrderedDict[Key, tuple[m.Report, int]] = OrderedDict()
         """Reports, with the number of the event after which they are safe; 0 if they are not acknowledged."""
+        self.pace = 0.0
+        """Synchronous steps per second of this worker's own work; 0 if unknown."""
+        self.leaving = ""
+        """Why the master wants this worker to leave; empty if it does not."""
+        self.steps = False
+        """True if it leaves between two synchronous steps, not between two tasks."""
+        self._departed = False
         self._closed = threading.Event()
         self._pause = _HEARTBEAT
         self._refused: MasterError | None = None
@@ -162,6 +172,9 @@ class Session:
         self._note(finished, returned)
         first: _Stream | None = None
         while True:
+            if self.leaves_between_tasks():
+                self.give_back(finished, returned)
+                self.depart()
             stream = self._usable()
             # On another stream the reports were sent already, when it was opened.
             reports = finished if first in (None, stream) else []
@@ -242,6 +255,39 @@ class Session:
                 return answer.gradient == 1
         return True
 
+    def leaves_between_tasks(self) -> bool:
+        """Return True if the calling thread is to leave now: it has a task or batch behind it."""
+        return bool(self.leaving) and not self.steps and threading.current_thread() is threading.main_thread()
+
+    def depart(self) -> None:
+        """Leave the job, and end this process by SystemExit with the code that says that another takes its place."""
+        self._departed = True
+        self.close()
+        if threading.current_thread() is not threading.main_thread():
+            self._exit()
+        raise SystemExit(m.REPLACED)
+
+    def _told(self, reason: str) -> None:
+        self.leaving = reason
+        log.warning("the master replaces this worker: %s", reason)
+        threading.Thread(target=self._insist, name="avactl-leaving", daemon=True).start()
+
+    def _insist(self) -> None:
+        """End a process that does not leave by itself; its tasks are done again."""
+        if self._closed.wait(_LEAVING) and not self._departed:
+            return  # it has ended well meanwhile
+        if self._departed:
+            time.sleep(_LEAVING)  # for what the script does on its way out
+        self.close()
+        self._exit()
+
+    @staticmethod
+    def _exit() -> None:
+        for each in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                each.flush()
+        os._exit(m.REPLACED)
+
     def close(self) -> None:
         """Leave the job: tasks that are held are free at once."""
         if self._closed.is_set() or os.getpid() != self._pid:
@@ -317,7 +363,9 @@ class Session:
             return self._stream
         stream = _Stream(self.address, self._hold)
         try:
-            join = m.Join(worker=self.worker, incarnation=self._incarnation, library=VERSION)
+            join = m.Join(
+                worker=self.worker, incarnation=self._incarnation, library=VERSION, replaceable=_replaceable()
+            )
             joined = self._ask(stream, _SILENCE, join=join).joined or m.Joined()
             if self._lineage and joined.lineage != self._lineage:
                 log.warning("the master has lost the state of the job: it starts from the beginning")
@@ -355,13 +403,20 @@ class Session:
                     with self._connecting:
                         stream = self._connect()
                 if stream is not None:
-                    self._ask(stream, _SILENCE, heartbeat=m.Heartbeat())
+                    answer = self._ask(stream, _SILENCE, heartbeat=m.Heartbeat(pace=self.pace))
+                    if answer.leave and not self.leaving:
+                        self._told(answer.leave)
                 self._pause = _HEARTBEAT if stream is not None else _LONGEST_PAUSE
             except _BrokenError:
                 self._pause = _FIRST_PAUSE
             except MasterError as error:
                 self._refused = error
                 return
+
+
+def _replaceable() -> bool:
+    """Return True if this process is the only one of a pod of a TrainingJob, and the job can do without the pod."""
+    return os.environ.get("AVACTL_INDEX", "0") != "0" and "LOCAL_RANK" not in os.environ
 
 
 def _key(task: m.TaskKey | None) -> Key:

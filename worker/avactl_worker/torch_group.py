@@ -65,6 +65,8 @@ def average(step: Step, parameters: Iterable[Any], *metrics: Any) -> list[float]
     flat = torch.cat([each.detach().reshape(-1).to(like.device, kind) for each in parts])
     # The gradients of no records may be NaN.
     flat = flat * step.records if step.records else torch.zeros_like(flat)
+    if flat.is_cuda:
+        torch.cuda.current_stream(flat.device).synchronize()  # the time for this worker's own work ends here
 
     def run(links: Ring, total: float) -> Any:
         found = flat.clone()

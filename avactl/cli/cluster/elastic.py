@@ -54,6 +54,14 @@ def master(
             "later workers are told. Default: all.",
         ),
     ] = None,
+    replace_stragglers: Annotated[
+        str,
+        typer.Option(
+            metavar="MIN:SHARE:SECONDS",
+            help="Tell a job's worker pod to leave that works at less than SHARE of the median speed for "
+            "SECONDS, if more than MIN workers run: another pod takes its place.",
+        ),
+    ] = "",
     kubeconfig: DaemonKubeconfig = None,
 ) -> None:
     """Hand out the data of a job to workers that come and go, until SIGTERM or Ctrl-C.
@@ -64,6 +72,7 @@ def master(
     with packages():
         from avactl.elastic import daemon
         from avactl.elastic.store import LostError, StoreError
+        from avactl.elastic.workers import Stragglers
         from avactl.kube.listen import ListenError
     if not re.fullmatch(r".+:\d{1,5}", listen):
         fail(f"`--listen {listen}` is not HOST:PORT", USAGE, "`0.0.0.0:2380` listens on all addresses")
@@ -72,8 +81,15 @@ def master(
         fail(f"`--config-map {config_map}` is not NAMESPACE/NAME", USAGE)
     if len(run) > _MOST_RUN:
         fail(f"`--run` has more than {_MOST_RUN} characters", USAGE)
+    stragglers = None
+    if replace_stragglers:
+        slow = re.fullmatch(r"(\d{1,9}):(0\.\d{1,9}):(\d{1,9}(?:\.\d{1,9})?)", replace_stragglers)
+        if slow is None:
+            message = f"`--replace-stragglers {replace_stragglers}` is not MIN:SHARE:SECONDS"
+            fail(message, USAGE, "`2:0.5:60`: below half of the median speed for a minute, if more than 2 workers run")
+        stragglers = Stragglers(int(slow[1]), float(slow[2]), float(slow[3]))
     copy = (place[0], place[-1]) if config_map else None
-    options = daemon.Options(listen, state, copy, run, resume, staleness, gradients)
+    options = daemon.Options(listen, state, copy, run, resume, staleness, gradients, stragglers)
     access = connection(kubeconfig) if config_map else None
     try:
         asyncio.run(daemon.run(options, access))

@@ -7,6 +7,9 @@ node starts from the ConfigMap.
 
 from __future__ import annotations
 
+from math import ceil
+
+from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.lowering.pods import RUN_ANNOTATION, env_list, resources
@@ -14,7 +17,7 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import field, master_port
 from avactl.kinds.training.followers import TOKEN_PATH
-from avactl.kinds.training.roles import MASTER, Part, workers_of
+from avactl.kinds.training.roles import MASTER, Part, bounds, replacing, workers_of
 
 STATE = "/var/lib/avactl"
 """Directory of the journal."""
@@ -29,6 +32,8 @@ def local_args(item: Item) -> list[str]:
         args += ["--staleness", str(spec.staleness)]
     elif spec.strategy == "parameterServer":
         args += ["--gradients", str(workers_of(spec) - spec.backup_workers)]
+    elif (slow := replacing(spec)) is not None:
+        args += ["--replace-stragglers", f"{bounds(spec)[0]}:{slow.below:g}:{ceil(seconds(slow.after))}"]
     return args
 
 

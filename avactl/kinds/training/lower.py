@@ -26,6 +26,7 @@ from avactl.kinds.training.roles import (
     parts,
     pods_with,
     rendezvous_name,
+    replacing,
 )
 from avactl.kinds.training.tensorboard import board
 from avactl.kinds.workload import FOLLOWERS_LATER
@@ -72,6 +73,10 @@ def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
         # Preemption, drains and lost nodes do not count as failures of the job.
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     ]
+    if part.role == "worker" and replacing(spec):
+        # The worker has left because it was slow: its index gets another pod, and no retry is spent.
+        slow = {"containerName": part.role, "operator": "In", "values": [names.REPLACED_EXIT]}
+        rules.append({"action": "Ignore", "onExitCodes": slow})
     if not part.leads:
         codes = [followers.FAILED, followers.GAVE_UP]
         failed = {"containerName": names.FOLLOWER, "operator": "In", "values": codes}

@@ -8,7 +8,7 @@ from typing import Any
 
 from avactl.kinds.fields.compute import Compute
 from avactl.kinds.program import Item
-from avactl.kinds.training.spec import Master, Role
+from avactl.kinds.training.spec import Master, Role, Stragglers
 
 DATA_ROLES = frozenset(("worker", "chief", "evaluator"))
 """Roles that read data and write checkpoints and logs. Launcher and scheduler only start."""
@@ -129,6 +129,13 @@ def has_master(spec: Any) -> bool:
     """Return True for jobs with a job master: elastic ones, and those whose workers its clock keeps in step."""
     clock = spec.consistency == "ssp" or spec.backup_workers > 0
     return bool(spec.strategy == "elastic" or (spec.strategy == "parameterServer" and clock))
+
+
+def replacing(spec: Any) -> Stragglers | None:
+    """Return how slow workers are replaced; None if they are not, as without any to spare."""
+    least, most = bounds(spec)
+    chosen: Stragglers = spec.stragglers or Stragglers()
+    return chosen if least < most and chosen.action == "replace" else None
 
 
 def master_compute(spec: Any) -> Compute:

@@ -86,6 +86,20 @@ class Master(Model):
     memory: Bytes = Field("512Mi", description="Memory, in bytes. 1,000,000 tasks need about 150Mi.")
 
 
+class Stragglers(Model):
+    """Workers of an elastic job that are far slower than the others."""
+
+    action: Literal["replace", "report"] = Field(
+        "replace",
+        description="`replace`: such a worker leaves, and its Job makes a new pod, if possible on another node. "
+        "`report`: `avactl jobs` shows it.",
+    )
+    below: Annotated[float, Field(ge=0.05, le=0.9)] = Field(
+        0.5, description="Share of the median speed below which a worker is replaced."
+    )
+    after: Duration = Field("1m", description="How long it must be as slow as that.")
+
+
 class Mpi(Model):
     """The MPI library of the image."""
 
@@ -148,6 +162,11 @@ class TrainingJobSpec(PodUser):
     evaluator: Role | None = Field(None, description="Pod that evaluates checkpoints, for TensorFlow.")
     master: Master | None = Field(
         None, description="Size of the job master, for strategy `elastic`, `consistency: ssp` and `backupWorkers`."
+    )
+    stragglers: Stragglers | None = Field(
+        None,
+        description="Replacement of slow workers, for strategy `elastic`. Default: one that works at less than half of "
+        "the median speed for a minute is replaced, if more than `workers.min` run.",
     )
     consistency: Literal["bsp", "ssp", "asp"] = Field(
         "bsp",

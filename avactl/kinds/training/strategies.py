@@ -113,6 +113,8 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
         )
     if not has_master(spec) and spec.master is not None:
         yield _wrong(item, "master", "elastic")
+    if strategy != "elastic" and spec.stragglers is not None:
+        yield _wrong(item, "stragglers", "elastic")
     if strategy != "mpi":
         for key in ("launcher", "mpi", "slotsPerWorker"):
             name = "slots_per_worker" if key == "slotsPerWorker" else key
