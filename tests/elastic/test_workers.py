@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
+import sys
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from avactl.elastic.service import Member, Service
 from avactl.elastic.snapshot import SnapshotError, dump, load
 from avactl.elastic.store import Store
 from avactl.elastic.workers import Stragglers, Worker, shares
+from tools.elastic import ElasticJob
 
 HOUR = 3600.0
 
@@ -232,3 +234,33 @@ def test_the_copy_in_the_config_map_has_it_too() -> None:
 
 def test_the_library_and_the_compiler_mean_the_same_code() -> None:
     assert m.REPLACED == names.REPLACED_EXIT
+
+
+HANGS = """
+import os, sys, time
+import avactl_worker
+from avactl_worker import session
+session._LEAVING = 0.5
+slow = os.environ["AVACTL_INDEX"] == "3"
+out = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)
+data = avactl_worker.connect().dataset("train", 800, records_per_task=1, seed=1)
+for number, task in enumerate(data):
+    os.write(out, b"%d\\n" % task.start)
+    time.sleep(0.25 if slow else 0.05)
+    if slow and number == 12:
+        time.sleep(600)
+"""
+
+
+def test_a_worker_that_hangs_is_ended(tmp_path: Path) -> None:
+    """Its task is the only one that is done again."""
+    with ElasticJob(tmp_path, 0, 0, 1, options=("--replace-stragglers", "1:0.5:1")) as job:
+        command = [sys.executable, "-c", HANGS, str(job.tasks)]
+        for index in range(4):
+            more = {"AVACTL_MASTER": job.address, "AVACTL_WORKER": f"w{index}", "AVACTL_INDEX": str(index)}
+            job.workers.append(job._start(command, more))
+        assert [each.wait(60) for each in job.workers if each is not None] == [0, 0, 0, m.REPLACED], job.log.read_text()
+        begun = Counter(map(int, job.tasks.read_text().split()))
+        assert (len(begun), begun.total()) == (800, 801)
+        (train,) = job.status()["datasets"]
+        assert train["records"] == 800
