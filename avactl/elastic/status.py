@@ -150,6 +150,7 @@ class Summary:
             "stragglers": slow[:_MOST_STRAGGLERS],
             "slow": len(slow),
             "replaced": status["replaced"][-_MOST_REPLACED:],
+            "dropped": job.gradients.dropped,
             "speed": None if speed is None else round(speed, 3),
             "datasets": [
                 {

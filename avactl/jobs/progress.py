@@ -70,6 +70,8 @@ class Progress(NamedTuple):
     replaced: list[Replaced]
     """The last replaced workers, at most four."""
     datasets: list[Data]
+    dropped: int
+    """Gradients that did not count, because their workers were late."""
     metric: str
     """Name of the metric of `curve`."""
     curve: list[tuple[int, float]]
@@ -125,6 +127,7 @@ def read(metadata: Mapping[str, Any], annotation: str) -> Progress | None:
             slow=_count(data.get("slow")),
             replaced=_list(data.get("replaced"), _replaced, _REPLACED),
             datasets=_list(data.get("datasets"), _data, _DATASETS),
+            dropped=_count(data.get("dropped")),
             metric=_text(data.get("metric")),
             curve=[point for point in _list(data.get("curve"), _point, _POINTS) if point is not None],
         )

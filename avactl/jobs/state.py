@@ -168,6 +168,8 @@ def unusual(job: TrainingJob, now: datetime) -> list[str]:
         last = progress.replaced[-1]
         if last.at and last.share is not None and (ago := seconds_since(last.at, now)) < _RECENT:
             found.append(f"{last.name} replaced {duration(ago)} ago: {last.share:.2f} of the median speed")
+    if progress is not None and progress.dropped:
+        found.append(f"{progress.dropped} gradient{'' if progress.dropped == 1 else 's'} of late workers dropped")
     if progress is not None and progress.at and (silent := seconds_since(progress.at, now)) > _SILENT:
         found.append(f"its master has reported nothing for {silent / 60:.0f} min")
     return found

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,12 @@ from avactl_worker import messages as m
 
 from avactl.elastic.events import Fate, Gradient, Stepped, decode, encode
 from avactl.elastic.service import Member, Service
+from avactl.elastic.snapshot import dump, load
+from avactl.elastic.status import Summary
 from avactl.elastic.store import Store
+from avactl.jobs.progress import read
+from avactl.jobs.state import TrainingJob, unusual
+from avactl.names import PROGRESS
 from tools.elastic import ElasticJob, environment
 
 COUNTS, DROPPED = 1, 2
@@ -166,6 +172,25 @@ def test_a_script_that_does_not_ask_is_refused(tmp_path: Path) -> None:
     assert answer
     assert answer.error
     assert answer.error.message == f"step {2**60}: 9,007,199,254,740,992 are possible"
+
+
+def test_owners_see_how_many_gradients_were_dropped(tmp_path: Path) -> None:
+    job = Workers(tmp_path, ["a", "late"], gradients=1)
+    for name in ("a", "late"):
+        job.tick(name, 0)
+    assert [job.counts(name, 1) for name in ("a", "late")] == [COUNTS, DROPPED]
+    store = job.service.store
+    restored, _ = load(dump(store.job, store.about(), full=False), 0.0)
+    for state in (store.job, restored):
+        progress = read({"annotations": {PROGRESS: Summary("run").text(state)}}, PROGRESS)
+        assert progress
+        assert progress.dropped == 1
+        shown = TrainingJob(
+            namespace="research", name="net", team="research", state="running", why="", roles=[], workers=2, least=2,
+            most=2, gpus=0.0, created="", started="", ended="", failures=0, progress=progress, members=[], run="run",
+            expires=None,
+        )  # fmt: skip
+        assert unusual(shown, datetime.now(UTC)) == ["1 gradient of late workers dropped"]
 
 
 def test_events_in_the_journal() -> None:

@@ -65,7 +65,7 @@ def facts(item: Item, program: Program) -> dict[str, Fact]:
             found["servers"] = spec.servers.replicas + sum(group.replicas for group in spec.server_groups)
         found["consistency"] = f"ssp {spec.staleness}" if spec.consistency == "ssp" else spec.consistency
         if spec.backup_workers:
-            found["backup workers"] = spec.backup_workers
+            found["backupWorkers"] = spec.backup_workers
     found["image"] = spec.image
     if spec.code is not None:
         found["code"] = spec.code.git.ref if spec.code.git else str(spec.code)
