@@ -8,6 +8,9 @@ takes 20 ms, from time to time up to six times that. The master is a process of 
 differs between the rows: a staleness of 0 (`bsp`), of `--staleness` steps (`ssp`), and none (`asp`). The rows of a seed
 have the same data and the same speeds at the same times. Lead: the most steps that one worker was ahead of another.
 
+A second table has steady speeds but for one worker, which takes three times as long (`--slow`), and synchronous steps:
+all gradients count, or the first ones with one backup worker. The update is the mean of the gradients that count.
+
 The model is convex and its learning rate small, so stale gradients cost nothing here: asynchronous training is as fast
 as the workers on average, and the others show what their bounds cost. A bound is for models that need it to converge.
 """
@@ -49,7 +52,7 @@ class Result(NamedTuple):
 
     seconds: float
     steps: float
-    """Mean of the workers."""
+    """Mean of the workers; with backup workers the number of steps."""
     lead: int
     losses: list[tuple[float, float]]
     """Seconds and loss."""
@@ -68,6 +71,17 @@ class Speeds:
     def seconds(self, worker: int, now: float) -> float:
         """Return the seconds of a step that begins at a time since the start."""
         return STEP * float(self._factors[worker, bisect.bisect(self._until[worker], now)])
+
+
+class OneSlow:
+    """The last worker takes `factor` times as long as the others."""
+
+    def __init__(self, workers: int, factor: float) -> None:
+        self._last, self._factor = workers - 1, factor
+
+    def seconds(self, worker: int, now: float) -> float:
+        """Return the seconds of a step."""
+        return STEP * (self._factor if worker == self._last else 1.0)
 
 
 class Server:
@@ -101,9 +115,9 @@ class Server:
         return float(np.mean((self.features @ weights - self.targets) ** 2))
 
 
-def train(workers: int, staleness: int, seed: int) -> Result:
-    """Train until the loss is TARGET."""
-    server, speeds = Server(workers, seed), Speeds(workers, seed)
+def train(workers: int, staleness: int, seed: int, speeds: Speeds | OneSlow, backup: int = 0) -> Result:
+    """Train until the loss is TARGET, in steps of the first `workers - backup` gradients."""
+    server, count = Server(workers, seed), workers - backup
     ended, ready = threading.Event(), threading.Barrier(workers + 1)
     began = [0.0]
 
@@ -120,10 +134,12 @@ def train(workers: int, staleness: int, seed: int) -> Result:
                 chosen = chance.choice(len(targets), BATCH, replace=False)
                 time.sleep(speeds.seconds(index, time.monotonic() - began[0]))
                 error = features[chosen] @ weights - targets[chosen]
-                server.push(index, step, 2 / BATCH / workers * features[chosen].T @ error)
+                if clock.counts():
+                    server.push(index, step, 2 / BATCH / count * features[chosen].T @ error)
                 step = clock.tick()
 
-    with TemporaryDirectory() as folder, ElasticJob(Path(folder), 0, 1, 1) as job:
+    options = ("--gradients", str(count)) if backup else ()
+    with TemporaryDirectory() as folder, ElasticJob(Path(folder), 0, 1, 1, options=options) as job:
         job.status()  # the master listens
         threads = [threading.Thread(target=work, args=(index, job.address), daemon=True) for index in range(workers)]
         for thread in threads:
@@ -135,7 +151,8 @@ def train(workers: int, staleness: int, seed: int) -> Result:
         while losses[-1][1] > TARGET and losses[-1][0] < LIMIT:
             time.sleep(0.01)
             losses.append((time.monotonic() - began[0], server.loss()))
-        result = Result(losses[-1][0], statistics.mean(server.completed), server.lead, losses)
+        steps = max(server.completed) if backup else statistics.mean(server.completed)
+        result = Result(losses[-1][0], steps, server.lead, losses)
         ended.set()
         for thread in threads:
             thread.join(30)
@@ -177,13 +194,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--staleness", type=int, default=8)
+    parser.add_argument("--slow", type=float, default=3.0, metavar="FACTOR", help="time of the slow worker's step")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="write the loss over time as SVG")
     options = parser.parse_args()
     bounds = {"bsp": 0, "ssp": options.staleness, "asp": FAR}
     runs: dict[str, list[Result]] = {name: [] for name in bounds}
     for seed in range(options.seeds):
         for name, staleness in bounds.items():
-            runs[name].append(train(options.workers, staleness, seed))
+            runs[name].append(train(options.workers, staleness, seed, Speeds(options.workers, seed)))
     title = f"loss {TARGET:g}, {options.workers} workers, mean of {options.seeds} seeds"
     table = Table("consistency", "seconds", "steps", "ms a step", "lead", title=title)
     mean = {name: statistics.mean(each.seconds for each in results) for name, results in runs.items()}
@@ -193,10 +211,24 @@ def main() -> None:
         label = f"ssp {options.staleness}" if name == "ssp" else name
         table.add_row(label, f"{mean[name]:.2f}", f"{steps:.0f}", f"{1000 * mean[name] / steps:.0f}", str(lead))
     console.print(table)
+    counting = {"all gradients": 0, "one backup worker": 1}
+    slowed: dict[str, list[Result]] = {name: [] for name in counting}
+    for seed in range(options.seeds):
+        for name, backup in counting.items():
+            speeds = OneSlow(options.workers, options.slow)
+            slowed[name].append(train(options.workers, 0, seed, speeds, backup))
+    title = f"loss {TARGET:g}, {options.workers} workers, one {options.slow:g} times as slow"
+    table = Table("synchronous steps", "seconds", "steps", "ms a step", title=title)
+    taken = {name: statistics.mean(each.seconds for each in results) for name, results in slowed.items()}
+    for name, results in slowed.items():
+        steps = statistics.mean(each.steps for each in results)
+        table.add_row(name, f"{taken[name]:.2f}", f"{steps:.0f}", f"{1000 * taken[name] / steps:.0f}")
+    console.print(table)
     if options.picture is not None:
         options.picture.write_text(picture(runs, options.staleness))
     bar(Bar("ssp-lead-over-bound", max(each.lead for each in runs["ssp"]) - options.staleness, 0, "", 0))
     bar(Bar("ssp-over-bsp", mean["ssp"] / mean["bsp"], 0.75))
+    bar(Bar("backup-over-all-gradients", taken["one backup worker"] / taken["all gradients"], 0.6))
 
 
 if __name__ == "__main__":
