@@ -33,7 +33,7 @@ class Workers:
         self._path, self._gradients, self._last = folder / "state", gradients, 0
         self.service = Service(Store(self._path, 0.0), 0.0, gradients=gradients)
         self.members: dict[str, Member] = {}
-        self._started = 0
+        self._started, self.now = 0, 0.0
         self.processes: dict[str, int] = {}
         """Number of each worker's process."""
         self.begun, self.counted = Counter[str](), Counter[str]()
@@ -42,7 +42,7 @@ class Workers:
 
     def send(self, name: str, **content: object) -> m.Answer | None:
         self._last += 1
-        answer = self.service.handle(self.members[name], m.Request(id=self._last, **content), 0.0)
+        answer = self.service.handle(self.members[name], m.Request(id=self._last, **content), self.now)
         self.service.store.commit()
         return answer
 
@@ -119,6 +119,21 @@ def test_the_place_of_a_lost_worker_goes_to_a_late_one(tmp_path: Path) -> None:
     assert job.counts("late", 1) == COUNTS
     assert job.tick("late", 2) == 2
     assert job.tick("a", 2) == 2
+
+
+def test_a_worker_that_was_silent_takes_its_place_again(tmp_path: Path) -> None:
+    job = Workers(tmp_path, ["a", "silent", "late"], gradients=2)
+    for name in ("a", "silent", "late"):
+        job.tick(name, 0)
+    assert [job.counts(name, 1) for name in ("a", "silent")] == [COUNTS, COUNTS]
+    job.now = 5.0
+    assert [job.tick("a", 2), job.counts("late", 1), job.tick("late", 2)] == [0, DROPPED, 0]
+    job.now = 9.0
+    job.service.expire(job.now)
+    assert job.tick("late", 2) == 1
+    job.connect("silent")
+    assert [job.counts("late", 1), job.counts("silent", 1)] == [DROPPED, COUNTS]
+    assert job.tick("silent", 2) == 2
 
 
 def test_a_worker_that_comes_again_does_not_count_twice_in_a_step(tmp_path: Path) -> None:
