@@ -11,7 +11,7 @@ from avactl.kinds.registry import kind
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.followers import EVALUATOR_GRACE
 from tests.kinds.on_base import compile_spec, objects, problems
-from tests.kinds.training import HEAD, PLATFORM, container, env, host, job, pod
+from tests.kinds.training import HEAD, PLATFORM, PS, container, env, host, job, pod
 
 
 def test_a_single_job_is_one_pod_and_nothing_else() -> None:
@@ -59,9 +59,6 @@ def test_each_worker_of_tensorflow_finds_itself_in_the_cluster() -> None:
     assert evaluator["cluster"] == configs[0]["cluster"]
     assert "evaluator" not in evaluator["cluster"]
     assert container(found)["command"] == ["python", "train.py"]
-
-
-PS = HEAD + "  strategy: parameterServer\n  servers: {replicas: 2, cpu: 4}\n"
 
 
 def test_the_first_worker_of_a_parameter_server_is_tensorflows_chief() -> None:

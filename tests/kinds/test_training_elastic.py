@@ -1,11 +1,11 @@
-"""Elastic jobs as compiled: the replacement of slow workers."""
+"""Jobs with a job master, as compiled: slow workers, and the clock."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.kinds.on_base import objects
-from tests.kinds.training import HEAD, container, job
+from tests.kinds.training import HEAD, PS, container, env, host, job, pod
 
 ELASTIC = HEAD + "  framework: custom\n  strategy: elastic\n  checkpoint: {volume: 1Gi}\n"
 

@@ -16,6 +16,7 @@ spec:
   image: registry.example.com/vision/train:1
   command: [python, train.py]
 """
+PS = HEAD + "  strategy: parameterServer\n  servers: {replicas: 2, cpu: 4}\n"
 PLATFORM = f"""
 apiVersion: avactl.dev/v1
 kind: Cluster
