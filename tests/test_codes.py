@@ -28,6 +28,7 @@ TESTED = {
     "policy-timeout": "policy/test_own.py::test_an_endless_policy_ends",
     "python-error": "source/test_python.py::test_an_exception_is_told_at_the_files_own_line",
     "python-not-confined": "source/test_answers.py::test_a_file_that_cannot_be_confined_is_not_evaluated",
+    "too-many-volumes": "kinds/test_cache_tier.py::test_volumes_that_no_list_can_hold_are_refused",
     "security-setting": "policy/test_owners.py::test_changed_settings_are_in_diff_and_comment",
     "python-timeout": "source/test_python.py::test_a_file_without_an_end_is_stopped",
 }

@@ -90,6 +90,7 @@ CODES: dict[str, str] = {
     "masters-share-machine": "A cluster has fewer machines than a cache tier has masters.",
     "shared-store": "A store is written through one cache tier while another caches it.",
     "masters-too-small": "The masters of a cache tier hold fewer files than its datasets have.",
+    "too-many-volumes": "A cache tier has more versions and buckets than a list of volumes can hold.",
     "small-files": "A dataset has so many files that it should be packed.",
     "missing-daemon": "A setting needs a daemon that the cluster does not run.",
     "watermark-order": "The low watermark of a push is not below the high one.",

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.kinds.cache_tier.alluxio.checks import tier
 from avactl.kinds.cache_tier.alluxio.known_properties import known
-from tests.kinds.on_base import Objects, compile_spec, objects
+from tests.kinds.on_base import Objects, compile_spec, objects, problems
 from tests.test_invalid import BASE
 from tools.controlplane import KubeClient
 
@@ -50,6 +51,21 @@ def container(found: Objects, kind: str, name: str, index: int = 0) -> dict[str,
 
 def mount_job(text: str) -> tuple[str, dict[str, Any]]:
     return next((name, body) for (kind, name), body in objects(text).items() if kind == "Job")
+
+
+def test_volumes_that_no_list_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    versions = ", ".join(f'{{name: v{number}, url: "s3://cats/v{number}"}}' for number in range(3))
+    dataset = f"""
+---
+apiVersion: avactl.dev/v1
+kind: Dataset
+metadata: {{name: cats, team: vision}}
+spec: {{tier: images, versions: [{versions}]}}
+"""
+    assert [each.code for each in problems(READ + dataset) if each.code == "too-many-volumes"] == []
+    monkeypatch.setattr(tier, "MAX_LIST", 60)
+    (found,) = [each for each in problems(READ + dataset) if each.code == "too-many-volumes"]
+    assert "3 versions and buckets" in found.message
 
 
 # -- properties ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from avactl.kinds.cache_tier.alluxio.checks.properties import properties
 from avactl.kinds.cache_tier.alluxio.checks.stores import stores
 from avactl.kinds.cache_tier.alluxio.checks.write_back import write_back
 from avactl.kinds.cache_tier.alluxio.pods import FILE_BYTES, files_memory
+from avactl.kinds.cache_tier.alluxio.volumes import paths, volume_list
+from avactl.kinds.dataset.listing import MAX_LIST
 from avactl.kinds.dataset_access import cached_files
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.ineffective_keys import without_effect
@@ -27,6 +29,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from stores(item)
     yield from write_back(item, program)
     yield from properties(item)
+    yield from _volumes(item, program)
     if item.spec.ttl and seconds(item.spec.ttl) < 3600:
         yield Diagnostic(
             "invalid-value",
@@ -76,6 +79,17 @@ def _masters(item: Item, program: Program) -> Iterator[Diagnostic]:
             item.span("spec", "masters", "journal"),
             severity="warning",
             hint="write 10Gi or more, plus about 1Gi per million files",
+        )
+
+
+def _volumes(item: Item, program: Program) -> Iterator[Diagnostic]:
+    if item.spec.fuse.enabled and (size := len(volume_list(item, program))) > MAX_LIST:
+        yield Diagnostic(
+            "too-many-volumes",
+            f"the volumes of the tier's {len(paths(item, program)):,} versions and buckets make a list of "
+            f"{size // 1024:,} KiB, and a ConfigMap holds {MAX_LIST // 1024}",
+            item.span("spec", key=True),
+            hint="remove versions that no job reads, or use a tier for each group of datasets",
         )
 
 
