@@ -7,13 +7,10 @@ Revisiting Distributed Synchronous SGD, 2016 (backup workers: the first gradient
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from avactl.elastic.events import Fate, Gradient, Stepped
-
-if TYPE_CHECKING:
-    from avactl.elastic.job import Job
-    from avactl.elastic.workers import Worker
+from avactl.elastic.workers import Worker
 
 MOST_STEPS = 2**53
 """Steps of a job."""
@@ -99,10 +96,19 @@ class Gradients:
             self.advanced += 1
 
 
+class _Job(Protocol):
+    """What the clock needs of a job."""
+
+    gradients: Gradients
+
+    def clock(self, event: Gradient | Stepped, now: float) -> None:
+        """Make an event of the clock part of the state."""
+
+
 class BackupClock:
     """Synchronous steps, each of which ends with its first gradients: the workers that come later are the backup."""
 
-    def __init__(self, job: Job, count: int, now: float) -> None:
+    def __init__(self, job: _Job, count: int, now: float) -> None:
         self._job, self.count = job, count
         self.advance(now)  # a journal may end between the last gradient of a step and the next step
 

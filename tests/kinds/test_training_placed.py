@@ -102,6 +102,13 @@ class Jobs(NamedTuple):
         """Pods by host name."""
         return {pod["spec"]["hostname"]: pod for pod in self.pods()}
 
+    def make_room(self) -> None:
+        """Add the machines on which all pods run, unless they are there."""
+        there = {each["metadata"]["name"] for each in self.kube.list("v1", "Node")}
+        for name in {f"a10-{number}" for number in range(1, 8)} - there:
+            self.kube.create(node(name))
+        self.wait(lambda: all(pod.get("status", {}).get("phase") == "Running" for pod in self.pods()))
+
     def wait(self, until: Callable[[], object]) -> None:
         deadline = time.monotonic() + LIMIT
         while not until():
@@ -178,9 +185,7 @@ def test_gangs_are_placed_whole_or_not_at_all(placed: Jobs) -> None:
     assert len(some) < len(bound)
     assert [gang for gang in some if sum(bound[gang]) < least[gang]] == []
 
-    for number in range(1, 8):
-        placed.kube.create(node(f"a10-{number}"))
-    placed.wait(lambda: all(pod.get("status", {}).get("phase") == "Running" for pod in placed.pods()))
+    placed.make_room()
     made: dict[str, int] = {}
     for pod in placed.pods():
         job = pod["metadata"]["labels"]["batch.kubernetes.io/job-name"]
@@ -219,6 +224,7 @@ def names_of(kube: KubeClient) -> Names:
 @pytest.fixture
 def dns(placed: Jobs) -> Names:
     """The names, once every pod of a job with a Service has one."""
+    placed.make_room()
     expected = sum("subdomain" in pod["spec"] for pod in placed.pods())
     placed.wait(lambda: len([name for name in names_of(placed.kube).pods if name.count(".") == 3]) == expected)
     return names_of(placed.kube)

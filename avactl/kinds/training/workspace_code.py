@@ -69,17 +69,19 @@ if [ "$(digest_of "$store/$digest.tar")" != "$digest" ]; then
 fi
 tar -C "$TARGET" -xf "$store/$digest.tar"
 echo "code: sha256:$digest of workspace $WORKSPACE, directory $SOURCE"
-# Archives of this job's earlier runs, if no reference has named them for a day.
-find "$store" -maxdepth 1 -name "$JOB_NAME.*" ! -name "$JOB_NAME.$JOB_UID" -mtime +0 -exec rm -f {{}} +
-find "$store" -maxdepth 1 -name '.next.*' -mtime +0 -exec rm -rf {{}} +
-# Many references are more than one command line takes, and without all of them nothing is removed.
-if find "$store" -maxdepth 1 -type f -name '*.*-*-*-*-*' -exec cat {{}} + > "$next/known"; then
+# Archives of this job's earlier runs, if no reference has named them for a day. Other pods write and clean meanwhile.
+clean() {{
+  find "$store" -maxdepth 1 -name "$JOB_NAME.*" ! -name "$JOB_NAME.$JOB_UID" -mtime +0 -exec rm -f {{}} +
+  find "$store" -maxdepth 1 -name '.next.*' -mtime +0 -exec rm -rf {{}} +
+  # Many references are more than one command line takes, and without all of them nothing is removed.
+  find "$store" -maxdepth 1 -type f -name '*.*-*-*-*-*' -exec cat {{}} + > "$next/known" || return
   find "$store" -maxdepth 1 -name '*.tar' -mtime +0 | while read -r archive; do
     name=${{archive##*/}}
     # Another pod may have made the same archive again since.
     grep -qxF "${{name%.tar}}" "$next/known" || find "$archive" -maxdepth 0 -mtime +0 -exec rm -f {{}} +
   done
-fi
+}}
+clean || true
 """
 """Copies a directory of the workspace into TARGET. Safe to rerun in a volume that it has filled."""
 
