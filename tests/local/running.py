@@ -47,11 +47,15 @@ def command(*words: str) -> list[str]:
 
 
 def local_run(cwd: Path, *words: str, modules: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-    """Run `avactl local run WORDS` to its end."""
-    return subprocess.run(
-        command(*words), cwd=cwd, env=environment(cwd.parent, modules, **env), capture_output=True, text=True,
-        check=False, timeout=LIMIT,
-    )  # fmt: skip
+    """Run `avactl local run WORDS` to its end; one without an end shows what it has printed."""
+    try:
+        return subprocess.run(
+            command(*words), cwd=cwd, env=environment(cwd.parent, modules, **env), capture_output=True, text=True,
+            check=False, timeout=LIMIT,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as stuck:
+        said = b"".join(each for each in (stuck.stdout, stuck.stderr) if isinstance(each, bytes)).decode()
+        raise AssertionError(f"no end after {LIMIT:.0f} s:\n{said}") from None
 
 
 class Running:
