@@ -97,7 +97,7 @@ class Gradients:
 
 
 class _Job(Protocol):
-    """What the clock needs of a job."""
+    """A job, as far as the clock needs it."""
 
     gradients: Gradients
 

@@ -63,7 +63,7 @@ metadata: {{name: cats, team: vision}}
 spec: {{tier: images, versions: [{versions}]}}
 """
     assert [each.code for each in problems(READ + dataset) if each.code == "too-many-volumes"] == []
-    monkeypatch.setattr(tier, "MAX_LIST", 60)
+    monkeypatch.setattr(tier, "MAX_VOLUMES", 2)
     (found,) = [each for each in problems(READ + dataset) if each.code == "too-many-volumes"]
     assert "3 versions and buckets" in found.message
 

@@ -9,8 +9,6 @@ from avactl.kinds.cache_tier.alluxio.checks.properties import properties
 from avactl.kinds.cache_tier.alluxio.checks.stores import stores
 from avactl.kinds.cache_tier.alluxio.checks.write_back import write_back
 from avactl.kinds.cache_tier.alluxio.pods import FILE_BYTES, files_memory
-from avactl.kinds.cache_tier.alluxio.volumes import paths, volume_list
-from avactl.kinds.dataset.listing import MAX_LIST
 from avactl.kinds.dataset_access import cached_files
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.ineffective_keys import without_effect
@@ -18,6 +16,8 @@ from avactl.kinds.program import Item, Program, pool_size
 from avactl.quantity import format_quantity, quantity
 
 GIB = 1024**3
+MAX_VOLUMES = 6_000
+"""Lines of about 150 bytes in a ConfigMap, which Kubernetes limits to 1 MiB."""
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
@@ -83,11 +83,13 @@ def _masters(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _volumes(item: Item, program: Program) -> Iterator[Diagnostic]:
-    if item.spec.fuse.enabled and (size := len(volume_list(item, program))) > MAX_LIST:
+    versions = sum(len(each.spec.versions) for each in program.datasets() if each.spec.tier == item.name)
+    buckets = sum(bucket.tier == item.name for team in program.of("Team") for bucket in team.spec.buckets)
+    if item.spec.fuse.enabled and versions + buckets > MAX_VOLUMES:
         yield Diagnostic(
             "too-many-volumes",
-            f"the volumes of the tier's {len(paths(item, program)):,} versions and buckets make a list of "
-            f"{size // 1024:,} KiB, and a ConfigMap holds {MAX_LIST // 1024}",
+            f"the tier has {versions + buckets:,} versions and buckets, and the list of their volumes holds "
+            f"{MAX_VOLUMES:,}",
             item.span("spec", key=True),
             hint="remove versions that no job reads, or use a tier for each group of datasets",
         )
