@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from avactl.cache import metrics
 from avactl.cache.config import Dataset, Version
@@ -35,6 +35,13 @@ _SETTLE, _LOOKS = 0.5, 6
 
 Entry = dict[str, Any]
 Tell = Callable[[Dataset, str, str, bool], Awaitable[None]]
+
+
+class _Missing(NamedTuple):
+    """Blocks of a version that no worker holds, and a file that has one."""
+
+    blocks: int = 0
+    file: CachedFile | None = None
 
 
 class Prewarmer:
@@ -115,7 +122,7 @@ class Prewarmer:
     async def _load(self, key: str, dataset: Dataset, version: Version, entry: Entry) -> None:
         await self._guarded(key, entry, self._loading(key, dataset, version, entry))
 
-    async def _guarded(self, key: str, entry: Entry, action: Awaitable[None]) -> None:
+    async def _guarded(self, key: str, entry: Entry, action: Awaitable[object]) -> None:
         """Turn the failure of one version into its own error."""
         try:
             await action
@@ -149,14 +156,15 @@ class Prewarmer:
 
         load = Load(self._engine, Pacer(dataset.prewarm.throttle), progress)
         await load.run(self._engine.files(version.path))
+        missing = _Missing()
         for _ in range(_LOOKS):
-            await self._measure(key, version, entry)
+            missing = await self._measure(key, version, entry)
             if entry["percent"] >= 100:
                 break
             await asyncio.sleep(_SETTLE)
         entry["rate"], entry["etaSeconds"] = 0, None
         if entry["percent"] < 100:
-            said = await self._failure(version, load)
+            said = await self._failure(load, missing)
             first = "error" not in entry
             entry["error"] = visible(shortened(said, MAX_TEXT))
             self._retry[key] = time.monotonic() + RETRY
@@ -172,32 +180,34 @@ class Prewarmer:
         size = f"{plural(entry['totalFiles'], 'file')}, {format_quantity(entry['totalBytes'])} bytes"
         await self._tell(dataset, "Prewarmed", f"version {version.name}: {size} cached after {seconds:.0f} s", False)
 
-    async def _failure(self, version: Version, load: Load) -> str:
+    async def _failure(self, load: Load, missing: _Missing) -> str:
         """Return why blocks are not cached. Workers do not tell whether they could read one."""
         if load.failures:
             return f"{plural(load.failed, 'block')} failed: {load.failures[0]}"
-        missing: list[CachedFile] = []
-        async for file in self._engine.files(version.path):
-            missing += [file for block in file.blocks if not block.holders]
-        if not missing:
+        file = missing.file
+        if file is None:
             return "evicted meanwhile"
-        example = missing[0]
         try:
-            async for _ in self._engine.read_store(example.store_path, example.mount, example.size):
+            async for _ in self._engine.read_store(file.store_path, file.mount, file.size):
                 break
         except EngineError as error:
-            return f"{plural(len(missing), 'block')} failed: {example.path}: {error}"
-        return f"{plural(len(missing), 'block')} evicted meanwhile"
+            return f"{plural(missing.blocks, 'block')} failed: {file.path}: {error}"
+        return f"{plural(missing.blocks, 'block')} evicted meanwhile"
 
-    async def _measure(self, key: str, version: Version, entry: Entry, refresh: bool = False) -> None:
+    async def _measure(self, key: str, version: Version, entry: Entry, refresh: bool = False) -> _Missing:
+        """Note what is cached; return what is not."""
         size = files = total_size = total_files = 0
+        missing = _Missing()
         held: dict[str, int] = {}
         async for file in self._engine.files(version.path, refresh):
             total_size += file.size
             total_files += 1
             files += file.cached >= 100
             for block in file.blocks:
-                size += block.size if block.holders else 0
+                if block.holders:
+                    size += block.size
+                else:
+                    missing = _Missing(missing.blocks + 1, missing.file or file)
                 for holder in block.holders:
                     held[holder] = held.get(holder, 0) + block.size
         self._measured[key] = time.monotonic()
@@ -211,6 +221,7 @@ class Prewarmer:
         if not entry.get("loading"):
             entry.pop("error", None)
         metrics.WARM.labels(*key.split("/")).set(entry["percent"] / 100)
+        return missing
 
 
 def _percent(part: int, whole: int) -> float:

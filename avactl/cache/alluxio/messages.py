@@ -76,7 +76,7 @@ _FIELDS = {
     "OpenUfsBlockOptions": "1 ufs_path string, 2 offset_in_file int64, 3 block_size int64, "
     "4 maxUfsReadConcurrency int32, 5 mountId int64, 6 no_cache bool",
     "CacheRequest": "1 block_id int64, 2 source_host string, 3 source_port int32, "
-    "4 open_ufs_block_options OpenUfsBlockOptions, 5 length int64, 6 async bool",
+    "4 open_ufs_block_options OpenUfsBlockOptions, 5 length int64",
     "ReadRequest": "1 block_id int64, 2 offset int64, 3 length int64, 5 chunk_size int64, "
     "6 open_ufs_block_options OpenUfsBlockOptions, 7 offset_received int64",
     "Chunk": "1 data bytes",
