@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 JOBS ?= 2
 
-.PHONY: demo test test-frameworks lint unit e2e soak bench schemas controlplane alluxio clean
+.PHONY: demo dist test test-frameworks lint unit e2e soak bench schemas controlplane alluxio clean
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) …"
@@ -17,6 +17,11 @@ $(STAMP): pyproject.toml requirements.lock
 
 demo: $(STAMP)  ## validate, render, draw and diff examples/ava
 	@$(BIN)/python -m tools.demo
+
+dist: $(STAMP)  ## build wheel and source archive
+	@rm -rf dist build
+	@$(BIN)/python -m build --outdir dist . > dist.log 2>&1 || { cat dist.log; exit 1; }
+	@rm dist.log && ls dist/*
 
 test: lint unit  ## everything that must hold before a commit
 

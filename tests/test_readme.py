@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from avactl.compiler.validate import validate_document
 from avactl.source.yaml import load_yaml
-from tests.cli.running import Run
+from tests import console
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
@@ -34,20 +35,23 @@ def ava(tmp_path: Path) -> Path:
     return copy
 
 
-def test_console_blocks_print_what_they_say(ava: Path, avactl: Run, golden: Callable[[Path, str], None]) -> None:
+def test_console_blocks_print_what_they_say(ava: Path, tmp_path: Path, golden: Callable[[Path, str], None]) -> None:
+    """All but those of the installation, which `tests/install` runs from a wheel."""
+    program = tmp_path / "bin" / "avactl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m avactl.cli.main "$@"\n')
+    program.chmod(0o755)
     text = README.read_text()
-    shown_blocks = blocks("console")
-    assert len(shown_blocks) >= 3
-    for block in shown_blocks:
-        shown = ""
-        lines = re.findall(r"^\$ avactl (.*)$", block, re.MULTILINE)
-        assert len(lines) == block.count("$ ") > 0, block
-        for line in lines:
-            done = avactl(*line.split(), cwd=ava, COLUMNS="120")
-            shown += f"$ avactl {line}\n{done.stdout}{done.stderr}"
-        subprocess.run(["git", "checkout", "-q", "."], cwd=ava, check=True)
-        text = text.replace(f"```console\n{block}```", f"```console\n{shown}```")
-    golden(README, text)
+    blocks = console.commands(text)
+    assert blocks[0][-1].startswith("cd platform && git init")
+    assert len(blocks) >= 4
+    assert all(blocks)
+    settings = {
+        "HOME": str(tmp_path),
+        "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+    }
+    golden(README, console.run(text, ava, settings, first=1))
 
 
 def test_yaml_is_valid() -> None:

@@ -23,6 +23,7 @@ from avactl.emit.pulumi_aliases import Aliases, Past, PastObject
 from avactl.emit.pulumi_plan import PROJECT, manifest_parent, manifest_urn, of_stack
 from avactl.errors import HintedError
 from avactl.exit_codes import USAGE
+from avactl.installation import install_command
 from avactl.kinds.fields.reconcile_modes import PULUMI
 from avactl.kinds.manifest import Manifest
 
@@ -128,7 +129,7 @@ def find_stacks(compilation: Compilation, asked: Iterable[str], *, apply: bool =
 def require_engine() -> None:
     """Raise EngineError unless the engine and its Python SDK are installed."""
     if importlib.util.find_spec("pulumi") is None or importlib.util.find_spec("pulumi_kubernetes") is None:
-        raise EngineError("Pulumi for Python is not installed", "install it: pip install 'avactl[pulumi]'")
+        raise EngineError("Pulumi for Python is not installed", f"install it: {install_command('pulumi')}")
     if shutil.which("pulumi") is None:
         hint = "install it: https://www.pulumi.com/docs/install/; or apply the output of `avactl render` with kubectl"
         raise EngineError("the Pulumi engine is not installed: no `pulumi` on PATH", hint)

@@ -1,4 +1,7 @@
-"""Scaffolding of a new spec repository for `avactl init`. Files of `template/`; a leading `dot-` becomes a dot."""
+"""Scaffolding of a new spec repository for `avactl init`.
+
+Files of `template/`, where a leading `dot-` becomes a dot, or of `examples/`, a link to those of the source tree.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +47,24 @@ def template() -> dict[str, bytes]:
     return files
 
 
-def create(directory: Path) -> list[str]:
-    """Write a new repository; return its files. Existing files are never overwritten. Raises ScaffoldError."""
-    files = template()
+def examples() -> list[str]:
+    """Return the names of the example repositories."""
+    return sorted(entry.name for entry in (resources.files("avactl.scaffold") / "examples").iterdir())
+
+
+def example(name: str) -> dict[str, bytes]:
+    """Return the files of an example repository by path. Raises ScaffoldError."""
+    if name not in examples():
+        raise ScaffoldError(f"no example `{name}`; there are: {', '.join(examples())}")
+    return _files(resources.files("avactl.scaffold") / "examples" / name)
+
+
+def create(directory: Path, files: dict[str, bytes] | None = None) -> list[str]:
+    """Write a new repository, by default `template()`; return its files.
+
+    Existing files are never overwritten. Raises ScaffoldError.
+    """
+    files = template() if files is None else files
     taken = [path for path in files if (directory / path).exists()]
     if taken:
         raise ScaffoldError(f"{directory / taken[0]} already exists")

@@ -14,6 +14,7 @@ from avactl.cli.main import app
 from avactl.compiler.rename import Candidate, content, match_renames
 from avactl.emit import engine
 from avactl.emit.engine_report import Report, lines, summary
+from avactl.installation import install_command
 from tests.pulumi.repository import compiled, files
 
 JOB = "urn:pulumi:main.vision::avactl::avactl:kinds:TrainingJob$kubernetes:batch/v1:Job::vision/resnet-worker"
@@ -141,7 +142,7 @@ def test_without_its_python_side_too(repository: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = CliRunner().invoke(app, ["preview", str(repository)])
     assert result.exit_code == 3
-    assert "pip install 'avactl[pulumi]'" in result.output
+    assert install_command("pulumi") in result.output
 
 
 def test_up_asks_and_where_nobody_answers_wants_yes(repository: Path) -> None:

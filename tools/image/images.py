@@ -1,5 +1,6 @@
 """The images: built once from Debian packages, wheels and this source tree, and kept in the cache."""
 
+import glob
 import hashlib
 import json
 import re
@@ -126,7 +127,8 @@ def _source() -> Path:
     files = {
         str(path.relative_to(parent)): path
         for parent, package in ((ROOT, "avactl"), (ROOT / "worker", "avactl_worker"))
-        for path in sorted((parent / package).rglob("*"))
+        # Path.rglob does not follow links, such as that of the examples.
+        for path in map(Path, sorted(glob.glob(f"{parent}/{package}/**", recursive=True)))  # noqa: PTH207
         if path.is_file() and "__pycache__" not in path.parts
     }
     digests = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items()}

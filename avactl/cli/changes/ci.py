@@ -13,6 +13,7 @@ import typer
 from avactl.cli.common import accessing, fail
 from avactl.directories import write_file
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.installation import install_command
 from avactl.source.tree import find_root
 
 if TYPE_CHECKING:
@@ -107,13 +108,9 @@ def plan_of(snapshot: Path | None) -> SectionOf:
     live = read_snapshot(snapshot) if snapshot is not None else None
 
     def make(before: Compilation, after: Compilation, changes: Diff) -> Section | None:
-        try:
-            from avactl.plan.output.markdown import TITLE, render_body
-            from avactl.plan.planner import clusters, make_plan
-        except ModuleNotFoundError as error:
-            print(f"the comment has no plan, which needs package {error.name}: `pip install 'avactl[cluster]'`",
-                  file=sys.stderr)  # fmt: skip
-            return None
+        from avactl.plan.output.markdown import TITLE, render_body
+        from avactl.plan.planner import clusters, make_plan
+
         base = before if before.ok else None
         states = {name: live if live and live.cluster == name else None for name in clusters(base, after)}
         plans = [make_plan(base, after, name, state) for name, state in states.items()]
@@ -159,7 +156,7 @@ def _publish(pipeline: Pipeline, marker: str, body: str, quiet: bool) -> None:
         from avactl.review.forge import ReadOnlyError
         from avactl.review.publish import open_forge, publish
     except ImportError:
-        fail("comments require the package httpx", MISSING, "`pip install 'avactl[ci]'`")
+        fail("comments require the package httpx", MISSING, install_command("ci"))
 
     try:
         forge = open_forge(pipeline)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.changes.diff import Format, HeadOption, MergeBaseOption, compile_sides, head_problems
-from avactl.cli.cluster.cluster_session import packages
 from avactl.cli.common import accessing, fail
 from avactl.exit_codes import CHANGES, PROBLEMS, USAGE
 from avactl.source.tree import DirTree, find_root
@@ -92,9 +91,8 @@ def _parsed(path: Path, text: bytes) -> ClusterState:
 
 
 def _maker() -> ModuleType:
-    """Import the planner. Exits with MISSING if it is not installed."""
-    with packages():
-        from avactl.plan import planner
+    from avactl.plan import planner
+
     return planner
 
 

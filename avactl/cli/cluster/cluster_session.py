@@ -15,6 +15,7 @@ import typer
 
 from avactl.cli.common import fail
 from avactl.exit_codes import MISSING, USAGE
+from avactl.installation import install_command
 from avactl.kube.timestamps import seconds_since
 from avactl.terminal import colour, duration, inert, shortened
 
@@ -45,7 +46,7 @@ def packages() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        fail(f"this command requires the package {error.name}", MISSING, "pip install 'avactl[cluster]'")
+        fail(f"this command requires the package {error.name}", MISSING, install_command("cluster"))
 
 
 def connection(kubeconfig: Path | None, context: str = "") -> Access:

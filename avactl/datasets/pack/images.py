@@ -8,6 +8,7 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
+from avactl.installation import install_command
 
 _SIZE = re.compile(r"([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?").fullmatch
 _FORMATS = {
@@ -48,7 +49,7 @@ def pillow_version() -> str:
     try:
         from PIL import __version__
     except ModuleNotFoundError:
-        raise StoreError("`--resize` requires the package Pillow", "pip install 'avactl[dataset]'") from None
+        raise StoreError("`--resize` requires the package Pillow", install_command("dataset")) from None
     return str(__version__)
 
 

@@ -25,6 +25,7 @@ from avactl.datasets.stores.local import PARTIAL
 from avactl.datasets.stores.locations import Location
 from avactl.datasets.stores.store import Store
 from avactl.datasets.text import shown
+from avactl.installation import install_command
 from avactl.terminal import plural
 
 _EMPTY = "pack into an empty directory or prefix"
@@ -62,7 +63,7 @@ def pack(source: Source, target: Store, options: Options, progress: Progress) ->
     """Pack the files of a source into shards. Raises DatasetError, StoreError, ArgumentError."""
     _want_apart(source.store.location, target.location)
     if find_spec("google_crc32c") is None:
-        raise StoreError("packing requires the package google-crc32c", "pip install 'avactl[dataset]'")
+        raise StoreError("packing requires the package google-crc32c", install_command("dataset"))
     with _locked(target.location):
         earlier = _Earlier(target, options.settings)
         progress.start("packing", source.total)

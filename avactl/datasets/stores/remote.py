@@ -12,6 +12,7 @@ from avactl.datasets.errors import ArgumentError, ChangedError, DatasetError, St
 from avactl.datasets.stores.aws_profile import profile
 from avactl.datasets.stores.locations import Location, key_problem
 from avactl.datasets.stores.store import CHUNK, Found
+from avactl.installation import install_command
 from avactl.terminal import shortened, visible
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class RemoteStore:
             import obstore
             from obstore import exceptions
         except ModuleNotFoundError:
-            raise StoreError("object stores require the package obstore", "pip install 'avactl[dataset]'") from None
+            raise StoreError("object stores require the package obstore", install_command("dataset")) from None
         self.location = location
         self._prefix = f"{location.path}/" if location.path else ""
         self._obstore, self._exceptions = obstore, exceptions
