@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from avactl.elastic.clock import Gradients
 from avactl.elastic.definition import MAX_DATASETS, Definition, DefinitionError, Task
@@ -30,6 +30,8 @@ from avactl.elastic.events import (
 from avactl.elastic.progress import MAX_METRICS, Progress
 from avactl.elastic.workers import REMEMBERED, Worker
 
+K = TypeVar("K")
+V = TypeVar("V")
 LEASE = 8.0
 """Seconds without a message after which a worker is lost."""
 MAX_WORKERS = 20_000
@@ -42,7 +44,7 @@ _STRAGGLING, _AT_LEAST = 3.0, 2.0
 _AHEAD = 1_000_000
 """Positions beyond the frontier of a restored state in which a worker's report is believed."""
 _REMEMBERED = 10_000
-"""Replaced processes that are remembered, so that they do not come back."""
+"""Processes that are remembered, so that replaced ones do not come back."""
 
 
 class JobError(ValueError):
@@ -140,6 +142,8 @@ class Job:
         self.told_to_leave: deque[Replaced] = deque(maxlen=REMEMBERED)
         """Workers that were told to leave because they are slow."""
         self._replaced: OrderedDict[int, None] = OrderedDict()
+        self._newest: OrderedDict[str, int] = OrderedDict()
+        """By name, the incarnation of the process that joined last, also if it is gone."""
         self.available = 0
         """Counts up whenever a waiting worker may get a task, or end."""
 
@@ -204,6 +208,10 @@ class Job:
         """Add a worker, and the tasks that it holds: numbers of datasets, and positions."""
         self.workers[worker.index] = self._by_name[worker.name] = worker
         self.next_worker = max(self.next_worker, worker.index + 1)
+        before = self._newest.pop(worker.name, worker.incarnation)
+        if before != worker.incarnation:
+            _remember(self._replaced, before, None)
+        _remember(self._newest, worker.name, worker.incarnation)
         for number, position in held:
             self._give(number, position, worker, now)
 
@@ -312,9 +320,6 @@ class Job:
             )
         worker = self._by_name.get(name)
         if worker is not None and worker.incarnation != incarnation:
-            self._replaced[worker.incarnation] = None
-            if len(self._replaced) > _REMEMBERED:
-                self._replaced.popitem(last=False)
             self._happen(Gone(worker.index), now)
             worker = None
         if worker is None:
@@ -389,8 +394,12 @@ class Job:
 
     # -- tasks -------------------------------------------------------------------------------------------------------
 
-    def take(self, worker: Worker, names: Iterable[str], now: float) -> Assignment | Nothing:
-        """Give the worker a task of one of the datasets, evaluation first. Raises JobError for unknown datasets."""
+    def take(self, worker: Worker, names: Iterable[str], now: float, idle: bool = True) -> Assignment | Nothing:
+        """Give the worker a task of one of the datasets, evaluation first. Raises JobError for unknown datasets.
+
+        `idle`: it has nothing else to do, and may get a task that straggles at another worker. In synchronous training
+        it has not: a record must not be in the parts of two members.
+        """
         wanted = []
         for name in names:
             if name not in self.datasets:
@@ -402,19 +411,21 @@ class Job:
         for dataset in sorted(unfinished, key=lambda each: not each.definition.after):
             if not self._open(dataset):
                 continue
-            position = self._choose(dataset, worker, now)
+            position = self._choose(dataset, worker, now, idle)
             if position is not None:
                 self._happen(Given(dataset.number, position, worker.index), now)
                 key = TaskKey(dataset.definition.name, dataset.progress.epoch, position)
                 return Assignment(key, dataset.progress.task(position), bool(dataset.definition.after))
         return Nothing.YET if unfinished else Nothing.MORE
 
-    def _choose(self, dataset: Dataset, worker: Worker, now: float) -> int | None:
+    def _choose(self, dataset: Dataset, worker: Worker, now: float, idle: bool) -> int | None:
         timeout = dataset.definition.timeout
         if timeout and (late := dataset.overdue(timeout, now, worker.index)) is not None:
             return late
         position = dataset.progress.peek()
-        return position if position is not None else dataset.overdue(dataset.patience(), now, worker.index)
+        if position is not None or not idle:
+            return position
+        return dataset.overdue(dataset.patience(), now, worker.index)
 
     def finish(self, worker: Worker, key: TaskKey, metrics: Mapping[str, float], now: float) -> bool:
         """Count a task as done; False if it was counted before. Any worker's report counts: the work was done."""
@@ -441,3 +452,10 @@ class Job:
         if key.epoch != progress.epoch or self.finished(dataset):
             return False
         return 0 <= key.position < min(dataset.definition.tasks, progress.frontier + _AHEAD)
+
+
+def _remember(found: OrderedDict[K, V], key: K, value: V) -> None:
+    """Add an entry, and forget the oldest of too many."""
+    found[key] = value
+    if len(found) > _REMEMBERED:
+        found.popitem(last=False)

@@ -218,7 +218,7 @@ class Service:
                 job.give_back(worker, _key(each), now)
         if not work.datasets:
             return True
-        found = job.take(worker, work.datasets, now) if now >= self._open else Nothing.YET
+        found = job.take(worker, work.datasets, now, work.wait) if now >= self._open else Nothing.YET
         if isinstance(found, Assignment):
             dataset, epoch, position = found.key
             answer.assignment = m.Assignment(

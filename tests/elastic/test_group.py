@@ -6,12 +6,17 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import avactl_worker
 import numpy as np
 import pytest
+from avactl_worker.ring import Round
 
 from tests.test_layout import ROOT
 from tools.elastic import ElasticJob, SyncJob, environment
@@ -108,6 +113,41 @@ def test_fewer_than_the_least_wait(tmp_path: Path) -> None:
         job.start(NAMES[1])
         job.end()
         check(job, 256, 20)
+
+
+def test_a_worker_that_joins_does_not_break_a_round_that_is_set_up(tmp_path: Path) -> None:
+    """Its set-up takes longer than the other one waits: it would be begun again and again."""
+    rounds: list[int] = []
+    sums: list[float] = []
+
+    def set_up(current: Round) -> Callable[[], None]:
+        rounds.append(current.place.size)
+        deadline = time.monotonic() + 60
+        while current.place.size == 1 and not current.wanted and not current.broken:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return lambda: None
+
+    def train(name: str) -> None:
+        weights = np.zeros(1)
+        with avactl_worker.connect(job.address, name) as master:
+            group = master.group([weights], least=1, most=2)
+            group.each_round(set_up)
+            for step in group.steps(3):
+                with step:
+                    weights += step.sum(1.0)
+        sums.append(float(weights[0]))
+
+    threads = [threading.Thread(target=train, args=(name,), daemon=True) for name in ("first", "second")]
+    with SyncJob(tmp_path, records=1, epochs=1, batch=1) as job:
+        threads[0].start()
+        job.steps.touch()
+        job.until(lambda _: rounds)
+        threads[1].start()
+        for each in threads:
+            each.join(60)
+    assert sums == [6.0, 6.0], rounds
+    assert rounds == [1, 2, 2]
 
 
 def test_a_worker_that_joins_after_the_last_step_gets_the_final_state(tmp_path: Path) -> None:

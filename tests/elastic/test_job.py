@@ -182,6 +182,24 @@ def test_a_process_started_anew_frees_the_tasks_of_the_one_before_at_once() -> N
         job.join("w", 1, 0.0)
 
 
+def test_a_process_that_was_lost_does_not_come_back_after_its_successor() -> None:
+    """The pod of an unreachable node is deleted, and another one gets its name; then the node is reachable again."""
+    job = Job()
+    job.join("w", 1, 0.0)
+    job.expire(LEASE + 1)
+    assert job.join("w", 1, 20.0)  # nobody has taken its place
+    job.expire(40.0)
+    successor = job.join("w", 2, 50.0)
+    with pytest.raises(ReplacedError):
+        job.join("w", 1, 51.0)
+    assert job.current(successor)
+    copy, _ = load(dump(job, {}, full=True), 52.0)
+    assert copy.join("w", 2, 52.0).incarnation == 2
+    copy.join("w", 3, 53.0)
+    with pytest.raises(ReplacedError):
+        copy.join("w", 2, 54.0)
+
+
 def test_a_straggler_shares_its_task_at_the_end_of_the_epoch_and_the_first_answer_counts() -> None:
     job = make(definition([6], 2, epochs=2))
     slow, fast = job.join("slow", 1, 0.0), job.join("fast", 2, 0.0)
@@ -189,6 +207,7 @@ def test_a_straggler_shares_its_task_at_the_end_of_the_epoch_and_the_first_answe
     for now in (0.5, 1.0):
         job.finish(fast, take(job, fast, now).key, {}, now + 0.5)
     assert job.take(fast, ["train"], 1.9) is Nothing.YET
+    assert job.take(fast, ["train"], 2.5, idle=False) is Nothing.YET  # in synchronous training, twice in the sum
     again = take(job, fast, 2.5)
     assert again.key == straggling.key
     assert job.take(job.join("third", 3, 0.0), ["train"], 60.0) is Nothing.YET

@@ -181,6 +181,15 @@ def test_two_processes_of_one_name(job: ElasticJob) -> None:
             until(lambda: list(data) is None)
 
 
+def test_a_process_that_has_left_does_not_join_again(job: ElasticJob) -> None:
+    """Its heartbeats may be about to, after a broken connection."""
+    master = connect(job)
+    assert job.status()["workers"] == 1
+    master.close()
+    assert master.session._connect() is None
+    assert job.status()["workers"] == 0
+
+
 def test_the_clock_waits_for_the_slowest_worker(job: ElasticJob) -> None:
     with connect(job, "slow") as slow_master, connect(job, "fast") as fast_master:
         slow, fast = slow_master.clock(2), fast_master.clock(2)

@@ -99,6 +99,45 @@ def test_strangers_are_not_let_in() -> None:
     close(*links, *strangers, *listeners, *found)
 
 
+def test_a_peer_may_say_late_who_it_is() -> None:
+    """Its process may not run for seconds. It would not notice that its connection was closed."""
+    listeners = [ring.listen("127.0.0.1:1") for _ in range(2)]
+    found = rounds(2, listeners)
+    hello = ring._HELLO.pack(b"t" * 16, 1, 1)
+    silent = [socket.create_connection(listeners[0].getsockname()) for _ in range(3)]
+    with ThreadPoolExecutor(1) as threads:
+        made = threads.submit(Ring, found[0], listeners[0])
+        late = silent[1]
+        late.sendall(hello[:5])
+        stranger = socket.create_connection(listeners[0].getsockname(), PATIENCE)
+        stranger.sendall(bytes(len(hello)))
+        try:
+            assert stranger.recv(1) == b""  # it was looked at, with all that came before
+            late.sendall(hello[5:])
+            links = made.result(PATIENCE)
+        finally:
+            found[0].tell(m.Change(wanted=True, broken=not made.done(), reason="the test has failed"))
+    late.sendall(b"x")
+    links.exchange(b"", received := bytearray(1))
+    assert received == b"x"
+    assert [each.recv(1) for each in (silent[0], silent[2])] == [b"", b""]
+    close(links, *silent, stranger, *listeners, *found)
+
+
+def test_connections_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring, "_STRANGERS", 2)
+    listeners = [ring.listen("127.0.0.1:1") for _ in range(2)]
+    found = rounds(2, listeners)
+    with ThreadPoolExecutor(1) as threads:
+        made = threads.submit(Ring, found[0], listeners[0])
+        silent = [socket.create_connection(listeners[0].getsockname()) for _ in range(3)]
+        assert silent[0].recv(1) == b""
+        found[0].tell(m.Change(broken=True, reason="enough"))
+        with pytest.raises(RoundEnded, match="enough"):
+            made.result(PATIENCE)
+    close(*silent, *listeners, *found)
+
+
 @pytest.mark.parametrize(
     ("change", "error"), [(m.Change(broken=True, reason="gone"), RoundEnded), (m.Change(finished=True), Finished)]
 )
@@ -123,20 +162,6 @@ def test_a_wait_ends_with_the_round(change: m.Change, error: type[BaseException]
     waiting.join(PATIENCE)
     assert ended == [error]
     close(*links, *listeners, *found)
-
-
-def test_joining_workers_end_a_round_that_is_not_connected_yet() -> None:
-    [listener] = listeners = [ring.listen("127.0.0.1:1")]
-    [current] = rounds(1, listeners)
-    current.established = True
-    current.tell(m.Change(wanted=True, reason="c joins"))
-    current.check()
-    current.established = False
-    current.tell(m.Change(wanted=True, reason="c joins"))
-    with pytest.raises(RoundEnded, match="c joins"):
-        current.check()
-    current.close()
-    listener.close()
 
 
 def test_the_library_needs_no_numpy_before_a_step() -> None:

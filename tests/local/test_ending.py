@@ -127,6 +127,16 @@ def test_a_pod_out_of_retries_fails_the_run(training: Path, job: str, pod: str) 
     assert "failed with exit code 7 after" in done.stdout.splitlines()[-1]
 
 
+def test_a_pod_that_says_too_often_that_it_is_replaced_has_failed(training: Path) -> None:
+    rewrite(training, "elastic", "[python, scripts/elastic_pytorch.py]", "[sh, -c, exec python scripts/fails.py]")
+    rewrite(training, "elastic", "spec:\n", "spec:\n  retries: 0\n")
+    env = {"FAILS": "worker-1", "FAILURES": "9", "CODE": "79", "WAITS": "worker-0"}
+    done = local_run(training, "jobs/elastic.yaml", "--workers", "2", **env)
+    assert done.returncode == 79, done.stdout
+    assert done.stdout.count("worker-1 │ exited with code 79: replaced, without using up a restart") == 2
+    assert "worker-1 │ failed with exit code 79\n" in done.stdout
+
+
 def test_followers_end_with_the_leader(training: Path) -> None:
     """The servers wait for ever; they are not restarted after the end, and the run succeeds."""
     done = local_run(training, "jobs/parameter-server.yaml", NEEDS="server-0 server-1")

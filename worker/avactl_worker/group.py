@@ -220,10 +220,12 @@ class Group:
                 self._synchronise(self._ring, place)
                 for each in self._connects:
                     self._closing.append(each(current))
-                current.established = True
                 current.check()
             except RoundEnded as why:
                 self._leave(why)
+            except Finished:
+                self._leave(RoundEnded("training is finished", broken=False))
+                raise
             else:
                 log.info("round %d: rank %d of %d, step %d", place.revision, self.rank, self.size, self.step)
 

@@ -23,8 +23,8 @@ log = logging.getLogger("avactl_worker")
 
 _HELLO = struct.Struct("<16sQQ")
 """Token, revision and rank of the worker that connects."""
-_GREETING = 5.0
-"""Seconds within which a peer says who it is."""
+_STRANGERS = 64
+"""Connections that may be silent at a time; of more, the oldest is closed."""
 _RESOLVE = 120.0
 """Seconds within which the master's name gets an address."""
 _CHUNK = 4 * 1024 * 1024
@@ -52,8 +52,6 @@ class Round:
         self.place = place
         self.wanted = self.finished = False
         self.broken = ""
-        self.established = False
-        """False until all peers are connected and have the same state."""
         self._alarm, self._bell = socket.socketpair()
         self._alarm.setblocking(False)
         self._lock = threading.Lock()
@@ -64,8 +62,6 @@ class Round:
         self.wanted = self.wanted or change.wanted
         self.finished = self.finished or change.finished
         if change.broken:
-            self.broken = self.broken or change.reason
-        if change.wanted and not self.established:
             self.broken = self.broken or change.reason
         if self.broken or self.finished:
             with self._lock:
@@ -169,36 +165,51 @@ class Ring:
         return peer
 
     def _accept(self, place: m.Round, listener: socket.socket) -> socket.socket:
-        expected = _HELLO.pack(place.token, place.revision, (place.rank - 1) % place.size)
-        while True:
-            self._wait((listener,), ())
-            try:
-                peer, _ = listener.accept()
-            except OSError:
-                continue  # it has gone already
-            peer.setblocking(False)
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hmac.compare_digest(self._hello(peer), expected):
-                return peer
-            peer.close()  # of an earlier round, or not a worker of this job
+        """Return the connection of the worker before, which may say who it is as late as it likes.
 
-    def _hello(self, peer: socket.socket) -> bytes:
-        """Return the first bytes of a peer; fewer if it does not send them."""
-        hello, deadline = b"", time.monotonic() + _GREETING
-        while len(hello) < _HELLO.size and time.monotonic() < deadline:
-            with contextlib.suppress(BlockingIOError, ConnectionError):
-                part = peer.recv(_HELLO.size - len(hello))
-                if not part:
-                    break
-                hello += part
-                continue
-            self._wait((peer,), (), deadline)
-        return hello
+        If it were closed, that worker would not notice: it waits for the one before it.
+        """
+        expected = _HELLO.pack(place.token, place.revision, (place.rank - 1) % place.size)
+        silent: dict[socket.socket, bytes] = {}
+        try:
+            while True:
+                self._wait((listener, *silent), ())
+                with contextlib.suppress(OSError):  # it has gone already
+                    peer, _ = listener.accept()
+                    peer.setblocking(False)
+                    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    silent[peer] = b""
+                for peer in list(silent):
+                    hello = self._hello(peer, silent[peer])
+                    if hello is None or len(silent) > _STRANGERS:
+                        silent.pop(peer)
+                        peer.close()
+                    elif len(hello) < _HELLO.size:
+                        silent[peer] = hello
+                    else:
+                        silent.pop(peer)
+                        if hmac.compare_digest(hello, expected):
+                            return peer
+                        peer.close()  # of an earlier round, or not a worker of this job
+        finally:
+            for each in silent:
+                each.close()
+
+    @staticmethod
+    def _hello(peer: socket.socket, before: bytes) -> bytes | None:
+        """Return what a peer has said so far; None if it has gone."""
+        try:
+            part = peer.recv(_HELLO.size - len(before))
+        except BlockingIOError:
+            return before
+        except OSError:
+            return None
+        return before + part if part else None
 
     # -- waiting -----------------------------------------------------------------------------------------------------
 
-    def _wait(self, reading: Any, writing: Any, deadline: float | None = None) -> None:
-        """Wait until one of the sockets is ready, or the deadline. Raises RoundEnded and Finished."""
+    def _wait(self, reading: Any, writing: Any) -> None:
+        """Wait until one of the sockets is ready. Raises RoundEnded and Finished."""
         poller = select.poll()
         poller.register(self.round, select.POLLIN)
         for each in reading:
@@ -209,8 +220,6 @@ class Ring:
         while True:
             self.round.check()
             now = time.monotonic()
-            if deadline is not None and now >= deadline:
-                return
             if now - told >= _REPORT:
                 told = now
                 place = self.round.place
@@ -218,8 +227,7 @@ class Ring:
                 log.warning(
                     "%s: waiting for %s, or a worker that waits itself, for %.0f s", self.doing, whom, now - began
                 )
-            left = _REPORT if deadline is None else min(_REPORT, deadline - now)
-            if poller.poll(1000 * left):
+            if poller.poll(1000 * _REPORT):
                 self.round.check()
                 return
 

@@ -361,6 +361,8 @@ class Session:
         """Try once to open a stream, and to say all that the master must know; None if there is no master."""
         if self._stream is not None and not self._stream.broken:
             return self._stream
+        if self._closed.is_set():
+            return None
         stream = _Stream(self.address, self._hold)
         try:
             join = m.Join(
@@ -386,6 +388,8 @@ class Session:
             stream.close()
             raise
         self._stream = stream
+        if self._closed.is_set():
+            stream.close()  # another thread has left the job meanwhile
         return stream
 
     def _register(self, stream: _Stream, name: str, digest: bytes, definition: m.Definition) -> None:

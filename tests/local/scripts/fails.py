@@ -1,7 +1,7 @@
-"""Fails with exit code 7 as often as FAILURES says, in the pod FAILS; a leading pod succeeds then, others wait.
+"""Fails as often as FAILURES says, in the pod FAILS; a leading pod succeeds then, others wait.
 
-Pods in NEEDS must have started before, and those in WAITS never end. The first worker ends after the pod AFTER, the
-evaluator when the file UNTIL exists.
+The exit code is CODE, or 7. Pods in NEEDS must have started before, and those in WAITS never end. The first worker ends
+after the pod AFTER, the evaluator when the file UNTIL exists.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
     with attempts.open("a") as file:
         file.write("x")
     if label == os.environ.get("FAILS") and len(attempts.read_text()) <= int(os.environ["FAILURES"]):
-        sys.exit(7)
+        sys.exit(int(os.environ.get("CODE", "7")))
     wait_for(lambda: all(Path(f"{pod}.attempts").exists() for pod in os.environ.get("NEEDS", "").split()))
     role = os.environ["AVACTL_ROLE"]
     if label == "worker-0" and "AFTER" in os.environ:
