@@ -1,23 +1,32 @@
-"""API server address and credentials, from inside a cluster or from a kubeconfig."""
+"""API server address and credentials, from inside a cluster or from kubeconfig files.
+
+The loaders of Kubernetes client libraries configure HTTP clients of their own, which every command would import; this
+client needs a TLS context, a proxy and a callback for tokens.
+"""
 
 from __future__ import annotations
 
 import base64
+import ipaddress
 import os
 import ssl
 import tempfile
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-import yaml
+from avactl.kube.exec_plugin import Credential, ExecPlugin
+from avactl.kube.kubeconfig import AccessError, KubeconfigError, Section, Selection, locate, select
+
+__all__ = ["Access", "AccessError", "KubeconfigError", "find", "from_kubeconfig", "in_cluster"]
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-class AccessError(Exception):
-    """There is no API server configuration, or it is not supported."""
+_PROXIES = ("http", "https")
+_bypass: Callable[[str, dict[str, str]], bool] = vars(urllib.request)["proxy_bypass_environment"]  # not in typeshed
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,14 @@ class Access:
     """The current bearer token, or an empty string. Tokens of pods are renewed on disk every hour."""
     namespace: str = ""
     """Default namespace of a kubeconfig's context; empty if it has none."""
+    proxy: str = ""
+    """URL of the proxy to the API server; empty for none."""
+    server_name: str = ""
+    """Name in the server's certificate if it is not that of the URL."""
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further headers: whom to impersonate."""
+    plugin: ExecPlugin | None = None
+    """Program that renews the credentials."""
 
 
 def in_cluster() -> Access | None:
@@ -51,89 +68,126 @@ def find(kubeconfig: Path | None = None, context: str = "") -> Access:
         inside = in_cluster()
         if inside is not None:
             return inside
-    if kubeconfig is None:
-        named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-        kubeconfig = Path(named) if named else Path.home() / ".kube" / "config"
-    return from_kubeconfig(kubeconfig, context)
+    return _access(select(locate(kubeconfig), context))
 
 
 def from_kubeconfig(path: Path, context: str = "") -> Access:
     """Return the access of a kubeconfig's context, by default the current one. Raises AccessError."""
-    try:
-        config = yaml.safe_load(path.read_text())
-        if context and context not in (known := [entry["name"] for entry in config["contexts"]]):
-            raise AccessError(
-                f"{path} has no context `{context}`; its contexts: {', '.join(map(str, known)) or 'none'}"
-            )
-        chosen = _named(config["contexts"], context or config["current-context"])["context"]
-        cluster = _named(config["clusters"], chosen["cluster"])["cluster"]
-        namespace = str(chosen.get("namespace") or "")
-        user = _named(config["users"], chosen["user"])["user"] or {}
-        server = str(cluster["server"]).rstrip("/")
-        unsupported = [way for way in ("proxy-url", "tls-server-name") if cluster.get(way)]
-    except OSError as error:
-        raise AccessError(f"{path}: {error.strerror}") from None
-    except (yaml.YAMLError, KeyError, TypeError, StopIteration) as error:
-        why = " ".join(str(error).split())
-        raise AccessError(f"{path}: not a kubeconfig with a current context{why and f' ({why})'}") from None
-    for way in ("exec", "auth-provider", "username"):
-        if way in user:
-            raise AccessError(f"{path}: users by `{way}` are not supported; use a token or a client certificate")
-    if unsupported:
-        raise AccessError(
-            f"{path}: clusters with `{unsupported[0]}` are not supported; use the address of the API server"
-        )
+    return _access(select([path], context))
+
+
+def _access(chosen: Selection) -> Access:
+    cluster, user = chosen.cluster, chosen.user
+    server = str(cluster.values["server"]).rstrip("/")
     if not server.startswith(("https://", "http://")):
-        raise AccessError(f"{path}: server `{server}` must begin with https:// (or http://)")
+        raise KubeconfigError(f"{cluster.file}: server `{server}` must begin with https:// (or http://)")
+    for way in ("auth-provider", "username"):
+        if way in user.values:
+            what = f"{user.file}: user `{user.name}` logs in by `{way}`, which Kubernetes has removed"
+            raise KubeconfigError(what, "write the entry anew with your provider's command: `exec`, or a certificate")
+    proxy = str(cluster.values.get("proxy-url") or "") or _environment_proxy(server)
+    if proxy and urlsplit(proxy).scheme not in _PROXIES:
+        shown = urlsplit(proxy)._replace(netloc=urlsplit(proxy).netloc.rpartition("@")[2]).geturl()
+        raise KubeconfigError(f"{cluster.file}: proxy `{shown}` must begin with http:// or https://")
+    tls = _tls(cluster, user) if server.startswith("https:") else None
+    plugin, token = None, _token(user)
+    if user.values.get("exec") is not None and not {"token", "tokenFile"} & user.values.keys():
+
+        def accept(credential: Credential) -> None:
+            if tls is not None:
+                _use_certificate(tls, credential.certificate.encode(), credential.key.encode(), user.name)
+
+        plugin = ExecPlugin(user, cluster, accept)
+        token = plugin.token
+    return Access(
+        server, tls, token, str(chosen.context.values.get("namespace") or ""), proxy,
+        str(cluster.values.get("tls-server-name") or ""), _impersonation(user), plugin,
+    )  # fmt: skip
+
+
+def _token(user: Section) -> Callable[[], str]:
+    if not user.values.get("tokenFile"):
+        given = str(user.values.get("token") or "")
+        return lambda: given
+    token = _file_token(user.path("tokenFile"))
     try:
-        tls = _tls(cluster, user, path.parent) if server.startswith("https:") else None
-        if "tokenFile" in user:
-            token = _file_token(path.parent / user["tokenFile"])
-            token()
-            return Access(server, tls, token, namespace)
+        token()
     except (OSError, ValueError) as error:
-        why = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
-        raise AccessError(f"{path}: {why}") from None
-    given = str(user.get("token", ""))
-    return Access(server, tls, lambda: given, namespace)
+        raise AccessError(f"{user.file}: {_reason(error)}") from None
+    return token
 
 
-def _named(entries: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    return next(entry for entry in entries if entry["name"] == name)
+def _impersonation(user: Section) -> tuple[tuple[str, str], ...]:
+    found = [(header, str(user.values[key])) for key, header in
+             (("as", "Impersonate-User"), ("as-uid", "Impersonate-Uid")) if user.values.get(key)]  # fmt: skip
+    found += [("Impersonate-Group", str(group)) for group in user.values.get("as-groups") or ()]
+    extra = user.values.get("as-user-extra") or {}
+    found += [(f"Impersonate-Extra-{key}", str(value)) for key, values in extra.items() for value in values]
+    return tuple(found)
 
 
-def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSLContext:
-    """Raises OSError, and ValueError for what is no certificate."""
-    authority = _material(cluster, "certificate-authority", folder)
+def _environment_proxy(server: str) -> str:
+    """Return the proxy of $HTTPS_PROXY, $HTTP_PROXY and $NO_PROXY, read as Go programs read them."""
+    parts = urlsplit(server)
+    host, proxies = parts.hostname or "", urllib.request.getproxies_environment()
+    proxy = proxies.get(parts.scheme, "")
+    if not proxy or host == "localhost" or _bypass(parts.netloc, proxies):
+        return ""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host)
+        if address.is_loopback:
+            return ""
+        for entry in proxies.get("no", "").split(","):
+            with suppress(ValueError):
+                if address in ipaddress.ip_network(entry.strip()):
+                    return ""
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _tls(cluster: Section, user: Section) -> ssl.SSLContext:
+    """Raises AccessError."""
     try:
+        authority = _material(cluster, "certificate-authority")
         context = ssl.create_default_context(cadata=authority.decode() if authority else None)
     except (ssl.SSLError, UnicodeDecodeError):
-        raise ValueError("`certificate-authority` is not a PEM certificate") from None
-    if cluster.get("insecure-skip-tls-verify"):
+        raise KubeconfigError(f"{cluster.file}: `certificate-authority` is not a PEM certificate") from None
+    if cluster.values.get("insecure-skip-tls-verify"):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    certificate, key = (_material(user, name, folder) for name in ("client-certificate", "client-key"))
+    certificate, key = (_material(user, name) for name in ("client-certificate", "client-key"))
     if certificate and key:
-        # ssl reads these from files only.
-        with tempfile.TemporaryDirectory() as place:
-            paths = [Path(place) / "certificate", Path(place) / "key"]
-            for target, content in zip(paths, (certificate, key), strict=True):
-                target.touch(mode=0o600)
-                target.write_bytes(content)
-            try:
-                context.load_cert_chain(*map(str, paths))
-            except ssl.SSLError:
-                raise ValueError("`client-certificate` and `client-key` are not a PEM key pair") from None
+        _use_certificate(context, certificate, key, str(user.file))
     return context
 
 
-def _material(given: dict[str, Any], name: str, folder: Path) -> bytes | None:
-    if given.get(f"{name}-data"):
+def _use_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes, where: str) -> None:
+    """Use a client certificate for new connections. Raises KubeconfigError if it is not a PEM key pair."""
+    # ssl reads these from files only.
+    with tempfile.TemporaryDirectory() as place:
+        paths = [Path(place) / "certificate", Path(place) / "key"]
+        for target, content in zip(paths, (certificate, key), strict=True):
+            target.touch(mode=0o600)
+            target.write_bytes(content)
         try:
-            return base64.b64decode(given[f"{name}-data"])
-        except (TypeError, ValueError):
-            raise ValueError(f"`{name}-data` is not base64") from None
-    return (folder / given[name]).read_bytes() if given.get(name) else None
+            context.load_cert_chain(*map(str, paths))
+        except ssl.SSLError:
+            raise KubeconfigError(f"{where}: `client-certificate` and `client-key` are not a PEM key pair") from None
+
+
+def _material(section: Section, name: str) -> bytes | None:
+    values: Mapping[str, Any] = section.values
+    try:
+        if values.get(f"{name}-data"):
+            return base64.b64decode(values[f"{name}-data"])
+        return section.path(name).read_bytes() if values.get(name) else None
+    except OSError as error:
+        raise AccessError(f"{section.file}: {_reason(error)}") from None
+    except (TypeError, ValueError):
+        raise KubeconfigError(f"{section.file}: `{name}-data` is not base64") from None
+
+
+def _reason(error: Exception) -> str:
+    return f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else str(error)
 
 
 def _file_token(path: Path) -> Callable[[], str]:

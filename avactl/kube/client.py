@@ -9,8 +9,9 @@ from typing import Any
 
 import aiohttp
 import orjson
+from multidict import CIMultiDict
 
-from avactl.kube.access import Access
+from avactl.kube.access import Access, AccessError
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
@@ -48,6 +49,14 @@ class UnreachableError(Exception):
 
 class UntrustedError(UnreachableError):
     """The server certificate is not trusted."""
+
+
+class CredentialsError(UnreachableError):
+    """The program that a kubeconfig names did not return credentials; `hint` is the remedy."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 class SilenceError(UnreachableError):
@@ -91,20 +100,33 @@ class Client:
             limit=self._connections, ssl=self._access.context or True, keepalive_timeout=60.0, use_dns_cache=True
         )
         jar = aiohttp.DummyCookieJar()
-        self._session = aiohttp.ClientSession(self._access.url, connector=connector, trust_env=False, cookie_jar=jar)
+        self._session = aiohttp.ClientSession(
+            self._access.url, connector=connector, trust_env=False, cookie_jar=jar, proxy=self._access.proxy or None
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
 
-    def _head(self, content_type: str, accept: str = JSON) -> dict[str, str]:
+    def _head(self, content_type: str, accept: str = JSON) -> Mapping[str, str]:
         found = {"Accept": accept, "Content-Type": content_type, "User-Agent": self._agent}
         found["Accept-Encoding"] = self._encoding
         token = self._access.token()
         if token:
             found["Authorization"] = f"Bearer {token}"
+        if self._access.headers:
+            return CIMultiDict([*found.items(), *self._access.headers])
         return found
+
+    async def _renew(self, rejected: str | None = None) -> None:
+        """Renew credentials of a program that expired, or that the API server rejected. Raises CredentialsError."""
+        plugin = self._access.plugin
+        if plugin is not None and (rejected is not None or plugin.expired()):
+            try:
+                await asyncio.to_thread(plugin.renew, rejected)
+            except AccessError as error:
+                raise CredentialsError(str(error), error.hint) from None
 
     async def request(
         self,
@@ -141,19 +163,38 @@ class Client:
     ) -> tuple[int, bytes]:
         assert self._session is not None
         data = None if body is None else orjson.dumps(body)
+        await self._renew()
+        token = self._access.token()
+        status, headers, content = await self._once(method, path, data, content_type, query, timeout, accept)
+        if status == 401 and self._access.plugin is not None:
+            await self._renew(rejected=token)
+            status, headers, content = await self._once(method, path, data, content_type, query, timeout, accept)
+        if status >= 300:
+            raise _refusal(status, headers, content)
+        return status, content
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        content_type: str,
+        query: Mapping[str, str] | None,
+        timeout: float,
+        accept: str,
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        assert self._session is not None
+        head, name = self._head(content_type, accept), self._access.server_name or None
         try:
             async with asyncio.timeout(timeout):
                 async with self._session.request(
-                    method, path, data=data, headers=self._head(content_type, accept), params=query, timeout=_NO_TIMEOUT
+                    method, path, data=data, headers=head, params=query, timeout=_NO_TIMEOUT, server_hostname=name
                 ) as response:
-                    status, headers, content = response.status, response.headers, await response.read()
+                    return response.status, response.headers, await response.read()
         except aiohttp.ClientConnectorCertificateError as error:
             raise UntrustedError(str(error.certificate_error)) from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise UnreachableError(f"{method} {path}: {type(error).__name__} {error}") from None
-        if status >= 300:
-            raise _refusal(status, headers, content)
-        return status, content
 
     async def watch(self, path: str, query: Mapping[str, str], accept: str = JSON) -> AsyncIterator[list[bytes]]:
         """Yield the lines of a watch in batches as they arrive. Raises ApiError and UnreachableError."""
@@ -173,9 +214,12 @@ class Client:
         """
         assert self._session is not None
         limits = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=_SILENCE)
+        await self._renew()
         try:
-            head = self._head(JSON, accept)
-            async with self._session.get(path, headers=head, params=query, timeout=limits) as response:
+            head, name = self._head(JSON, accept), self._access.server_name or None
+            async with self._session.get(
+                path, headers=head, params=query, timeout=limits, server_hostname=name
+            ) as response:
                 if response.status >= 300:
                     raise _refusal(response.status, response.headers, await response.read())
                 async for chunk in response.content.iter_any():

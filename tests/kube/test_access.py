@@ -28,10 +28,18 @@ NONSENSE = "aGVsbG8="
         ),
         (HERE, {"tokenFile": "gone"}, "{folder}/gone: No such file or directory"),
         (
-            HERE | {"proxy-url": "http://p"},
+            HERE | {"proxy-url": "socks5://u:p@p:1080"},
             {},
-            "clusters with `proxy-url` are not supported; use the address of the API server",
+            "proxy `socks5://p:1080` must begin with http:// or https://",
         ),
+        (HERE, {"exec": {"apiVersion": "v1", "command": ""}}, "user `u`: `exec` has no command"),
+        (
+            HERE,
+            {"exec": {"apiVersion": "client.authentication.k8s.io/v1alpha1", "command": "aws"}},
+            "user `u`: `exec` has apiVersion client.authentication.k8s.io/v1alpha1,"
+            " not client.authentication.k8s.io/v1",
+        ),
+        (HERE, {"auth-provider": {}}, "user `u` logs in by `auth-provider`, which Kubernetes has removed"),
         ({"server": "h:6443"}, {}, "server `h:6443` must begin with https:// (or http://)"),
     ],
 )

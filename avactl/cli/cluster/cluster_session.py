@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
+from urllib.parse import urlsplit
 
 import typer
 
@@ -52,14 +53,18 @@ def packages() -> Iterator[None]:
 def connection(kubeconfig: Path | None, context: str = "") -> Access:
     """Return the API server's address and credentials.
 
-    Exits with MISSING if packages are missing, with USAGE without a kubeconfig.
+    Exits with MISSING if packages are missing, or without a kubeconfig or the program that it names; with USAGE if the
+    kubeconfig is invalid or has no such context.
     """
     with packages():
         from avactl.kube import access, client  # noqa: F401 - the client needs more than the address does
     try:
-        return access.find(kubeconfig, context)
+        found = access.find(kubeconfig, context)
+        if found.plugin is not None:
+            found.plugin.renew()  # here, because it may ask a person to log in
+        return found
     except access.AccessError as error:
-        fail(str(error), USAGE)
+        fail(str(error), error.exit_code, error.hint)
 
 
 @contextmanager
@@ -92,7 +97,7 @@ def viewing(
 ) -> None:
     """Run `show` on a view of the cluster. `everything`: it needs nodes and the pods of all namespaces.
 
-    Exits with USAGE without a kubeconfig, with MISSING if the API server does not answer or denies the request.
+    Exits with MISSING without a kubeconfig, or if the API server does not answer or denies the request.
     """
     with packages():
         from avactl.kube.client import ApiError, Client, UnreachableError
@@ -116,8 +121,10 @@ def viewing(
 
 def refused(error: Exception, access: Access) -> NoReturn:
     """Report that a request to the API server failed, and exit with MISSING."""
-    from avactl.kube.client import ApiError, UnreachableError, UntrustedError
+    from avactl.kube.client import ApiError, CredentialsError, UnreachableError, UntrustedError
 
+    if isinstance(error, CredentialsError):
+        fail(plain(str(error)), MISSING, error.hint)
     if isinstance(error, UntrustedError):
         hint = "does the kubeconfig's certificate-authority belong to another cluster?"
         fail(f"the certificate of the API server {access.url} is not trusted: {plain(str(error))}", MISSING, hint)
@@ -128,7 +135,10 @@ def refused(error: Exception, access: Access) -> NoReturn:
         hint = (
             "is this the right cluster, and is it running? `--kubeconfig`, $KUBECONFIG or `--context` selects another"
         )
-        fail(f"no answer from the API server {access.url}", MISSING, hint)
+        if access.proxy:
+            hint = "is this the right proxy? $HTTPS_PROXY, $NO_PROXY and `proxy-url` in the kubeconfig select it"
+        by = f" by the proxy {urlsplit(access.proxy).hostname}" if access.proxy else ""
+        fail(f"no answer from the API server {access.url}{by}", MISSING, hint)
     fail(f"API server request failed: {plain(str(error))}", MISSING)
 
 

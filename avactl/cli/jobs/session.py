@@ -34,7 +34,7 @@ def with_client(
 ) -> _T:
     """Run `work` with a client of the API server.
 
-    Exits with USAGE without a kubeconfig, with MISSING if the API server does not answer or denies a request, and with
+    Exits with MISSING without a kubeconfig, or if the API server does not answer or denies a request, and with
     `interrupted` after Ctrl-C.
     """
     with packages():
