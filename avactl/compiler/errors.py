@@ -11,6 +11,7 @@ from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.secrets import holds_secret, looks_secret
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
 from avactl.kinds.reference import introspect
+from avactl.kinds.reference.kubernetes_keys import HINTS
 from avactl.source.document import Document, Path
 from avactl.terminal import shortened
 
@@ -128,6 +129,8 @@ _SYNONYMS = {
     **dict.fromkeys(("branch", "commit", "revision", "tag"), "ref"),
     **dict.fromkeys(("repo", "repository", "uri"), "url"),
     **dict.fromkeys(("secretKeyRef", "secretRef", "valueFrom"), "secret"),
+    **dict.fromkeys(("configMapKeyRef", "configMapRef"), "configMap"),
+    "fieldRef": "field",
     **dict.fromkeys(("instanceType", "nodeType"), "machineType"),
     "generateName": "name",
     "size": "count",
@@ -256,6 +259,8 @@ def _value_message(entry: Any, value: Any) -> tuple[str, str]:
             return f"{show(value)} is too short", f"the minimum length is {context['min_length']}"
         case "string_too_long" | "too_long":
             return f"{show(value)} is too long", f"the maximum length is {context['max_length']}"
+        case "invalid_value":
+            return str(entry["msg"]), str(context.get("hint", ""))
         case _:
             return f"{entry['msg']}, got {show(value)}", "see `avactl explain`"
 
@@ -265,7 +270,9 @@ def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnosti
     parents = introspect.models_at(model, path[:-1])
     known = _keys(model, path[:-1])
     near = _meant(key, known)
-    if near is not None:
+    if key in HINTS:
+        hint = HINTS[key]
+    elif near is not None:
         hint = f"did you mean `{near}`?"
     else:
         elsewhere = next((p for parent in parents for p in introspect.paths_of_key(parent, key)), None)

@@ -8,6 +8,7 @@ from avactl.compiler.internal_error import defect
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic
 from avactl.kinds import registry
+from avactl.kinds.lowering.refused import RefusedError
 from avactl.kinds.manifest import Manifest
 
 
@@ -25,6 +26,8 @@ def lower(state: State) -> State:
             for item in items:
                 try:
                     manifests += make(item, program)
+                except RefusedError as refused:
+                    problems += refused.problems
                 except Exception as error:
                     problems.append(defect(item, error))
     if problems:

@@ -107,6 +107,7 @@ CODES: dict[str, str] = {
     "no-checkpoint": "A long or elastic job is preemptible but has no checkpoint.",
     "unbound-bucket": "An object-store location is in none of the team's buckets.",
     "host-network-not-allowed": "A job uses the host's network in a namespace that does not allow it.",
+    "pod-security": "A pod setting is above the pod-security level of its namespace.",
     "host-port-conflict": "Two jobs use the same port of the machines.",
     "missing-revision": "A git server does not have a revision of code.",
     # services and workspaces

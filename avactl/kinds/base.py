@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.alias_generators import to_camel
 
 from avactl import names
@@ -111,10 +111,32 @@ class SecretKey(Model):
     )
 
 
-class SecretValue(Model):
-    """The value of an environment variable, from a Secret."""
+class ConfigMapKey(Model):
+    """One key of a ConfigMap in the namespace of the objects."""
 
-    secret: SecretKey = Field(description="Secret and key that contain the value.")
+    name: Name = Field(description="Name of the ConfigMap.")
+    key: Annotated[str, Field(pattern=r"^[-A-Za-z0-9_][-._A-Za-z0-9]*$", max_length=253)] = Field(
+        description="Key in the ConfigMap."
+    )
+
+
+_FIELD = r"^(metadata|spec|status)\.[A-Za-z./'\[\]_-]+$"
+
+
+class EnvSource(Model):
+    """The value of an environment variable from elsewhere; set one key."""
+
+    secret: SecretKey | None = Field(None, description="Secret and key that contain the value.")
+    config_map: ConfigMapKey | None = Field(None, description="ConfigMap and key that contain the value.")
+    field: Annotated[str, Field(pattern=_FIELD, max_length=253)] | None = Field(
+        None, description="Path of a field of the pod, such as `metadata.name`, `spec.nodeName` or `status.podIP`."
+    )
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if [self.secret, self.config_map, self.field].count(None) != 2:
+            raise bad("the value has one of `secret`, `configMap` and `field`", "write `{secret: {name: …, key: …}}`")
+        return self
 
 
 _ENV_NAME = "[A-Za-z_][A-Za-z0-9_]*"
@@ -138,8 +160,11 @@ def _env_name(value: str) -> str:
 _ENV_PATTERN = f"^(?!({'|'.join(names.GPU_VARIABLES)})$){_ENV_NAME}$"
 EnvName = Annotated[str, AfterValidator(_env_name), WithJsonSchema({"type": "string", "pattern": _ENV_PATTERN})]
 Env = Annotated[
-    dict[EnvName, str | SecretValue],
-    Field(description="Environment variables: text, or `{secret: {name, key}}`. Plain-text credentials are rejected."),
+    dict[EnvName, str | EnvSource],
+    Field(
+        description="Environment variables: text, `{secret: {name, key}}`, `{configMap: {name, key}}`, or `{field: "
+        "metadata.name}`. Plain-text credentials are rejected."
+    ),
 ]
 
 

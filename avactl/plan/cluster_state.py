@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from avactl import names
 from avactl.kinds.cluster.daemons.lower import POLICY
 from avactl.kinds.cluster.devices import selector
-from avactl.kinds.lowering.pods import device_class
+from avactl.kinds.fields.gpu import device_class, shares_nics
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.node_pool.lower import node_labels
 from avactl.kinds.program import Item, Program, pool_size
@@ -23,7 +23,7 @@ _MANY = "1000000"
 OTHERS = "(others)"
 """Name of a placeholder for all machines without GPUs, which are not declared."""
 _NICS = "1000"
-"""RDMA device slots per machine: the NICs are shared."""
+"""RDMA device slots per machine whose pods share the NICs."""
 
 Objects = Mapping[str, Sequence[Body]]
 """Objects by the name of their resource, such as `nodes`."""
@@ -114,7 +114,8 @@ def _node(name: str, pool: Item, program: Program) -> Body:
     if spec.allocation == "devicePlugin":
         amounts[spec.resource_name] = str(machine.gpus.count)
     if spec.rdma_resource:
-        amounts[spec.rdma_resource] = _NICS
+        nics = sum(nic.rdma for nic in machine.nics)
+        amounts[spec.rdma_resource] = _NICS if shares_nics(pool) or not nics else str(nics)
     labels = {
         **pool.resource.metadata.labels, **node_labels(pool, program),
         "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",

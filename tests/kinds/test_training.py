@@ -426,7 +426,7 @@ def test_pods_run_as_the_user_of_the_spec() -> None:
     assert (security["runAsUser"], security["runAsGroup"], security["fsGroup"]) == (2000, 3000, 3000)
     passwd = found["ConfigMap", "net-rendezvous"]["data"]["passwd"].split(":")
     assert (passwd[2:4], passwd[5]) == (["2000", "3000"], env(found, "launcher")["HOME"])
-    assert [problem.code for problem in problems(HEAD + "  runAsUser: 0\n")] == ["invalid-value"]
+    assert [problem.code for problem in problems(HEAD + "  runAsUser: 0\n")] == ["pod-security"]
 
 
 def test_servers_save_checkpoints_and_stay_while_their_leader_saves() -> None:

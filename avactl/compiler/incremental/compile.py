@@ -23,6 +23,7 @@ from avactl.compiler.incremental.tracing import Dependency, DerivedValue, Memois
 from avactl.compiler.selection import CONFIG_FILE, missing, policy_files, spec_files
 from avactl.diagnostics import Diagnostic, sort_diagnostics
 from avactl.kinds import registry
+from avactl.kinds.lowering.refused import RefusedError
 from avactl.source.tree import DirTree
 
 if TYPE_CHECKING:
@@ -325,7 +326,10 @@ class _Run:
         """Return the normalised objects of a spec. Raises IrregularError for names that are too long."""
         from avactl.compiler.normalise import longest_name, mark
 
-        manifests = registry.kind(item.kind).lower(item, self.resolver.program)
+        try:
+            manifests = registry.kind(item.kind).lower(item, self.resolver.program)
+        except RefusedError as refused:
+            raise IrregularError from refused
         for manifest in manifests:
             if len(manifest.name) > longest_name(manifest):
                 raise IrregularError

@@ -13,8 +13,9 @@ from avactl.kinds.cluster.daemons import topology
 from avactl.kinds.cluster.priorities import PRIORITIES
 from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import LONGEST_GRACE
 from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pod_settings.affinity import NODE_TAINTS
+from avactl.kinds.pod_settings.spec import LONGEST_GRACE, RUNTIME_PREFIXES
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.allowances import DEFAULT_PRIORITIES, DEFAULT_SERVICE_TYPES
 from avactl.kinds.team.names import RUN_ACCOUNT
@@ -24,10 +25,6 @@ POLICIES = tuple(f"avactl-team-{what}" for what in ("pods", "annotations", "serv
 PODS, MARKS, SERVICES, VOLUMES = POLICIES
 HARMLESS_PRIORITY = 1000
 """Priority of `avactl-normal`: a class of the cluster's own may have as much."""
-NODE_TAINTS = ("not-ready", "unreachable", "memory-pressure")
-"""Taints `node.kubernetes.io/…` that admission plugins make pods tolerate."""
-RUNTIME_PREFIXES = ("cdi.k8s.io/", "io.kubernetes.cri-o.")
-"""Annotations by which container runtimes inject devices (CDI), or change the sandbox (CRI-O)."""
 
 
 class Rule(NamedTuple):
@@ -149,7 +146,7 @@ def _strings(values: tuple[str, ...]) -> str:
 def _pod_rules(item: Item, program: Program) -> list[Rule]:
     taints = sorted({taint.key for pool in program.pools(item.name) for taint in pool.spec.taints})
     priorities = tuple(name for name, *_ in PRIORITIES if name != names.SYSTEM_PRIORITY)
-    tolerated = (*taints, *(f"node.kubernetes.io/{name}" for name in NODE_TAINTS))
+    tolerated = (*taints, *NODE_TAINTS)
     rules = [
         Rule(
             "host-network",

@@ -90,7 +90,7 @@ def gpu_problems(
     # Many roles have equal requests, so the capacity for them is computed once.
     rdma = getattr(compute, "rdma", False)
     shape = (compute.gpus, compute.gpu, compute.pool, tuple(compute.tolerates), compute.cpu, compute.memory)
-    key = (item.cluster, *shape, rdma, link)
+    key = (item.cluster, *shape, str(rdma), link)
     if replicas <= program.memo(("room", key), lambda: _room(item, program, compute, path, link)):
         return []
     problem = _model_problem(item, program, compute, path)
@@ -167,7 +167,8 @@ def _taint_problem(item: Item, program: Program, compute: GpuCompute, path: tupl
     """A taint that no pool has, or taints that keep the pods off all pools with their GPUs."""
     pools = program.pools(item.cluster)
     known = sorted({taint.key for pool in pools for taint in pool.spec.taints})
-    for index, key in enumerate(compute.tolerates):
+    # Tolerations of pod settings have a check of their own.
+    for index, key in enumerate(getattr(compute, "compute", compute).tolerates):
         if key not in known:
             near = closest(key, known)
             hint = f"did you mean `{near}`?" if near else f"taints of its pools: {one_of(known)}" if known else None

@@ -28,17 +28,21 @@ class Ask(NamedTuple):
     link: str
     """Link level that the pod's GPUs must have; `any` if it does not matter."""
     rdma: bool
+    nics: int = 0
+    """RDMA NICs that a pod asks for by number; 0: those of its GPUs."""
 
     @classmethod
     def of(cls, compute: Any, model: str | None, link: str | None) -> Ask:
         """Build from a `Compute` or a Workspace spec; values left to the team's defaults count as zero."""
+        rdma = getattr(compute, "rdma", False)
         return cls(
             gpus=ceil(compute.gpus),
             model=model,
             cpu=quantity(compute.cpu) if compute.cpu is not None else Fraction(0),
             memory=quantity(compute.memory) if compute.memory is not None else Fraction(0),
             link=link or "any",
-            rdma=bool(getattr(compute, "rdma", False)),
+            rdma=bool(rdma),
+            nics=0 if rdma is True else int(rdma),
         )
 
     def __str__(self) -> str:
@@ -66,7 +70,14 @@ class Offer(NamedTuple):
             limits.append(int(self.cpu / ask.cpu))
         if ask.memory:
             limits.append(int(self.memory / ask.memory))
+        if ask.nics and not str(self.pool.spec.rdma_resource).startswith("rdma/"):
+            limits.append(self.nics // ask.nics)
         return min(limits, default=1_000_000)
+
+    @property
+    def nics(self) -> int:
+        """RDMA NICs of one machine."""
+        return sum(nic.rdma for nic in self.topology.machine.nics)
 
     def limit(self, ask: Ask) -> str:
         """Return the resources besides GPUs that limit such pods on a machine: `CPU`, `memory`."""
@@ -167,6 +178,15 @@ def pod_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> Diagnos
             f"a pod requests {ask.gpus} {ask.model}, but no machine of {where} has more than {largest}",
             item.span(*path, "gpus"),
             hint=f"write `gpus: {largest}` or fewer, and more `replicas`",
+            notes=pool_notes(found),
+        )
+    nics = max((offer.nics for offer in found), default=0)
+    if ask.nics > nics:
+        return Diagnostic(
+            "rdma-unavailable",
+            f"a pod requests {ask.nics} RDMA NICs, but machines of {where} have {nics}",
+            item.span(*path, "rdma"),
+            hint=f"write `rdma: {nics}` or less, or `rdma: true`",
             notes=pool_notes(found),
         )
     linked = [offer for offer in found if offer.topology.room(ask.gpus, ask.link)] if ask.gpus else found

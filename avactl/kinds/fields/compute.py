@@ -76,17 +76,26 @@ class GpuLinkCompute(Compute):
     link_policy: Literal["required", "preferred"] = Field(
         "preferred", description="`required`: wait for GPUs with that link. `preferred`: use any free GPUs."
     )
-    rdma: bool = Field(False, description="Give each pod an RDMA NIC next to its GPUs.")
+    rdma: bool | Annotated[int, Field(ge=1, le=16)] = Field(
+        False,
+        description="RDMA NICs of each pod: `true` for those of its GPUs by the machine type, or a number. A resource "
+        "`rdma/…`, by which pods share the NICs of a machine, counts once.",
+    )
 
 
-UserId = Annotated[int, Field(ge=1, le=2**31 - 1)]
+UserId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+GroupId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
 class PodUser(Model):
     """User and group of a pod's processes."""
 
-    run_as_user: UserId = Field(1000, description="User ID of the processes; not root. HOME is writable for any ID.")
-    run_as_group: UserId | None = Field(
+    run_as_user: UserId = Field(
+        1000,
+        description="User ID of the processes. HOME is writable for any ID. 0, root, needs `podSecurity: baseline` in "
+        "the namespace of the Team.",
+    )
+    run_as_group: GroupId | None = Field(
         None, description="Group ID of the processes and of new files on volumes. Default: `runAsUser`."
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import ceil
 from typing import Any, NamedTuple
 
 from avactl import names
@@ -39,13 +41,14 @@ class GpuRequest:
         self.cluster = item.cluster
         self.count = compute.gpus
         self.model = gpu_model(program, self.cluster, compute)
-        self.rdma = bool(getattr(compute, "rdma", False))
+        self.rdma: bool | int = getattr(compute, "rdma", False)
         self.claim_name = f"{item.name}-{role}-gpus"
         self._scheduler = bool(program.cluster_spec(self.cluster).daemons.scheduler)
-        wanted = (self.cluster, self.model, compute.pool, tuple(compute.tolerates), self.rdma)
+        wanted = (self.cluster, self.model, compute.pool, tuple(compute.tolerates), bool(self.rdma))
         self._steering: _Steering = program.memo(("gpu steering", *wanted), lambda: _steering(program, *wanted))
         self.pools = self._steering.pools
         self.dra = bool(self.count and self.pools and self.pools[0].spec.allocation == "dra")
+        self.nics = nic_count(program, self.pools, self.count, self.rdma)
         self.domain_name = f"{item.name}-{role}" if self._spans_machines(program, compute, pods) else None
 
     def _spans_machines(self, program: Program, compute: Compute, pods: int) -> bool:
@@ -76,7 +79,7 @@ class GpuRequest:
         if self.count and self.pools and not self.dra:
             result[self.pools[0].spec.resource_name] = str(self.count)
         if self.rdma and self.pools and self.pools[0].spec.rdma_resource:
-            result[self.pools[0].spec.rdma_resource] = "1"
+            result[self.pools[0].spec.rdma_resource] = str(self.nics)
         return result
 
     def rdma_nics(self, program: Program, host_network: bool) -> tuple[str, ...]:
@@ -87,7 +90,7 @@ class GpuRequest:
         """
         if not self.rdma or not self.pools:
             return ()
-        if not host_network and not str(self.pools[0].spec.rdma_resource).startswith("rdma/"):
+        if not host_network and not shares_nics(self.pools[0]):
             return ()
         found = {tuple(nic.name for nic in program.machine(pool).nics if nic.rdma) for pool in self.pools}
         return found.pop() if len(found) == 1 else ()
@@ -186,6 +189,24 @@ def _steering(
         for taint in taints.values()
     ]
     return _Steering(pools, select, tolerations)
+
+
+def nic_count(program: Program, pools: list[Item], gpus: int, rdma: bool | int) -> int:
+    """Return the number of RDMA NICs of a pod: the given one, or that of its GPUs by the machine type.
+
+    NVIDIA's shared device plugin (resources `rdma/…`) gives all NICs of a machine for a count of 1.
+    Source: https://github.com/Mellanox/k8s-rdma-shared-dev-plugin
+    """
+    if rdma is not True:
+        return int(rdma)
+    machines = [program.machine(pool) for pool in pools if not shares_nics(pool)]
+    shares = [Fraction(sum(nic.rdma for nic in each.nics) * gpus, each.gpus.count) for each in machines]
+    return max(1, ceil(min(shares, default=Fraction(1))))
+
+
+def shares_nics(pool: Item) -> bool:
+    """Return True if the pods of a machine share its RDMA NICs."""
+    return str(pool.spec.rdma_resource).startswith("rdma/")
 
 
 def link_annotations(compute: GpuLinkCompute) -> dict[str, str]:

@@ -7,20 +7,21 @@ from typing import Any
 
 from avactl import names
 from avactl.kinds import dataset_access
-from avactl.kinds.base import GROUP, SecretValue
+from avactl.kinds.base import GROUP, EnvSource
 from avactl.kinds.fields.compute import DatasetMount, GitCode
 from avactl.kinds.fields.gpu import NO_GPUS as NO_GPUS
 from avactl.kinds.fields.gpu import GpuRequest as GpuRequest
 from avactl.kinds.fields.gpu import device_class as device_class
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body
+from avactl.kinds.pod_settings.apply import with_settings
+from avactl.kinds.pod_settings.collisions import refuse_collisions
+from avactl.kinds.pod_settings.spec import LONGEST_GRACE as LONGEST_GRACE
+from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.kinds.program import Item, Program
 
 USER_ID = 1000
 """Default user and group. Pod security `restricted` requires a non-zero value."""
-
-LONGEST_GRACE = 3600
-"""Longest grace period of pods in seconds: the scheduler gets their GPUs back by then."""
 
 RUN_ANNOTATION = f"{GROUP}/run"
 """Annotation of a job's objects and pods: digest of everything that defines a run. A new digest starts a new run."""
@@ -41,9 +42,9 @@ def container_security() -> Body:
 
 
 def pod_security(user: int = USER_ID, group: int | None = None) -> Body:
-    """The pod-level fields of pod security `restricted`."""
+    """The pod-level fields of pod security `restricted`, unless the user is root."""
     return {
-        "runAsNonRoot": True,
+        "runAsNonRoot": user != 0,
         "runAsUser": user,
         "runAsGroup": group or user,
         "fsGroup": group or user,
@@ -54,15 +55,22 @@ def pod_security(user: int = USER_ID, group: int | None = None) -> Body:
 
 
 def env_list(env: Mapping[str, Any]) -> list[Body]:
-    """Environment variables in spec order; Secrets by reference."""
+    """Environment variables in spec order; Secrets, ConfigMaps and fields by reference."""
     result: list[Body] = []
     for name, value in env.items():
-        if isinstance(value, SecretValue):
-            source = {"name": value.secret.name, "key": value.secret.key}
-            result.append({"name": name, "valueFrom": {"secretKeyRef": source}})
+        if isinstance(value, EnvSource):
+            result.append({"name": name, "valueFrom": _source(value)})
         else:
             result.append({"name": name, "value": value})
     return result
+
+
+def _source(value: EnvSource) -> Body:
+    if value.secret is not None:
+        return {"secretKeyRef": {"name": value.secret.name, "key": value.secret.key}}
+    if value.config_map is not None:
+        return {"configMapKeyRef": {"name": value.config_map.name, "key": value.config_map.key}}
+    return {"fieldRef": {"fieldPath": value.field}}
 
 
 def merge_env(*parts: Iterable[Body]) -> list[Body]:
@@ -302,9 +310,14 @@ def pod_spec(
     gpu: GpuRequest | None = None,
     service_account: str,
     priority: str | None = None,
+    settings: PodSettings | None = None,
+    settings_at: Sequence[tuple[str | int, ...]] = (("spec", "pod"),),
     **more: Any,
 ) -> Body:
     """Build a pod spec around its main container; `more` are further fields of the pod spec.
+
+    `settings` of the spec are applied last; `settings_at` are the places where they may stand in the document. Raises
+    RefusedError if they collide with what is in the pod.
 
     The main container gets the volume mounts, the security context, its GPUs, and, unless it sets HOME, a writable
     home. Tokens are mounted only if the caller sets `automountServiceAccountToken=True`.
@@ -312,12 +325,15 @@ def pod_spec(
     cluster = program.cluster_spec(item.cluster)
     gathered = volumes or Volumes(item, program)
     given = main.get("env", ())
+    user = getattr(item.spec, "run_as_user", USER_ID)
     if not any(entry["name"] == "HOME" for entry in given):
         gathered.empty("home", HOME)
     # A user without a name or home breaks code that looks them up: caches, torch.compile, getpass.
     own = env_list({"HOME": HOME, "USER": "user"})
     devices = env_list(NO_GPUS) if gpu is None else gpu.env()
     container = {**main, "env": merge_env(own, given, devices), "securityContext": container_security()}
+    team = program.find_team(item.team) if item.team else None
+    pull_secrets = dict.fromkeys([*cluster.pull_secrets, *(team.spec.pull_secrets if team is not None else ())])
     if gathered.mounts:
         container["volumeMounts"] = gathered.mounts
     if gathered.env_from:
@@ -325,9 +341,7 @@ def pod_spec(
     fields: Body = {
         "serviceAccountName": service_account,
         "automountServiceAccountToken": False,
-        "securityContext": pod_security(
-            getattr(item.spec, "run_as_user", USER_ID), getattr(item.spec, "run_as_group", None)
-        ),
+        "securityContext": pod_security(user, getattr(item.spec, "run_as_group", None)),
         "containers": [container],
         "enableServiceLinks": False,
         **compact(
@@ -335,10 +349,26 @@ def pod_spec(
             volumes=gathered.volumes or None,
             priorityClassName=priority,
             schedulerName=names.SCHEDULER_NAME if cluster.daemons.scheduler else None,
-            imagePullSecrets=[{"name": name} for name in cluster.pull_secrets] or None,
+            imagePullSecrets=[{"name": name} for name in pull_secrets] or None,
         ),
     }
     if gpu is not None:
         fields.update(gpu.pod_fields())
     fields.update(more)
-    return fields
+    if settings is not None:
+        refuse_collisions(item, settings_at, fields, settings)
+        fields = with_settings(fields, settings, env_list, container_security())
+    return as_user(fields)
+
+
+def as_user(pod: Body) -> Body:
+    """Let the containers without a user of their own run as root if the pod does: helpers say that they do not."""
+    if pod["securityContext"]["runAsUser"] != 0:
+        return pod
+
+    def of(container: Body) -> Body:
+        security = container["securityContext"]
+        return {**container, "securityContext": {**security, "runAsNonRoot": security.get("runAsUser", 0) != 0}}
+
+    groups = [key for key in ("initContainers", "containers") if key in pod]
+    return {**pod, **{key: [of(each) for each in pod[key]] for key in groups}}

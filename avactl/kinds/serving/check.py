@@ -12,6 +12,9 @@ from avactl.kinds.fields.credentials import argument_problems, credential_proble
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering.pods import LONGEST_GRACE
+from avactl.kinds.pod_settings.check import pod_problems
+from avactl.kinds.pod_settings.levels import root_problem
+from avactl.kinds.pod_settings.requests import with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.lower import KILL_AFTER, bounds
 from avactl.kinds.serving.runtimes import default_ports, ports
@@ -53,8 +56,22 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
             item.span("spec", "drain"),
             hint="write `drain: 59m30s` or less",
         )
+    yield from _pods(item, program)
     yield from _exposed(item, program)
     yield from _capacity(item, program)
+
+
+def _pods(item: Item, program: Program) -> Iterator[Diagnostic]:
+    spec, path = item.spec, ("spec", "pod")
+    yield from root_problem(item, program)
+    yield from pod_problems(item, program, spec.pod, path, [with_pod(spec.resources, spec.pod)])
+    if spec.pod is not None and spec.pod.termination_grace_period_seconds is not None:
+        yield Diagnostic(
+            "conflicting-keys",
+            f"the pods of a service have `drain` and {KILL_AFTER} seconds to terminate",
+            item.span(*path, "terminationGracePeriodSeconds", key=True),
+            hint=f"write `drain: {max(0, spec.pod.termination_grace_period_seconds - KILL_AFTER)}s` in `spec`",
+        )
 
 
 def _runtime(item: Item) -> Iterator[Diagnostic]:
@@ -157,12 +174,12 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield replicas that exceed the cluster's GPUs, and rollouts that can never finish."""
     spec = item.spec
     least, most = bounds(spec)
-    path = ("spec", "resources")
-    found = gpu_problems(item, program, spec.resources, path, least)
+    path, compute = ("spec", "resources"), with_pod(spec.resources, spec.pod)
+    found = gpu_problems(item, program, compute, path, least)
     yield from found
     if not spec.resources.gpus or _never(found):
         return
-    if _never(gpu_problems(item, program, spec.resources, path, most)):
+    if _never(gpu_problems(item, program, compute, path, most)):
         yield Diagnostic(
             "replicas-do-not-fit",
             f"spec.replicas: the GPUs of cluster {item.cluster} cannot hold {most} pods with {spec.resources.gpus} "
@@ -171,7 +188,7 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
             severity="warning",
             hint="lower `max`: the remaining pods would stay pending",
         )
-    elif spec.max_surge and _never(gpu_problems(item, program, spec.resources, path, least + spec.max_surge)):
+    elif spec.max_surge and _never(gpu_problems(item, program, compute, path, least + spec.max_surge)):
         yield Diagnostic(
             "replicas-do-not-fit",
             f"a rollout needs {least + spec.max_surge} pods at once, but the GPUs of cluster {item.cluster} cannot "

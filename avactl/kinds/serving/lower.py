@@ -13,6 +13,7 @@ from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pod_settings.requests import with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
@@ -44,7 +45,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     spec, cluster, ns = item.spec, item.cluster, item.ns
     run = server(spec)
     select = k8s.selector(item, COMPONENT)
-    gpu = pods.GpuRequest(item, program, spec.resources, COMPONENT)
+    gpu = pods.GpuRequest(item, program, with_pod(spec.resources, spec.pod), COMPONENT)
     objects: list[Manifest] = []
     config_name = f"{item.name}-{COMPONENT}"
     if run.files:
@@ -77,9 +78,10 @@ def _deployment(
         notes["prometheus.io/scrape"] = "true"
         notes["prometheus.io/port"] = str(port)
         notes["prometheus.io/path"] = path
-    metadata = compact(
-        labels={**k8s.labels(item, COMPONENT), CLASS_LABEL: resource_class(spec)}, annotations=notes or None
-    )
+    labels = {**k8s.labels(item, COMPONENT), CLASS_LABEL: resource_class(spec)}
+    if spec.pod is not None:
+        labels, notes = {**spec.pod.labels, **labels}, {**spec.pod.annotations, **notes}
+    metadata = compact(labels=labels, annotations=notes or None)
     fixed = spec.replicas if isinstance(spec.replicas, int) else None
     startup = ceil(seconds(spec.probe.startup)) if spec.probe else 600
     body = compact(
@@ -122,6 +124,7 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
         gpu=gpu,
         service_account=RUN_ACCOUNT,
         priority=PRIORITY,
+        settings=spec.pod,
         terminationGracePeriodSeconds=drain + KILL_AFTER,
         affinity=_affinity(resource_class(spec)),
         topologySpreadConstraints=[
@@ -228,7 +231,8 @@ def _network_policy(item: Item, program: Program, run: Server, select: dict[str,
     """Return the NetworkPolicy: own team and platform on every port, teams in `expose_to` on the service ports."""
     spec, cluster = item.spec, item.cluster
     platform = [namespace.name for namespace in program.cluster_spec(cluster).namespaces]
-    rules = [_from([*_of_teams(program, [str(item.team)]), *platform], list(run.ports.values()))]
+    sidecars = [port.container_port for each in (spec.pod.sidecars if spec.pod else ()) for port in each.ports]
+    rules = [_from([*_of_teams(program, [str(item.team)]), *platform], [*run.ports.values(), *sidecars])]
     if spec.expose_to:
         served = [port for name, port in run.ports.items() if name != "metrics"]
         rules.append(_from(_of_teams(program, spec.expose_to), served))

@@ -9,6 +9,7 @@ from pydantic import Field
 from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.fields.compute import Compute, PodUser
 from avactl.kinds.fields.values import Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port, TeamRef
+from avactl.kinds.pod_settings.spec import PodSettings
 
 ResourceClass = Literal["gpu", "cpu", "io"]
 
@@ -90,6 +91,7 @@ class ServingDeploymentSpec(PodUser):
     resources: Compute = Field(default_factory=Compute, description="CPU, memory and GPUs per pod.")
     replicas: Count | Replicas = Field(1, description="Number of pods, or bounds for an autoscaler.")
     env: Env = Field(default_factory=dict)
+    pod: PodSettings | None = Field(None, description="Settings of the pods, with Kubernetes' key names.")
     probe: Probe | None = Field(None, description="Health check of a pod. Default: the runtime's.")
     batching: Batching | None = Field(None, description="Server-side batching.")
     max_surge: Annotated[int, Field(ge=0, le=1000)] = Field(

@@ -21,6 +21,9 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
     yield from namespaces.problems(namespaces.of_team(item), item.clusters, program)
     yield from _talks_to(item, program)
     yield from duplicates(item, ("spec", "buckets"), (bucket.name for bucket in spec.buckets), "bucket")
+    yield from duplicates(
+        item, ("spec", "serviceAccounts"), (account.name for account in spec.service_accounts), "service account"
+    )
     for index, bucket in enumerate(spec.buckets):
         yield from _bucket(item, program, index, bucket)
 

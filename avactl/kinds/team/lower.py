@@ -59,6 +59,11 @@ def _namespace(item: Item, program: Program, cluster: str, namespace: TeamNamesp
     yield k8s.manifest(
         item, cluster, "v1", "ServiceAccount", RUN_ACCOUNT, namespace=name, automountServiceAccountToken=False
     )
+    for account in item.spec.service_accounts:
+        yield k8s.manifest(
+            item, cluster, "v1", "ServiceAccount", account.name, namespace=name, annotations=account.annotations,
+            automountServiceAccountToken=False,
+        )  # fmt: skip
     yield from roles(item, program, cluster, name)
     yield from policies(item, program, cluster, name)
     yield from buckets(item, program, cluster, name)

@@ -6,8 +6,9 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from avactl.kinds.base import Labels, Model, Resource
+from avactl.kinds.base import Annotations, Labels, Model, Resource
 from avactl.kinds.fields.values import Bytes, CacheTierRef, ClusterRef, Cpu, Image, Name, ObjectUrl, TeamRef, bad
+from avactl.names import MANAGER
 
 
 def _subject(value: str) -> str:
@@ -73,6 +74,25 @@ class TeamNamespace(Model):
     labels: Labels = Field(default_factory=dict, description="Additional labels.")
 
 
+def _account(value: str) -> str:
+    if value == "default" or value.startswith(f"{MANAGER}-"):
+        raise bad(
+            f"`{value}` is an account of {'Kubernetes' if value == 'default' else MANAGER}", "choose another name"
+        )
+    return value
+
+
+class TeamAccount(Model):
+    """A service account that specs of the team may use, in each of its namespaces."""
+
+    name: Annotated[Name, AfterValidator(_account)] = Field(description="Name of the account.")
+    annotations: Annotations = Field(
+        default_factory=dict,
+        description="Annotations, by which clouds give its pods a role: `eks.amazonaws.com/role-arn`, "
+        "`iam.gke.io/gcp-service-account`, `azure.workload.identity/client-id`.",
+    )
+
+
 class DefaultWorkspace(Model):
     """Defaults for the team's workspaces."""
 
@@ -95,6 +115,18 @@ class TeamSpec(Model):
     buckets: list[Bucket] = Field(default_factory=list, description="Object-store buckets of the team.")
     workspace: DefaultWorkspace = Field(
         default_factory=DefaultWorkspace, description="Defaults for the team's workspaces."
+    )
+    service_accounts: list[TeamAccount] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Service accounts for `pod.serviceAccountName` of specs. Whoever writes specs of the team has "
+        "their rights.",
+    )
+    pull_secrets: list[Name] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Image pull Secrets of the team's pods, in addition to the Cluster's; they must exist in its "
+        "namespaces.",
     )
     talks_to: list[Name] = Field(
         default_factory=list, description="Other teams whose pods may reach this team's services."

@@ -17,6 +17,8 @@ from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering.storage import sharing_problems
+from avactl.kinds.pod_settings.check import pod_problems
+from avactl.kinds.pod_settings.levels import root_problem
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import listens
 from avactl.kinds.training.mounts import place_problems
@@ -32,6 +34,7 @@ from avactl.kinds.training.roles import (
     parts,
     pods_with,
     rendezvous_name,
+    whole,
 )
 from avactl.kinds.training.strategies import strategy_problems
 from avactl.kinds.training.workspace_code import code_problems
@@ -64,6 +67,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         return  # the number of pods per role is unknown
     made = parts(item.spec)
     yield from _names(item, made)
+    yield from _pods(item, program, made)
     yield from _compute(item, program)
     yield from _within(item, program)
     if item.spec.host_network is not None:
@@ -231,7 +235,7 @@ def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
     for path, compute in declared(spec):
         key = ".".join(str(step) for step in path[1:])
         replicas = bounds(spec)[0] if key == "workers" else compute.replicas
-        found = gpu_problems(item, program, compute, path, replicas)
+        found = gpu_problems(item, program, whole(spec, compute), path, replicas)
         yield from found
         alone = alone or bool(found)
         shared = compute.shared_memory
@@ -249,6 +253,18 @@ def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
     together = None if alone else together_problem(item, program, list(roles(item)))
     if together is not None:
         yield together
+
+
+def _pods(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic]:
+    """Yield the problems of pod settings: of the job, and of its roles."""
+    spec = item.spec
+    yield from root_problem(item, program)
+    computes = [whole(spec, compute) for _, compute in declared(spec)]
+    # Containers of avactl beside the program have the pod's account, and more rights than programs.
+    others = any(not part.leads for part in made) or len(leaders(item, made)) > 1
+    yield from pod_problems(item, program, spec.pod, ("spec", "pod"), computes, other_account=others)
+    for (path, role), compute in zip(declared(spec), computes, strict=True):
+        yield from pod_problems(item, program, role.pod, (*path, "pod"), [compute], other_account=others)
 
 
 def _listening(item: Item, made: list[Part]) -> list[Role]:

@@ -177,8 +177,8 @@ def token_volume() -> Body:
     }
 
 
-def access(item: Item, name: str, component: str, rules: list[Body]) -> list[Manifest]:
-    """A service account with its own role."""
+def access(item: Item, name: str, component: str, rules: list[Body], accounts: Sequence[str] = ()) -> list[Manifest]:
+    """A service account with its own role, which `accounts` of the team get too: pods have only one account."""
     rbac = "rbac.authorization.k8s.io"
 
     def make(api: str, kind: str, **fields: Any) -> Manifest:
@@ -190,13 +190,13 @@ def access(item: Item, name: str, component: str, rules: list[Body]) -> list[Man
         make(
             f"{rbac}/v1", "RoleBinding",
             roleRef={"apiGroup": rbac, "kind": "Role", "name": name},
-            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": item.ns}],
+            subjects=[{"kind": "ServiceAccount", "name": each, "namespace": item.ns} for each in (name, *accounts)],
         ),
     ]  # fmt: skip
 
 
 def follower_access(
-    item: Item, leaders: Sequence[str], commands: str = "", more: Sequence[Body] = ()
+    item: Item, leaders: Sequence[str], commands: str = "", more: Sequence[Body] = (), accounts: Sequence[str] = ()
 ) -> list[Manifest]:
     """Account with rules to read and stop the leading Jobs, and to read the ConfigMap of commands.
 
@@ -208,4 +208,4 @@ def follower_access(
     ]
     if commands:
         rules.append(k8s.policy_rule([""], ["configmaps"], ["get"], resourceNames=[commands]))
-    return access(item, account(item), FOLLOWER, [*rules, *more])
+    return access(item, account(item), FOLLOWER, [*rules, *more], accounts)

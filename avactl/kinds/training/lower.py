@@ -19,6 +19,7 @@ from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
     MASTER,
     Part,
+    accounts,
     bounds,
     has_master,
     job_name,
@@ -53,12 +54,12 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     if is_gang(made) or not spec.preemptible:
         objects.append(_budget(item, made))
     if spec.strategy == "mpi":
-        objects += mpi.objects(item)
+        objects += mpi.objects(item, accounts(spec, made))
     leading = leaders(item, made)
     if any(not part.leads for part in made) or len(leading) > 1:
         commands = mpi.commands_name(item) if spec.strategy == "mpi" else ""
         more = job_master.rules(item) if has_master(spec) else []
-        objects += followers.follower_access(item, leading, commands, more)
+        objects += followers.follower_access(item, leading, commands, more, accounts(spec, made))
         if has_master(spec):
             objects.append(job_master.state(item))
     objects += board(item, program)

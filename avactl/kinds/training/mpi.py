@@ -13,6 +13,7 @@ and in Intel MPI's Developer Reference, Hydra Environment Variables.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from avactl.kinds.lowering import k8s
@@ -177,7 +178,7 @@ def launcher(item: Item, program: Program, pod: Body) -> Body:
     }
 
 
-def objects(item: Item) -> list[Manifest]:
+def objects(item: Item, accounts: Sequence[str] = ()) -> list[Manifest]:
     """Return the ConfigMap of commands, which the launcher fills, and its permission to do so."""
     name = commands_name(item)
     rules = [k8s.policy_rule([""], ["configmaps"], ["get", "patch"], resourceNames=[name])]
@@ -186,5 +187,5 @@ def objects(item: Item) -> list[Manifest]:
             item, item.cluster, "v1", "ConfigMap", name,
             namespace=item.ns, component="launcher", owned=(COMMANDS_DATA.field,),
         ),
-        *access(item, f"{item.name}-launcher", "launcher", rules),
+        *access(item, f"{item.name}-launcher", "launcher", rules, accounts),
     ]  # fmt: skip

@@ -26,9 +26,11 @@ from avactl.kinds.training.roles import (
     MASTER,
     Part,
     bounds,
+    declared,
     job_name,
     leaders,
     rendezvous_name,
+    whole,
 )
 
 CHECKPOINTS = "/checkpoint"
@@ -42,6 +44,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
     spec = item.spec
     gpu = gpu_request(item, program, part)
     leading = leaders(item, made)
+    settings = part.settings(spec)
     pod = pods.pod_spec(
         item,
         program,
@@ -50,6 +53,8 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         gpu=gpu,
         service_account=RUN_ACCOUNT,
         priority=f"avactl-{spec.priority}",
+        settings=settings,
+        settings_at=(("spec", "pod"), *((*path, "pod") for path, role in declared(spec) if role is part.compute)),
         **compact(
             restartPolicy="Never",
             # The first process of a PID namespace ignores SIGTERM unless it has a handler: pods that are preempted
@@ -75,7 +80,9 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
             part,
             sum(other.replicas for other in made if not other.leads),
             grace=followers.EVALUATOR_GRACE if part.role == "evaluator" else 0,
-            linger=GRACE_WITH_CHECKPOINT - 10 if spec.checkpoint and part.role == "server" else 0,
+            linger=max(0, pod["terminationGracePeriodSeconds"] - 10)
+            if spec.checkpoint and part.role == "server"
+            else 0,
             commands=mpi.commands_name(item) if spec.strategy == "mpi" else "",
         )
         if part.role == MASTER:
@@ -86,6 +93,14 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
     if spec.host_network is not None:
         pod = with_host_network(pod, port(item) if listens(spec, part) else None)
     labels = k8s.labels(item, part.role)
+    if settings is not None:
+        account = pod["serviceAccountName"] if settings.service_account_name is None else settings.service_account_name
+        pod = {**pod, "serviceAccountName": account}
+        if settings.dns_policy is not None:
+            pod["dnsPolicy"] = settings.dns_policy
+        labels = {**settings.labels, **labels}
+        notes = {**settings.annotations, **notes}
+    pod = pods.as_user(pod)
     if spec.strategy != "single":
         # Also for a single pod: the rendezvous Service selects by it.
         labels[names.GANG_LABEL] = item.name
@@ -106,7 +121,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
 
 def gpu_request(item: Item, program: Program, part: Part) -> pods.GpuRequest:
     """Return how the pods of one role get their GPUs."""
-    return pods.GpuRequest(item, program, part.compute, part.name, part.replicas)
+    return pods.GpuRequest(item, program, whole(item.spec, part.compute), part.name, part.replicas)
 
 
 def is_gang(made: list[Part]) -> bool:

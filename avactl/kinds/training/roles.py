@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from avactl.kinds.fields.compute import Compute
+from avactl.kinds.pod_settings.requests import with_pod
+from avactl.kinds.pod_settings.spec import PodSettings, merged
 from avactl.kinds.program import Item
 from avactl.kinds.training.spec import Master, Role, Stragglers
 
@@ -40,10 +42,30 @@ class Part:
     first: int = 0
     """Index of the first pod among all pods of the role."""
 
+    def settings(self, spec: Any) -> PodSettings | None:
+        """Return the pod settings of the role; the job master has none."""
+        return None if self.role == MASTER else settings_of(spec, self.compute)
+
     @property
     def name(self) -> str:
         """Name within the job."""
         return f"{self.role}-{self.group}" if self.group else self.role
+
+
+def settings_of(spec: Any, role: Any) -> PodSettings | None:
+    """Return the pod settings of a role or group: the job's and its own."""
+    return merged(spec.pod, getattr(role, "pod", None))
+
+
+def whole(spec: Any, role: Any) -> Any:
+    """Return the compute of a role's pods with all of their containers."""
+    return with_pod(role, settings_of(spec, role))
+
+
+def accounts(spec: Any, made: Iterable[Part]) -> list[str]:
+    """Return the service accounts of the team that pods of the job have."""
+    found = [settings.service_account_name for part in made if (settings := part.settings(spec)) is not None]
+    return list(dict.fromkeys(name for name in found if name is not None))
 
 
 def bounds(spec: Any) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute, HostNetwork, PodUser, StartWhen
 from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Cpu, Duration, Image, Name, ObjectUrl
+from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.quantity import quantity
 
 Strategy = Literal["single", "parameterServer", "allReduce", "mpi", "elastic"]
@@ -21,7 +22,15 @@ SERVER_SHARE = Fraction(3, 4)
 MOST_SERVERS = 100_000
 
 
-class Workers(GpuLinkCompute):
+class OwnPod(Model):
+    """Pod settings of one role."""
+
+    pod: PodSettings | None = Field(
+        None, description="Settings of these pods, in addition to those of the job's `pod`; the role's win."
+    )
+
+
+class Workers(GpuLinkCompute, OwnPod):
     """Pods that compute gradients."""
 
     replicas: Count = Field(1, description="Number of pods.")
@@ -35,7 +44,7 @@ class Workers(GpuLinkCompute):
     )
 
 
-class Role(Compute):
+class Role(Compute, OwnPod):
     """Pods of another role: parameter servers, evaluator, MPI launcher."""
 
     replicas: Count = Field(1, description="Number of pods.")
@@ -65,14 +74,14 @@ class Servers(Role):
 GroupName = Annotated[Name, Field(max_length=20)]
 
 
-class WorkerGroup(GpuLinkCompute):
+class WorkerGroup(GpuLinkCompute, OwnPod):
     """More workers, on other machines. Their indexes follow those of the workers before."""
 
     name: GroupName = Field(description="Name of the group; part of the pods' names.")
     replicas: Count = Field(1, description="Number of pods.")
 
 
-class ServerGroup(Compute):
+class ServerGroup(Compute, OwnPod):
     """More parameter servers, on other machines. Their indexes follow those of the servers before."""
 
     name: GroupName = Field(description="Name of the group; part of the pods' names.")
@@ -147,6 +156,7 @@ class TrainingJobSpec(PodUser):
     )
     args: list[str] = Field(default_factory=list, description="Arguments.")
     env: Env = Field(default_factory=dict)
+    pod: PodSettings | None = Field(None, description="Settings of the pods, with Kubernetes' key names.")
     code: Code | None = Field(None, description="Source of the code, if it is not in the image.")
     workers: Workers = Field(default_factory=Workers, description="Pods that compute gradients.")
     worker_groups: list[WorkerGroup] = Field(

@@ -10,7 +10,7 @@ from avactl.kinds.fields.compute import DatasetMount
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact, ObjectEffect
 from avactl.kinds.training.local import LOCAL
-from avactl.kinds.training.roles import bounds, declared, has_master, master_compute, workers_of
+from avactl.kinds.training.roles import bounds, declared, has_master, master_compute, whole, workers_of
 from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
 from avactl.source.revisions import is_commit
 
@@ -23,7 +23,8 @@ def roles(item: Item) -> Iterator[Role]:
     least, most = bounds(spec)
     for path, role in declared(spec):
         elastic = path == ("spec", "workers")
-        yield Role(path, role, least if elastic else role.replicas, most if elastic else role.replicas)
+        fewest, all_of = (least, most) if elastic else (role.replicas, role.replicas)
+        yield Role(path, whole(spec, role), fewest, all_of)
     if has_master(spec):
         yield Role(("spec", "master"), master_compute(spec), 1, 1)
 

@@ -9,6 +9,9 @@ from avactl.kinds.dataset_access import mount_problems
 from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.lowering.storage import sharing_problems
+from avactl.kinds.pod_settings.check import pod_problems
+from avactl.kinds.pod_settings.levels import root_problem
+from avactl.kinds.pod_settings.requests import with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.workspace.lower import image, is_shared
 
@@ -30,12 +33,14 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from argument_problems(item, spec.args, ("spec", "args"))
     yield from mount_problems(item, program, spec.datasets, ("spec", "datasets"))
     yield from _home(item)
+    yield from root_problem(item, program)
+    yield from pod_problems(item, program, spec.pod, ("spec", "pod"), [with_pod(spec, spec.pod)])
     if spec.shared_home:
         yield from sharing_problems(item, program, "workspace", ("spec", "sharedHome"), "jobs share the home directory")
     if is_shared(spec.gpus):
         yield from _shared_gpu(item, program)
     else:
-        yield from gpu_problems(item, program, spec, ("spec",))
+        yield from gpu_problems(item, program, with_pod(spec, spec.pod), ("spec",))
 
 
 def _owner(item: Item, program: Program) -> Iterator[Diagnostic]:

@@ -10,6 +10,7 @@ from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pod_settings.requests import with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
 from avactl.names import GPU_SHARE, PREEMPTIBLE, WORKSPACE_PRIORITY
@@ -53,7 +54,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         gpus=1 if shared else int(spec.gpus),
         gpu=spec.gpu,
         pool=spec.pool,
-        tolerates=spec.tolerates,
+        tolerates=with_pod(spec, spec.pod).tolerates,
     )
     gpu = pods.GpuRequest(item, program, compute, COMPONENT)
     home = k8s.volume_claim(
@@ -112,9 +113,13 @@ def _template(item: Item, program: Program, gpu: pods.GpuRequest, compute: Compu
         ),
     )
     pod = pods.pod_spec(
-        item, program, container, volumes=volumes, gpu=gpu, service_account=RUN_ACCOUNT, priority=WORKSPACE_PRIORITY
-    )
-    return {"metadata": {"labels": k8s.labels(item, COMPONENT), "annotations": notes}, "spec": pod}
+        item, program, container, volumes=volumes, gpu=gpu, service_account=RUN_ACCOUNT, priority=WORKSPACE_PRIORITY,
+        settings=spec.pod,
+    )  # fmt: skip
+    labels = k8s.labels(item, COMPONENT)
+    if spec.pod is not None:
+        labels, notes = {**spec.pod.labels, **labels}, {**spec.pod.annotations, **notes}
+    return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
 
 
 def _env(item: Item, culled: bool) -> list[Body]:

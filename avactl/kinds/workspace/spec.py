@@ -9,6 +9,7 @@ from pydantic import Field
 from avactl.kinds.base import Env, Resource
 from avactl.kinds.fields.compute import TOLERATES, DatasetMount, GpuModel, PodUser, Tolerates
 from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Cpu, Duration, Image, NodePoolRef, Port
+from avactl.kinds.pod_settings.spec import PodSettings
 
 
 class WorkspaceSpec(PodUser):
@@ -22,6 +23,7 @@ class WorkspaceSpec(PodUser):
     command: list[str] = Field(default_factory=list, description="Command. Default: the image's.")
     args: list[str] = Field(default_factory=list, description="Arguments.")
     env: Env = Field(default_factory=dict)
+    pod: PodSettings | None = Field(None, description="Settings of the pod, with Kubernetes' key names.")
     cpu: Cpu | None = Field(None, description="CPU cores. Default: the team's.")
     memory: Bytes | None = Field(None, description="Memory, in bytes. Default: the team's.")
     gpus: Annotated[float | int, Field(ge=0, le=16)] = Field(

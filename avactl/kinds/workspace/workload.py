@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from avactl.kinds.pod_settings.requests import beside, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import ObjectEffect
 from avactl.kinds.workload import Home, Lifecycle, Role, WorkloadHooks
@@ -14,12 +15,16 @@ from avactl.kinds.workspace.lower import home_claim
 def roles(item: Item) -> Iterator[Role]:
     """Return the pod of a workspace; none while it is stopped."""
     if item.spec.running:
-        yield Role(("spec",), item.spec, 1, 1)
+        yield Role(("spec",), with_pod(item.spec, item.spec.pod), 1, 1)
 
 
 def default_requests(item: Item, program: Program) -> Any:
-    """Return the defaults of the workspace's team."""
-    return program.get("Team", str(item.team)).spec.workspace
+    """Return the defaults of the workspace's team, with the further containers of the pod."""
+    defaults, settings = program.get("Team", str(item.team)).spec.workspace, item.spec.pod
+    if settings is None:
+        return defaults
+    both = {key: f"{int(beside(settings, key, getattr(defaults, key)) * 1000)}m" for key in ("cpu", "memory")}
+    return defaults.model_copy(update=both)
 
 
 def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:

@@ -1,0 +1,1 @@
+"""Settings of user pods beyond the fields of the kinds: the block `pod`, with Kubernetes' own key names."""

@@ -1,0 +1,254 @@
+"""Pod settings: each need of docs/expressing.md, what is refused, what counts, and the API server's own opinion."""
+
+from __future__ import annotations
+
+import copy
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from avactl.compiler import Compilation
+from avactl.kinds import registry
+from avactl.kinds.feasibility.capacity import roles
+from avactl.kinds.pod_settings.requests import beside
+from avactl.kinds.pod_settings.spec import PodSettings, merged
+from avactl.quantity import quantity
+from avactl.scheduler.objects.pod_requirements import requests
+from tests.conftest import ROOT
+from tests.kinds.compiling import DIGEST, apply, codes, unchecked
+from tools.controlplane import ApiError, ControlPlane
+
+TEXT = (ROOT / "docs/expressing.md").read_text()
+NEEDS = {need: (yaml.safe_load(write), sets) for need, write, sets in
+         re.findall(r"^\| ([^|]+) \| `(.+)` \| `([^`]+)` \|$", TEXT, re.MULTILINE)}  # fmt: skip
+TEAM = next(text for text in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL) if text.startswith("kind: Team"))
+IMAGES = ", ".join(f"{name}: registry.example.com/{name}{DIGEST}" for name in ("avactl", "kubectl", "fetch"))
+PLATFORM = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec: {{images: {{{IMAGES}}}, daemons: {{scheduler: true}}}}
+---
+kind: NodePool
+metadata: {{name: v100}}
+spec: {{cluster: main, machineType: v100-pcie-8, count: 4}}
+---
+kind: NodePool
+metadata: {{name: spot}}
+spec:
+  {{cluster: main, machineType: v100-pcie-8, count: 4, labels: {{disk: nvme}}, taints: [{{key: example.com/spot}}]}}
+---
+{TEAM}"""
+SPECS: dict[str, dict[str, Any]] = {
+    "TrainingJob": {"image": "registry.example.com/train:1", "workers": {"gpus": 1}},
+    "Workspace": {"image": "registry.example.com/jupyter:1", "user": "ann@example.com"},
+    "ServingDeployment": {
+        "model": {"name": "m", "version": "1"},
+        "runtime": {"name": "custom", "image": "registry.example.com/m:1", "port": 8080},
+        "probe": {"path": "/health"},
+    },
+}
+WORKLOADS = {"TrainingJob": "Job", "Workspace": "StatefulSet", "ServingDeployment": "Deployment"}
+
+
+def compiled(kind: str, more: dict[str, Any], platform: str = PLATFORM) -> Compilation:
+    spec = {"kind": kind, "metadata": {"name": "one", "team": "vision"}, "spec": {**SPECS[kind], **more}}
+    return unchecked(f"{platform}\n---\n{yaml.safe_dump(spec)}")
+
+
+def template(result: Compilation, kind: str) -> dict[str, Any]:
+    assert not [p.message for p in result.diagnostics if p.severity == "error"]
+    found: dict[str, Any] = next(
+        m.body["spec"]["template"] for m in result.manifests if m.kind == WORKLOADS[kind] and m.item.kind == kind
+    )
+    return found
+
+
+def steps(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with its path, without indexes of lists."""
+    yield path, repr(value)
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield from steps(inner, f"{path}.{key}" if path else str(key))
+    for inner in value if isinstance(value, list) else ():
+        yield from steps(inner, path)
+
+
+def kinds(need: str) -> list[str]:
+    return [kind for kind in SPECS if not (kind == "ServingDeployment" and "not for services" in need)]
+
+
+def test_the_page_has_the_needs() -> None:
+    assert len(NEEDS) >= 36
+
+
+@pytest.mark.parametrize("need", NEEDS)
+def test_each_need_of_the_page_sets_what_it_says(need: str) -> None:
+    more, sets = NEEDS[need]
+    for kind in kinds(need):
+        plain = set(steps(template(compiled(kind, {}), kind)))
+        new = set(steps(template(compiled(kind, more), kind))) - plain
+        assert any(sets in f"{path} {value}" for path, value in new), (kind, sorted(path for path, _ in new))
+
+
+def test_roles_add_to_the_settings_of_the_job() -> None:
+    base = PodSettings.model_validate({"labels": {"a": "1"}, "sidecars": [{"name": "x", "image": "a:1"}]})
+    own = PodSettings.model_validate({"labels": {"b": "2"}, "sidecars": [{"name": "x", "image": "a:2"}]})
+    both = merged(base, own)
+    assert both is not None
+    assert (both.labels, [each.image for each in both.sidecars]) == ({"a": "1", "b": "2"}, ["a:2"])
+    more = {
+        "framework": "tensorflow", "strategy": "parameterServer", "pod": {"labels": {"all": "yes"}},
+        "workers": {"replicas": 2}, "servers": {"replicas": 1, "pod": {"labels": {"only": "servers"}}},
+    }  # fmt: skip
+    result = compiled("TrainingJob", more)
+    found = {m.name: m.body["spec"]["template"]["metadata"]["labels"] for m in result.manifests if m.kind == "Job"}
+    assert {name: (each.get("all"), each.get("only")) for name, each in found.items()} == {
+        "one-chief": ("yes", None), "one-worker": ("yes", None), "one-server": ("yes", "servers"),
+    }  # fmt: skip
+
+
+BUSY = {
+    "pod": {
+        "sidecars": [{"name": "a", "image": "a:1", "cpu": "2", "memory": "1Gi"}],
+        "initContainers": [{"name": "b", "image": "b:1", "cpu": "16", "memory": "1Gi"}],
+    }
+}
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_further_containers_count_as_the_scheduler_counts_them(kind: str) -> None:
+    result = compiled(kind, BUSY)
+    item = result.program.of(kind)[0]
+    (role,) = roles(item)
+    hooks = registry.kind(kind).workload
+    cpu = role.compute.cpu
+    if cpu is None:
+        assert hooks is not None
+        assert hooks.default_requests is not None
+        cpu = hooks.default_requests(item, result.program).cpu
+    assert quantity(cpu) == 18
+    assert requests(template(result, kind)["spec"])["cpu"] == 18_000
+
+
+def test_sidecars_run_beside_the_init_containers_and_the_program() -> None:
+    settings = PodSettings.model_validate(BUSY["pod"])
+    assert beside(settings, "cpu", "4") == 18
+    assert beside(settings, "cpu", "20") == 22
+
+
+def test_sidecars_count_in_the_quota_and_on_machines() -> None:
+    quota = "---\nkind: Quota\nmetadata: {name: q, team: vision}\nspec: {gpus: [{gpu: V100, guaranteed: 8}], cpu: 10}\n"
+    assert "quota-exceeded" in codes(compiled("TrainingJob", BUSY, PLATFORM + quota))
+    huge = {"pod": {"sidecars": [{"name": "a", "image": "a:1", "cpu": "500"}]}}
+    assert codes(compiled("TrainingJob", huge)) == ["pod-never-fits"]
+
+
+def test_a_toleration_opens_the_pools_that_it_names() -> None:
+    spot = {"workers": {"gpus": 8, "replicas": 6}, "strategy": "allReduce"}
+    assert "gang-never-fits" in codes(compiled("TrainingJob", spot))
+    spot["pod"] = {"tolerations": [{"key": "example.com/spot", "operator": "Exists"}]}
+    assert "gang-never-fits" not in codes(compiled("TrainingJob", spot))
+
+
+@pytest.mark.parametrize("strategy", ["mpi", "parameterServer"])
+def test_an_account_of_the_team_gets_the_rights_of_followers(strategy: str) -> None:
+    more: dict[str, Any] = {"strategy": strategy, "workers": {"replicas": 2}, "pod": {"serviceAccountName": "trainer"}}
+    if strategy == "parameterServer":
+        more["servers"] = {"replicas": 1}
+    result = compiled("TrainingJob", more)
+    pods = [m.body["spec"]["template"]["spec"] for m in result.manifests if m.kind == "Job"]
+    assert {pod["serviceAccountName"] for pod in pods} == {"trainer"}
+    bound = [[s["name"] for s in m.body["subjects"]] for m in result.manifests
+             if m.kind == "RoleBinding" and m.item.kind == "TrainingJob"]  # fmt: skip
+    assert bound
+    assert all("trainer" in names for names in bound)
+    more["pod"] = {"serviceAccountName": "trainer", "automountServiceAccountToken": True}
+    assert codes(compiled("TrainingJob", more)) == ["invalid-value"]
+
+
+@pytest.mark.parametrize(
+    ("resource", "rdma", "count"),
+    [("rdma/hca", True, "1"), ("nvidia.com/sriov", True, "4"), ("nvidia.com/sriov", 2, "2"), ("rdma/hca", 1, "1")],
+)
+def test_the_machine_type_knows_how_many_nics_a_pod_gets(resource: str, rdma: bool | int, count: str) -> None:
+    pool = f"""---
+kind: NodePool
+metadata: {{name: h100}}
+spec: {{cluster: main, machineType: h100-sxm-8, count: 2, rdmaResource: {resource}}}
+"""
+    more = {"workers": {"gpus": 4, "gpu": "H100", "rdma": rdma}}
+    result = compiled("TrainingJob", more, PLATFORM + pool)
+    limits = template(result, "TrainingJob")["spec"]["containers"][0]["resources"]["limits"]
+    assert limits[resource] == count
+    more["workers"]["rdma"] = 16
+    assert "rdma-unavailable" in codes(compiled("TrainingJob", more, PLATFORM + pool))
+
+
+def test_root_reaches_every_container() -> None:
+    more = {"runAsUser": 0, "strategy": "mpi", "workers": {"replicas": 2}, **BUSY}
+    result = compiled("TrainingJob", more)
+    for manifest in result.manifests:
+        if manifest.kind == "Job":
+            pod = manifest.body["spec"]["template"]["spec"]
+            containers = [*pod["containers"], *pod["initContainers"]]
+            assert not any(each["securityContext"]["runAsNonRoot"] for each in (pod, *containers))
+
+
+def all_needs(kind: str) -> dict[str, Any]:
+    """A spec with all needs of the page."""
+    found: dict[str, Any] = {"pod": {}}
+    for number, (need, (more, _)) in enumerate(NEEDS.items()):
+        if kind not in kinds(need):
+            continue
+        for key, value in copy.deepcopy(more).get("pod", {}).items():
+            if key in ("volumes", "sidecars", "initContainers"):
+                for entry in value:
+                    if key == "volumes":
+                        entry["mountPath"] = f"/v{number}{entry['mountPath']}"
+                    entry["name"] = f"n{number}-{entry['name']}"
+                    for mount in entry.get("volumeMounts", ()):
+                        mount["name"] = f"n{number}-{mount['name']}"
+                found["pod"].setdefault(key, []).extend(value)
+            elif isinstance(value, list):
+                found["pod"].setdefault(key, []).extend(value)
+            elif isinstance(value, dict):
+                found["pod"][key] = {**found["pod"].get(key, {}), **value}
+            else:
+                found["pod"][key] = value
+        if "pod" not in more:
+            found = {**found, **{key: {**found.get(key, {}), **value} if isinstance(value, dict) else value
+                                 for key, value in more.items()}}  # fmt: skip
+    return found
+
+
+def test_the_api_server_takes_pods_with_all_needs(new_plane: Callable[..., ControlPlane]) -> None:
+    plane = new_plane()
+    with plane.client() as kube:
+        account = {"name": "job-controller", "namespace": "kube-system"}
+        for kind in SPECS:
+            result = compiled(kind, all_needs(kind))
+            pod_template = template(result, kind)
+            apply(kube, result.manifests)
+            kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+            spec = {**pod_template["spec"], "restartPolicy": "Always"}
+            pod = {"apiVersion": "v1", "kind": "Pod", "spec": spec,
+                   "metadata": {**pod_template["metadata"], "name": "check", "namespace": "vision"}}  # fmt: skip
+            with plane.client(plane.service_account_token("kube-system", "job-controller")) as controller:
+                _in_force(controller, {**pod, "spec": {**spec, "nodeName": "x"}})
+                controller.create(pod, dry_run=True)
+    plane.close()
+
+
+def _in_force(client: Any, refused: dict[str, Any]) -> None:
+    """Wait until the admission policies are in force."""
+    for _ in range(400):
+        try:
+            client.create(refused, dry_run=True)
+        except ApiError as error:
+            if " node-name: " in str(error):
+                return
+        time.sleep(0.05)
+    pytest.fail("the admission policies do not take effect")
