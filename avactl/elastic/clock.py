@@ -40,6 +40,10 @@ class StepClock:
         self.advanced += slowest != before
         return step if step - 1 - slowest <= staleness else None
 
+    def slowest(self) -> int:
+        """Return the steps that all workers have completed."""
+        return min(self._completed.values(), default=0)
+
     def remove(self, worker: int) -> None:
         """Wait for a worker no more."""
         if self._completed.pop(worker, None) is not None:

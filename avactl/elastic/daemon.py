@@ -31,6 +31,8 @@ _PROGRESS = 30.0
 """Seconds after which the progress is written in any case: readers see that the master lives."""
 _AGAIN = 2.0
 """Seconds after which the API server is asked again."""
+STUCK = 300.0
+"""Seconds after which a loop that does not turn counts as stuck: more than all requests of a turn may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Options:
     """Number of gradients of a step that count, the first ones."""
     stragglers: Stragglers | None = None
     """Which slow workers are replaced; None: none."""
+    http: str = ""
+    """HOST:PORT for probes and metrics; empty: none."""
 
 
 class Daemon:
@@ -57,10 +61,43 @@ class Daemon:
 
     def __init__(self, options: Options, access: Access | None) -> None:
         self._options, self._access = options, access
+        self._turned: dict[str, float] = {}
+        """By loop, when its last turn began."""
+        self._service: Service | None = None
+        self._server: Server | None = None
 
     async def run(self) -> None:
-        """Run until cancelled. Raises StoreError, ListenError of the server, and LostError of the ConfigMap."""
+        """Run until cancelled. Raises StoreError, ListenError of the servers, and LostError of the ConfigMap."""
+        async with AsyncExitStack() as stack:
+            if self._options.http:
+                await self._serve_http(stack)
+            await self._run(stack)
+
+    async def _serve_http(self, stack: AsyncExitStack) -> None:
+        from avactl.elastic.metrics import registry
+        from avactl.kube.http_server import serve
+        from avactl.kube.listen import ListenError
+
+        try:
+            runner = await serve(
+                self._options.http, self._alive, self._ready, lambda: None, registry(lambda: self._service)
+            )
+        except ListenError as error:
+            raise ListenError(f"`--http {self._options.http}`: {error}") from None
+        stack.push_async_callback(runner.cleanup)
+
+    def _alive(self) -> bool:
+        """Return True if all loops turn, or the master asks for its ConfigMap again and again."""
+        now = monotonic()
+        ticked = now if self._server is None else self._server.ticked
+        return all(now - each < STUCK for each in (ticked, *self._turned.values()))
+
+    def _ready(self) -> bool:
+        return self._server is not None
+
+    async def _run(self, stack: AsyncExitStack) -> None:
         store = Store(self._options.state, monotonic())
+        stack.callback(store.close)
         store.run = self._options.run
         if store.dropped:
             logs.warn("journal cut", bytes=store.dropped)
@@ -70,39 +107,39 @@ class Daemon:
             if not failed.done():
                 failed.set_exception(error)
 
-        async with AsyncExitStack() as stack:
-            stack.callback(store.close)
-            copy = await self._config_map(stack)
-            settled = copy is None or not await self._adopt(store, copy)
-            service = Service(
-                store, monotonic(), settled, self._options.staleness, self._options.gradients, self._options.stragglers
-            )
-            if copy is not None and settled:
-                service.durable = 0  # until the ConfigMap has it
-            server = Server(service, fail)
-            port = await server.start(self._options.listen)
-            stack.push_async_callback(server.stop)
-            logs.info(
-                "listening", port=port, state=str(self._options.state), new=store.new, sequence=store.sequence,
-                datasets=len(store.job.datasets), workers=len(store.job.workers),
-            )  # fmt: skip
-            loops: list[Coroutine[Any, Any, None]] = [server.tick(), self._sync(service, copy is None)]
-            if copy is not None:
-                loops.append(self._copy(service, copy))
-            tasks = [asyncio.create_task(each) for each in loops]
-            try:
-                await asyncio.wait([failed, *tasks], return_when=asyncio.FIRST_COMPLETED)
-                for each in (failed, *tasks):
-                    if each.done():
-                        each.result()
-            finally:
-                for task in tasks:
-                    task.cancel()
+        copy = await self._config_map(stack)
+        settled = copy is None or not await self._adopt(store, copy)
+        service = Service(
+            store, monotonic(), settled, self._options.staleness, self._options.gradients, self._options.stragglers
+        )
+        if copy is not None and settled:
+            service.durable = 0  # until the ConfigMap has it
+        server = Server(service, fail)
+        port = await server.start(self._options.listen)
+        stack.push_async_callback(server.stop)
+        self._service, self._server = service, server
+        logs.info(
+            "listening", port=port, state=str(self._options.state), new=store.new, sequence=store.sequence,
+            datasets=len(store.job.datasets), workers=len(store.job.workers),
+        )  # fmt: skip
+        loops: list[Coroutine[Any, Any, None]] = [server.tick(), self._sync(service, copy is None)]
+        if copy is not None:
+            loops.append(self._copy(service, copy))
+        tasks = [asyncio.create_task(each) for each in loops]
+        try:
+            await asyncio.wait([failed, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for each in (failed, *tasks):
+                if each.done():
+                    each.result()
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def _sync(self, service: Service, is_last: bool) -> None:
         """Flush the journal to the disk; `is_last`: what is on the disk is safe."""
         store = service.store
         while True:
+            self._turned["sync"] = monotonic()
             await asyncio.sleep(_SYNC)
             if store.synced < store.sequence:
                 try:
@@ -131,8 +168,10 @@ class Daemon:
         from avactl.kube.client import ApiError, UnreachableError
 
         while True:
+            self._turned["adopt"] = monotonic()
             try:
                 raw = await copy.read()
+                del self._turned["adopt"]
                 break
             except (ApiError, UnreachableError) as error:
                 logs.warn("ConfigMap not read", error=str(error))
@@ -165,6 +204,7 @@ class Daemon:
         store, written, told = service.store, 0, float("-inf")
         summary = Summary(self._options.run)
         while True:
+            self._turned["copy"] = monotonic()
             await asyncio.sleep(_COPY)
             sequence, now = store.sequence, monotonic()
             summary.observe(store.job, now)

@@ -63,6 +63,8 @@ class Rounds:
         """Number of the current or last round."""
         self.size = 0
         """Members that it began with."""
+        self.step = 0
+        """Steps of rank 0 when it began."""
         self.values: Values | None = None
         """Store of the round; None if it was lost with the master before."""
         self.changed = 0
@@ -212,6 +214,7 @@ class Rounds:
             del self._candidates[each.worker.index]
         self.changed += 1
         first = order[0]
+        self.step = first.asked.step
         logs.info(
             "round formed", revision=self.revision, workers=self.size, first=first.worker.name, step=first.asked.step
         )

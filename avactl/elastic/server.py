@@ -40,9 +40,11 @@ class Server:
         self._waiting: dict[str, set[asyncio.Event]] = {kind: set() for kinds in WAITING for kind in kinds}
         self._server: grpc.aio.Server | None = None
         self._failed = False
+        self.ticked = monotonic()
+        """When leases were last looked at."""
 
     async def start(self, listen: str) -> int:
-        """Listen at HOST:PORT, and return the port. Raises ListenError."""
+        """Listen at HOST:PORT of the option `--listen`, and return the port. Raises ListenError."""
         self._server = grpc.aio.server(options=_OPTIONS)
         self._server.add_generic_rpc_handlers((_Handlers(self),))
         try:
@@ -50,7 +52,7 @@ class Server:
             # gRPC needs brackets, which `$(POD_IP):PORT` does not have.
             port = int(self._server.add_insecure_port(f"[{host}]:{number}" if ":" in host else f"{host}:{number}"))
         except RuntimeError:
-            raise ListenError("cannot listen there: is the address in use?") from None
+            raise ListenError(f"`--listen {listen}`: cannot listen there: is the address in use?") from None
         await self._server.start()
         return port
 
@@ -63,6 +65,7 @@ class Server:
         """Follow leases and time, until cancelled."""
         while True:
             await asyncio.sleep(_TICK)
+            self.ticked = monotonic()
             before = self._service.changes()
             self._service.expire(monotonic())
             self._commit()

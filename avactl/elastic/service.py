@@ -76,6 +76,10 @@ class Service:
         self._clock_open = now if store.new and settled else now + _SETTLE
         self.backup = None if gradients is None else BackupClock(store.job, gradients, now)
         self.rounds = Rounds(self._clock_open)
+        self.lost = 0
+        """Workers whose lease has ended."""
+        self.replaced = len(store.job.told_to_leave)
+        """Workers that were told to leave because they are slow."""
         self._members: dict[int, Member] = {}
         """The last stream of each worker."""
 
@@ -323,6 +327,7 @@ class Service:
         """Take the tasks of lost workers back, and choose slow ones that must leave."""
         for worker in self.store.job.expire(now):
             self._gone(worker, now)
+            self.lost += 1
             logs.warn("worker lost", name=worker.name, tasks=len(worker.held), silent=round(now - worker.seen, 1))
 
         self.rounds.advance(now)
@@ -336,7 +341,14 @@ class Service:
         if found is not None:
             job.replace(found.worker, found.share, stragglers.clock(), now)
             self.store.commit()  # what is logged stays decided
+            self.replaced += 1
             logs.warn("worker replaced", name=found.worker.name, share=round(found.share, 3), workers=len(job.workers))
+
+    def step(self) -> int:
+        """Return the step of the job: by its clock, at the beginning of the synchronous round, or at its end."""
+        if self.backup is not None:
+            return self.store.job.gradients.step
+        return max(self.clock.slowest(), self.rounds.step, self.store.job.ended or 0)
 
     def status(self, now: float) -> bytes:
         """Return the status as JSON."""

@@ -74,6 +74,14 @@ def collect(job: Job, now: float, lineage: str) -> dict[str, Any]:
     }
 
 
+def stragglers(job: Job) -> int:
+    """Return the number of workers that straggle."""
+    workers = job.workers.values()
+    speeds, compared = [worker.speed for worker in workers if worker.speed], shares(workers)
+    middle = median(speeds) if speeds else 0.0
+    return sum(_straggles(worker, compared.get(worker.index), middle) for worker in workers)
+
+
 def _straggles(worker: Worker, share: float | None, middle: float) -> bool:
     """`share`: its speed as a share of the median, if it has done enough; `middle`: median speed by the last tasks."""
     if share is not None:

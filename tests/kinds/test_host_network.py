@@ -53,6 +53,15 @@ def jobs() -> Compilation:
     return compiled(PLATFORM + REDUCE + SERVERS)
 
 
+def test_a_job_master_listens_on_no_other_port() -> None:
+    servers = "framework: custom, strategy: parameterServer, consistency: ssp, staleness: 3"
+    made = compiled(PLATFORM + job("net", f"{servers}, hostNetwork: {{}}, workers: {{replicas: 2}}, servers: {{}}"))
+    pod = body(made, "Job", "net-master", FAST)["spec"]["template"]["spec"]
+    (master,) = [each for each in pod["initContainers"] if each["name"] == "master"]
+    assert "--http" not in master["args"]
+    assert not [key for key in master if key.endswith("Probe")]
+
+
 def test_addresses_have_the_allocated_port(jobs: Compilation) -> None:
     spec = body(jobs, "Job", "net-worker", FAST)["spec"]["template"]["spec"]
     (port,) = spec["containers"][0]["ports"]

@@ -34,6 +34,13 @@ def test_slow_workers_are_not_replaced(settings: str) -> None:
     assert not [rule for rule in job(found)["spec"]["podFailurePolicy"]["rules"] if "onExitCodes" in rule]
 
 
+def test_the_master_has_probes() -> None:
+    master = container(objects(ELASTIC + "  workers: {min: 2, max: 5}\n"), "master")
+    assert master["args"][master["args"].index("--http") + 1] == f":{master['ports'][0]['containerPort']}"
+    for probe, path in (("startup", "/livez"), ("liveness", "/livez"), ("readiness", "/readyz")):
+        assert master[f"{probe}Probe"]["httpGet"] == {"path": path, "port": master["ports"][0]["name"]}
+
+
 def test_the_clock_of_the_job_master_bounds_the_staleness() -> None:
     settings = "  framework: custom\n  workers: {replicas: 3}\n"
     found = objects(PS + settings + "  consistency: ssp\n  staleness: 3\n  master: {cpu: 2}\n")

@@ -28,6 +28,7 @@ def master(
         Path, typer.Option(help="File for the job's state; created if missing. The next master goes on from it.")
     ],
     listen: Annotated[str, typer.Option(help="HOST:PORT for the workers.")] = "127.0.0.1:2380",
+    http: Annotated[str, typer.Option(help="HOST:PORT for /metrics, /livez and /readyz; empty: disabled.")] = "",
     config_map: Annotated[
         str,
         typer.Option(metavar="NAMESPACE/NAME", help="ConfigMap for a copy of the state, used if the file is lost."),
@@ -76,6 +77,8 @@ def master(
         from avactl.kube.listen import ListenError
     if not re.fullmatch(r".+:\d{1,5}", listen):
         fail(f"`--listen {listen}` is not HOST:PORT", USAGE, "`0.0.0.0:2380` listens on all addresses")
+    if not re.fullmatch(r"(.*:\d{1,5})?", http):
+        fail(f"`--http {http}` is not HOST:PORT", USAGE, "`:8080` listens on all addresses")
     place = tuple(config_map.split("/"))
     if config_map and (len(place) != 2 or not all(place)):
         fail(f"`--config-map {config_map}` is not NAMESPACE/NAME", USAGE)
@@ -89,11 +92,11 @@ def master(
             fail(message, USAGE, "`2:0.5:60`: below half of the median speed for a minute, if more than 2 workers run")
         stragglers = Stragglers(int(slow[1]), float(slow[2]), float(slow[3]))
     copy = (place[0], place[-1]) if config_map else None
-    options = daemon.Options(listen, state, copy, run, resume, staleness, gradients, stragglers)
+    options = daemon.Options(listen, state, copy, run, resume, staleness, gradients, stragglers, http)
     access = connection(kubeconfig) if config_map else None
     try:
         asyncio.run(daemon.run(options, access))
     except ListenError as error:
-        fail(f"`--listen {listen}`: {error}", MISSING)
+        fail(str(error), MISSING)
     except (StoreError, LostError) as error:
         fail(str(error), MISSING)

@@ -19,6 +19,8 @@ from avactl.kinds.training.addressing import field, master_port
 from avactl.kinds.training.followers import TOKEN_PATH
 from avactl.kinds.training.roles import MASTER, Part, bounds, replacing, workers_of
 
+HTTP_PORT = 8080
+"""Port of the master's metrics and probes."""
 STATE = "/var/lib/avactl"
 """Directory of the journal."""
 STATE_DATA = Owned("ConfigMap", ("binaryData",), "the master of an elastic job, in the ConfigMap `NAME-master`")
@@ -43,7 +45,11 @@ def state_name(item: Item) -> str:
 
 
 def container(item: Item, program: Program, part: Part) -> Body:
-    """Build the master's container, without what `pods.pod_spec` adds. It has the followers' token."""
+    """Build the master's container, without what `pods.pod_spec` adds. It has the followers' token.
+
+    In the network of the machine it has no probes and metrics: their port might be in use there.
+    """
+    http = item.spec.host_network is None
     return {
         "name": MASTER,
         "image": program.cluster_spec(item.cluster).images.avactl,
@@ -53,6 +59,7 @@ def container(item: Item, program: Program, part: Part) -> Body:
             *("--run", "$(AVACTL_RUN)", "--config-map", f"{item.ns}/{state_name(item)}"),
             # The model goes on from its checkpoint, and so does the data.
             *(["--resume"] if item.spec.checkpoint is not None else []),
+            *(["--http", f":{HTTP_PORT}"] if http else []),
         ],
         "env": [
             field("AVACTL_RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
@@ -61,7 +68,22 @@ def container(item: Item, program: Program, part: Part) -> Body:
             *env_list({"AVACTL_JOB": item.name}),
         ],
         "resources": resources(part.compute.cpu, part.compute.memory),
+        **(_probes() if http else {}),
     }
+
+
+def _probes() -> Body:
+    """Probes of a master that reads its state, and waits for an API server that does not answer, when it starts."""
+    return {
+        "ports": [{"name": "http", "containerPort": HTTP_PORT}],
+        "startupProbe": _probe("/livez", 2, 60),
+        "livenessProbe": _probe("/livez", 10, 6),
+        "readinessProbe": _probe("/readyz", 5, 2),
+    }
+
+
+def _probe(path: str, every: int, failures: int) -> Body:
+    return {"httpGet": {"path": path, "port": "http"}, "periodSeconds": every, "failureThreshold": failures}
 
 
 def with_token(pod: Body) -> Body:
