@@ -165,7 +165,7 @@ def test_a_wait_ends_with_the_round(change: m.Change, error: type[BaseException]
 
 
 def test_the_library_needs_no_numpy_before_a_step() -> None:
-    script = "import sys; sys.modules['numpy'] = None; import avactl_worker"
+    script = "import sys; sys.modules['numpy'] = None; import avactl_worker.master"
     subprocess.run([sys.executable, "-c", script], check=True, env=environment())
 
 

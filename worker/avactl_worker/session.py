@@ -19,11 +19,12 @@ from typing import Any, Callable, Tuple
 
 import grpc
 
+from avactl_worker import __version__
 from avactl_worker import messages as m
 from avactl_worker.wire import WireError
 
 log = logging.getLogger("avactl_worker")
-VERSION = "0.1.0"
+VERSION = __version__
 
 _SILENCE = 8.0
 """Seconds without an answer to a heartbeat after which a stream is given up."""
