@@ -76,8 +76,8 @@ TIMEOUT = f"{GROUP}/timeout"
 TIMED_OUT = f"{GROUP}/TimedOut"
 """Pod condition: the pod ran for its timeout. Its Job fails instead of starting it again."""
 REPLACED_EXIT = 79
-"""Exit code of a worker of an elastic job that leaves because it is far slower than the others. Its Job ignores the
-code and makes a new pod, for which the scheduler avoids the node."""
+"""Exit code of a worker that leaves because it is far slower than the others of an elastic job, or because its node has
+failed the health check. Its Job ignores the code and makes a new pod, for which the scheduler avoids the node."""
 EXPERIMENT = f"{GROUP}/experiment"
 """Label of objects that a user has applied without git, with the name of the job: they are deleted with its Job."""
 PROGRESS = f"{GROUP}/progress"

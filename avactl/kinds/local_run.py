@@ -51,6 +51,8 @@ class LocalRun(NamedTuple):
     """Source of that code on a cluster."""
     data: Sequence[tuple[str, str]] = ()
     """Mount paths and names of datasets."""
+    notes: Sequence[str] = ()
+    """Further differences to a cluster that a user should know."""
 
 
 class LocalHooks(NamedTuple):

@@ -273,6 +273,7 @@ def _notes(
 ) -> Iterator[str]:
     if run.checkout:
         yield f"code: {place.checkout} instead of {run.code}"
+    yield from run.notes
     for path, name in run.data:
         if path not in place.given:
             yield f"dataset {name}: {path} is an empty directory; `--mount {path}=DIR` uses yours"

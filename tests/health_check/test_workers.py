@@ -6,11 +6,13 @@ import json
 import signal
 import socket
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from avactl_worker.health_check import FAILED, REPLACED, STARTS
+from avactl_worker.health_check import FAILED, REPLACED, STARTS, Settings
 from avactl_worker.health_check.frames import MOST_BYTES
+from avactl_worker.health_check.member import Member
 
 from avactl import names
 from tests.health_check.workers import Workers
@@ -117,7 +119,7 @@ def test_a_late_worker_checks_itself_while_the_others_train(tmp_path: Path) -> N
         training.listen()
         job.start(2, restarts=1)
         assert job.end(2) == STARTS
-        assert "the others train already: checked alone" in job.output(2)
+        assert "health check: checked alone" in job.output(2)
         training.settimeout(1)
         connection, _ = training.accept()
         with connection:
@@ -185,3 +187,18 @@ def test_strangers_do_not_disturb_a_check(tmp_path: Path) -> None:
         assert "Traceback" not in job.output(0)
         for connection in open_ones:
             connection.close()
+
+
+def test_a_worker_that_reaches_nobody_is_replaced_once() -> None:
+    """Neither worker 0 nor a neighbour: names that do not resolve, as without a network."""
+    found = Settings(
+        4, ("net-worker-0.net-rendezvous.invalid", 29700), 29500, 1024, 5, 8, 2, 0.5, False,
+        index=2, address="127.0.0.1", run="r", incarnation="u", gpus=0, restarts=0,
+    )  # fmt: skip
+    said: list[str] = []
+    assert Member(found, said.append).run(lambda: False) == (
+        REPLACED,
+        "this worker is replaced: it reaches no other worker",
+    )
+    code, message = Member(replace(found, restarts=1, alone=2.0), said.append).run(lambda: False)
+    assert (code, message.partition(",")[0]) == (STARTS, "checked alone")

@@ -78,6 +78,13 @@ def test_addresses_have_the_allocated_port(jobs: Compilation) -> None:
     assert {role for role, found in ports.items() if found} == {"scheduler"}
 
 
+def test_the_health_check_uses_the_port_that_its_pods_declare() -> None:
+    checked = job("net", "strategy: allReduce, hostNetwork: {port: 21000}, healthCheck: {}, workers: {replicas: 2}")
+    spec = body(compiled(PLATFORM + checked), "Job", "net-worker", FAST)["spec"]["template"]["spec"]
+    assert f"net-worker-0.net-rendezvous.{FAST}.svc:21000" in spec["initContainers"][1]["args"]
+    assert [each["hostPort"] for each in spec["containers"][0]["ports"]] == [21000]
+
+
 def test_the_job_master_listens_on_the_port_that_its_pod_declares() -> None:
     text = "framework: custom, strategy: parameterServer, consistency: ssp, staleness: 3, servers: {}"
     found = compiled(PLATFORM + job("stale", f"{text}, hostNetwork: {{port: 21000}}"))

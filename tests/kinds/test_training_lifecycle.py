@@ -9,6 +9,7 @@ import pytest
 
 from avactl import names
 from avactl.compiler import Compilation
+from avactl.kinds.training import health_check
 from tests.kinds.compiling import DIGEST, apply, body, compiled
 from tools.controlplane import ControlPlane, KubeClient
 
@@ -23,6 +24,7 @@ kind: Team
 metadata: {{name: vision}}
 spec: {{members: {{groups: [vision]}}}}
 """
+IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
 SERVERS = "framework: mxnet, strategy: parameterServer, workers: {replicas: 2}, servers: {}"
 ROLES = ("worker", "server", "scheduler")
 
@@ -129,6 +131,36 @@ def test_a_slow_worker_that_leaves_gets_a_successor(kube: KubeClient, code: int)
     found = wait(kube, f"{name}-worker", replaced)
     assert not found["status"].get("failed")
     assert not found["status"].get("failedIndexes")
+
+
+def test_a_pod_on_a_bad_node_gets_a_successor_and_a_vain_check_fails_the_job(kube: KubeClient) -> None:
+    start(kube, job("bad", "strategy: allReduce, workers: {replicas: 2}, retries: 0, healthCheck: {}"))
+    wait(kube, "bad-worker", active(2))
+    ends_in_check(kube, pods(kube, "bad-worker")[1], names.REPLACED_EXIT)
+
+    def replaced(found: dict[str, Any]) -> bool:
+        return active(2)(found) and not found["status"].get("failed") and len(pods(kube, "bad-worker")) == 2
+
+    wait(kube, "bad-worker", replaced)
+    before = {each["metadata"]["annotations"].get(IGNORED) for each in pods(kube, "bad-worker")}
+    assert before == {None, "1"}  # by which a pod knows that it is a successor
+    ends_in_check(kube, pods(kube, "bad-worker")[0], health_check.GAVE_UP)
+    failed = wait(kube, "bad-worker", condition("Failed"))
+    (why,) = [each["message"] for each in failed["status"]["conditions"] if each["type"] == "Failed"]
+    assert "Container health-check" in why
+    assert "exit code 80" in why
+
+
+def ends_in_check(kube: KubeClient, pod: dict[str, Any], code: int) -> None:
+    """Do what a kubelet does with a pod whose health check ends with an exit code."""
+    ended = {"image": "", "imageID": "", "ready": False, "restartCount": 0}
+    terminated = {"terminated": {"exitCode": code, "containerID": ""}}
+    status = {
+        "phase": "Failed",
+        "initContainerStatuses": [{**ended, "name": health_check.CONTAINER, "state": terminated}],
+    }
+    metadata = {"name": pod["metadata"]["name"], "namespace": "vision"}
+    kube.patch({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}, subresource="/status")
 
 
 def test_a_suspended_job_has_no_pods_and_goes_on_afterwards(kube: KubeClient) -> None:

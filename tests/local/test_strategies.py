@@ -41,6 +41,12 @@ def test_all_reduce(training: Path) -> None:
     trains(local_run(training, "jobs/all-reduce.yaml", "--workers", "5"), "5 workers")
 
 
+def test_the_health_check_is_left_out(training: Path) -> None:
+    done = local_run(training, "jobs/checked.yaml")
+    trains(done, "3 workers")
+    assert "no health check: all workers are on this machine" in done.stdout + done.stderr
+
+
 def test_groups_of_workers(training: Path) -> None:
     groups = "  workerGroups: [{name: old, replicas: 2, memory: 2Gi}, {name: spare}]\n"
     rewrite(training, "all-reduce", "  workers: {", f"{groups}  workers: {{")

@@ -138,6 +138,17 @@ def test_the_node_of_a_replaced_worker_is_avoided(restarted: bool) -> None:
     assert world.where()["job-2-again"] not in (node, "")
 
 
+def test_the_node_of_a_failed_health_check_is_avoided() -> None:
+    """By the whole gang of an all-reduce job, of which the other pods run."""
+    world = machines(2)
+    (node,) = set(world.where().values())
+    item = world.items["team/job-2"]
+    item["status"] |= {"initContainerStatuses": [{"name": "health-check", **SLOW}]}
+    replaced(world, "job-2", state={"waiting": {"reason": "PodInitializing"}})
+    world.settle()
+    assert world.where()["job-2-again"] not in (node, "")
+
+
 def test_a_worker_that_ended_otherwise_comes_back_to_its_node() -> None:
     world = machines(2)
     (node,) = set(world.where().values())

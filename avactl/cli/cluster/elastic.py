@@ -1,4 +1,4 @@
-"""`avactl elastic`: the master of an elastic job."""
+"""`avactl elastic`: the master of an elastic job, and the library of its workers."""
 
 from __future__ import annotations
 
@@ -20,6 +20,22 @@ elastic = typer.Typer(add_completion=False, rich_markup_mode=None, help="Run the
 @elastic.callback()
 def _root() -> None:
     pass
+
+
+@elastic.command()
+def library(
+    directory: Annotated[Path, typer.Argument(help="Directory, which is created if missing.", show_default=False)],
+) -> None:
+    """Copy the worker library, for pods whose image does not have it.
+
+    `python DIRECTORY health_check …` then runs its module `avactl_worker.health_check`.
+    """
+    with packages():
+        from avactl.elastic.library import copy_library
+    try:
+        copy_library(directory)
+    except OSError as error:
+        fail(f"cannot copy the worker library to {directory}: {error}", MISSING)
 
 
 @elastic.command()

@@ -21,6 +21,7 @@ from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import listens
+from avactl.kinds.training.health_check import health_problems
 from avactl.kinds.training.mounts import place_problems
 from avactl.kinds.training.pod import below, log_path, team_bucket
 from avactl.kinds.training.roles import (
@@ -74,6 +75,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from host_network_problems(item, program, _listening(item, made))
     yield from _shared_volumes(item, program, made)
     yield from _cluster(item, program, made)
+    yield from health_problems(item, program)
 
 
 def _commands(spec: Any) -> Iterator[tuple[tuple[str, ...], list[str]]]:

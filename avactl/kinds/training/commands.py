@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 _PYTHON = re.compile(r"python([23](\.[0-9]+)?)?").fullmatch
 _WITH_VALUE = frozenset(("-W", "-X", "--check-hash-based-pycs"))
@@ -43,3 +44,14 @@ def with_torchrun(command: Sequence[str]) -> list[str]:
 def with_mpirun(command: Sequence[str], launcher: str = "mpirun") -> list[str]:
     """`python train.py` → `mpirun python train.py`, which starts one rank per slot. Others are unchanged."""
     return [launcher, *command] if _python_script(command) is not None else list(command)
+
+
+def interpreter(command: Sequence[str], code: Any = None) -> str:
+    """Return the Python of a command, for another program in the same image; `python3` if it names none.
+
+    `code`: source of the code that pods fetch; an interpreter in it does not exist before.
+    """
+    if not command or not _PYTHON(command[0].rpartition("/")[2]):
+        return "python3"
+    fetched = "/" in command[0] and (not command[0].startswith("/") or (code and command[0].startswith(code.mount)))
+    return "python3" if fetched else command[0]

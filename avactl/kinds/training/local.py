@@ -46,6 +46,7 @@ def local_run(item: Item) -> LocalRun:
         timeout=None if spec.timeout is None else float(seconds(spec.timeout)),
         files=_files(item),
         env=_environment,
+        notes=[] if spec.health_check is None else ["no health check: all workers are on this machine"],
         checkout="" if spec.code is None else spec.code.mount,
         code="" if spec.code is None else str(spec.code),
         data=[(mount.mount, mount.name) for mount in spec.datasets],

@@ -12,7 +12,7 @@ from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
-from avactl.kinds.training import followers, job_master, mpi
+from avactl.kinds.training import followers, health_check, job_master, mpi
 from avactl.kinds.training.addressing import master_port, port, rendezvous
 from avactl.kinds.training.pod import gang_size, gpu_request, is_gang, template
 from avactl.kinds.training.roles import (
@@ -78,6 +78,8 @@ def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
         # The worker has left because it was slow: its index gets another pod, and no retry is spent.
         slow = {"containerName": part.role, "operator": "In", "values": [names.REPLACED_EXIT]}
         rules.append({"action": "Ignore", "onExitCodes": slow})
+    if part.role == "worker" and spec.health_check is not None:
+        rules[:0] = health_check.rules()
     if not part.leads:
         codes = [followers.FAILED, followers.GAVE_UP]
         failed = {"containerName": names.FOLLOWER, "operator": "In", "values": codes}

@@ -17,7 +17,7 @@ from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
-from avactl.kinds.training import followers, job_master, mpi, workspace_code
+from avactl.kinds.training import followers, health_check, job_master, mpi, workspace_code
 from avactl.kinds.training.addressing import environment, listens, port, starts_with_torchrun, with_index
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.roles import (
@@ -69,6 +69,8 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         ),
     )
     notes = {"kubectl.kubernetes.io/default-container": part.role}
+    if part.role == "worker" and spec.health_check is not None:
+        pod = health_check.with_health_check(item, program, part, pod)
     if part.role == "launcher":
         pod = mpi.launcher(item, program, pod)
     elif not part.leads:

@@ -109,6 +109,27 @@ class Stragglers(Model):
     after: Duration = Field("1m", description="How long it must be as slow as that.")
 
 
+class HealthCheck(Model):
+    """A test of the nodes before training starts: the workers test each other by all-reduces of small groups."""
+
+    size: Bytes = Field("64Mi", description="Bytes that each all-reduce sums, or that are exchanged without PyTorch.")
+    timeout: Duration = Field("2m", description="Time for one test.")
+    wait: Duration = Field(
+        "15m",
+        description="How long the workers wait for one that has not started, such as a replaced one. Then they start "
+        "unchecked, with a warning; if that worker had failed the test, the job fails.",
+    )
+    replacements: Annotated[int, Field(ge=0, le=1000)] = Field(
+        4, description="Failing workers that are replaced at most, if possible on other nodes. Then the job fails."
+    )
+    slow: Literal["report", "replace"] = Field(
+        "report", description="What happens to slow workers: a line in the log, or the same as to failing ones."
+    )
+    below: Annotated[float, Field(ge=0.05, le=0.9)] = Field(
+        0.5, description="Share of the median speed below which a worker is slow."
+    )
+
+
 class Mpi(Model):
     """The MPI library of the image."""
 
@@ -191,6 +212,11 @@ class TrainingJobSpec(PodUser):
         description="Number of workers that a step does not wait for, for `consistency: bsp`: with 10 workers and 1 "
         "backup worker, the first 9 gradients of a step count. The code asks the clock of the job master before it "
         "pushes a gradient.",
+    )
+    health_check: HealthCheck | None = Field(
+        None,
+        description="Test of the nodes before training starts, for strategy `allReduce`; `{}` with the defaults. A "
+        "worker that fails twice is replaced, if possible on another node. Default: none.",
     )
     mpi: Mpi | None = Field(None, description="MPI library, for strategy `mpi`. Default: Open MPI.")
     slots_per_worker: Count | None = Field(None, description="MPI slots per worker. Default: its number of GPUs, or 1.")

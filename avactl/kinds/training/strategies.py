@@ -115,6 +115,8 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
         yield _wrong(item, "master", "elastic")
     if strategy != "elastic" and spec.stragglers is not None:
         yield _wrong(item, "stragglers", "elastic")
+    if strategy != "allReduce" and spec.health_check is not None:
+        yield _wrong(item, "healthCheck", "allReduce")
     if strategy != "mpi":
         for key in ("launcher", "mpi", "slotsPerWorker"):
             name = "slots_per_worker" if key == "slotsPerWorker" else key

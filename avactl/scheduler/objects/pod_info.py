@@ -246,7 +246,7 @@ def read_pod(item: Mapping[str, Any], seen: float) -> PodInfo:
 
 
 def _exit_codes(status: Mapping[str, Any]) -> Iterator[int]:
-    for container in status.get("containerStatuses") or ():
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         state: Mapping[str, Any] = container.get("state") or {}
         if state.get("terminated"):
             yield state["terminated"].get("exitCode")

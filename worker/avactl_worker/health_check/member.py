@@ -128,7 +128,7 @@ class Member:
                 }
             )  # fmt: skip
             if not result.error:
-                return STARTS, f"the others train already: checked alone, {result.seconds:.3g} s"
+                return STARTS, f"checked alone, {result.seconds:.3g} s: the others are not in a check"
         return REPLACED, f"this worker is replaced: {result.error}"
 
     # -- with one -------------------------------------------------------------------------------------------------

@@ -1,0 +1,136 @@
+"""The health check of an all-reduce job: init containers in which its workers test each other before they train.
+
+The check runs in the job's image with the GPUs of the worker, which the kubelet gives to the training afterwards. The
+library comes from avactl's image. A worker that fails twice exits with `names.REPLACED_EXIT`: its Job makes another
+pod, for which the scheduler avoids the node. If that does not help, the workers exit with `GAVE_UP`, and the job fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from avactl import names
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.fields.images import require_image
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import pods
+from avactl.kinds.lowering.pods import RUN_ANNOTATION, env_list, merge_env, resources
+from avactl.kinds.manifest import Body
+from avactl.kinds.program import Item, Program
+from avactl.kinds.training.addressing import field, port
+from avactl.kinds.training.commands import interpreter
+from avactl.kinds.training.roles import Part, host, workers_of
+from avactl.quantity import quantity
+
+CONTAINER = "health-check"
+_LIBRARY = "worker-library"
+_DIRECTORY = "/opt/avactl"
+_PORT = 29700
+GAVE_UP = 80
+"""Exit code of a check that fails the job."""
+_SHARED = ("home", "shared-memory")
+"""Volumes of the worker that PyTorch and NCCL use."""
+_MOST = 4 * 1024**3
+"""Bytes of an all-reduce, at most."""
+_COUNTS = {
+    "AVACTL_FAILURES": "batch.kubernetes.io/job-index-failure-count",
+    "AVACTL_IGNORED_FAILURES": "batch.kubernetes.io/job-index-ignored-failure-count",
+}
+"""Annotations of the Job controller by variable."""
+
+
+def with_health_check(item: Item, program: Program, part: Part, pod: Body) -> Body:
+    """Add the check before all other init containers, so that no data is fetched to a bad node."""
+    (main,) = pod["containers"]
+    library = {
+        **pods.helper(
+            _LIBRARY,
+            program.cluster_spec(item.cluster).images.avactl,
+            "",
+            [],
+            resources("100m", "128Mi"),
+            [{"name": _LIBRARY, "mountPath": _DIRECTORY}],
+        ),
+        "command": ["avactl", "elastic", "library", _DIRECTORY],
+    }
+    own = [
+        field("POD_IP", "status.podIP"),
+        field("POD_UID", "metadata.uid"),
+        field("AVACTL_RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
+        *(field(name, f"metadata.annotations['{note}']") for name, note in _COUNTS.items()),
+        *env_list({"PYTHONUNBUFFERED": "1"}),
+    ]
+    mounts = [each for each in main.get("volumeMounts", ()) if each["name"] in _SHARED]
+    check = {
+        **{key: main[key] for key in ("image", "resources", "securityContext")},
+        "name": CONTAINER,
+        "command": [interpreter(part.command, item.spec.code), _DIRECTORY, "health_check"],
+        "args": _arguments(item, part),
+        "env": merge_env(main["env"], own),
+        "volumeMounts": [*mounts, {"name": _LIBRARY, "mountPath": _DIRECTORY, "readOnly": True}],
+        # Why a pod was replaced is in its status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    return {
+        **pod,
+        "initContainers": [library, check, *pod.get("initContainers", ())],
+        "volumes": [*pod.get("volumes", ()), {"name": _LIBRARY, "emptyDir": {}}],
+    }
+
+
+def _arguments(item: Item, part: Part) -> list[str]:
+    check = item.spec.health_check
+    # In the network of the machines, the pods declare the rendezvous port, and no other.
+    own = _PORT if item.spec.host_network is None else port(item)
+    found = {
+        "--workers": workers_of(item.spec),
+        "--coordinator": f"{host(item, 'worker', 0)}:{own}",
+        "--rendezvous": port(item),
+        "--size": int(quantity(check.size)),
+        "--timeout": ceil(seconds(check.timeout)),
+        "--wait": ceil(seconds(check.wait)),
+        "--replacements": check.replacements,
+        "--below": f"{check.below:g}",
+        **({"--gpus": part.compute.gpus} if part.compute.gpus else {}),
+    }
+    words = [str(word) for pair in found.items() for word in pair]
+    return [*words, "--replace-slow"] if check.slow == "replace" else words
+
+
+def rules() -> list[Body]:
+    """Return what a Job does with pods that the check ends: replace them without spending a retry, or fail."""
+
+    def on(code: int) -> Body:
+        return {"containerName": CONTAINER, "operator": "In", "values": [code]}
+
+    return [
+        {"action": "FailJob", "onExitCodes": on(GAVE_UP)},
+        {"action": "Ignore", "onExitCodes": on(names.REPLACED_EXIT)},
+    ]
+
+
+def health_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield the problems of a job's health check, which its strategy supports."""
+    check, where = item.spec.health_check, ("spec", "healthCheck")
+    if check is None:
+        return
+    yield from require_image(item, program, "avactl", where)
+    if quantity(check.size) > _MOST:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.healthCheck.size: {check.size} is more than 4Gi",
+            item.span(*where, "size"),
+            hint="64Mi, the default, takes a second on a network of 1 Gbit/s",
+        )
+    if seconds(check.timeout) > seconds(check.wait):
+        given = "timeout" if "timeout" in check.model_fields_set else "wait"
+        other = "wait" if given == "timeout" else "timeout"
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.healthCheck: one test may take {check.timeout} (`timeout`), but workers wait for each other only "
+            f"{check.wait} (`wait`)",
+            item.span(*where, given),
+            hint="`wait` has to be at least as long as `timeout`",
+            notes=(Note(item.span(*where, other), f"`{other}`"),) if other in check.model_fields_set else (),
+        )
