@@ -24,7 +24,12 @@ from tests.conftest import ROOT
 from tests.test_examples import EXAMPLES
 
 Body = dict[str, Any]
-SET_BY_CONTROLLERS = ("batch.kubernetes.io/job-completion-index", DEVICES)
+SET_BY_CONTROLLERS = (
+    "batch.kubernetes.io/job-completion-index",
+    "batch.kubernetes.io/job-index-failure-count",
+    "batch.kubernetes.io/job-index-ignored-failure-count",
+    DEVICES,
+)
 """Annotations of pods that controllers write."""
 FROM_KUBERNETES = ("kube-root-ca.crt",)
 """ConfigMaps that every namespace has."""
