@@ -22,6 +22,7 @@ COMMANDS = {
     "set": "Change values of a spec in place; comments and order are preserved.",
     "schema": "Print or write the JSON Schemas of the kinds, for editors.",
     "topo": "Import a MachineType from `nvidia-smi topo -m`, or check a machine against its type.",
+    "secrets": "List the Secrets that the specs need, with their keys.",
     "init": "Create a new spec repository that compiles.",
     "preview": "Show the changes that `up` would make.",
     "up": "Apply a stack with the Pulumi engine.",
@@ -30,6 +31,7 @@ COMMANDS = {
     "plan": "Predict whether a change will run, and what it costs.",
     "local": "Run a job as processes on this machine.",
     "dataset": "Snapshot, verify, compare, list and pack the data of datasets.",
+    "doctor": "Check a cluster against the specs: what is missing, and the remedy.",
     "snapshot": "Capture the state of a cluster for `plan`: read-only, no secrets.",
     "why": "Explain why a pod or job is pending.",
     "run": "Run a job from a spec file: commit it on a branch, or start it at once.",
@@ -50,12 +52,24 @@ The function is `NAME` (`set_` for `set`) of the module `NAME` in one of the `PA
 own commands.
 """
 PACKAGES = {
-    "specs": ("validate", "render", "graph", "explain", "set", "schema", "init"),
+    "specs": ("validate", "render", "graph", "explain", "set", "schema", "secrets", "init"),
     "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
     "dataset": ("dataset",),
     "local": ("local",),
     "jobs": ("run", "jobs", "logs", "wait", "dashboard"),
-    "cluster": ("topo", "reconcile", "snapshot", "why", "top", "pool", "defrag", "scheduler", "cache", "elastic"),
+    "cluster": (
+        "topo",
+        "reconcile",
+        "doctor",
+        "snapshot",
+        "why",
+        "top",
+        "pool",
+        "defrag",
+        "scheduler",
+        "cache",
+        "elastic",
+    ),
 }
 """Commands by the package of `avactl.cli` that holds them."""
 

@@ -47,6 +47,8 @@ class Access:
     """Further headers: whom to impersonate."""
     plugin: ExecPlugin | None = None
     """Program that renews the credentials."""
+    name: str = ""
+    """Name of the kubeconfig's context; empty in a pod."""
 
 
 def in_cluster() -> Access | None:
@@ -101,7 +103,7 @@ def _access(chosen: Selection) -> Access:
         token = plugin.token
     return Access(
         server, tls, token, str(chosen.context.values.get("namespace") or ""), proxy,
-        str(cluster.values.get("tls-server-name") or ""), _impersonation(user), plugin,
+        str(cluster.values.get("tls-server-name") or ""), _impersonation(user), plugin, chosen.context.name,
     )  # fmt: skip
 
 

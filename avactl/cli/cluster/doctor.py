@@ -1,0 +1,130 @@
+"""`avactl doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, plain, refused, write
+from avactl.cli.common import fail, open_repository, report
+from avactl.cli.specs.secrets import Format
+from avactl.exit_codes import INCOMPLETE, USAGE
+from avactl.terminal import json_output, plural
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from avactl.doctor.model import Finding
+    from avactl.doctor.needs import Needs
+    from avactl.kube.access import Access
+
+_STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "yellow"}
+
+
+def doctor(
+    path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
+    cluster: Annotated[
+        str, typer.Option(help="Declared cluster to compare with. Default: the only one, or the context's name.")
+    ] = "",
+    account: Annotated[
+        str,
+        typer.Option("--as", metavar="USER", help="Check the rights of this user or system:serviceaccount:NS:NAME."),
+    ] = "",
+    format: Annotated[Format, typer.Option(help="Output format.")] = Format.text,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    """Check a cluster against the specs: versions, APIs, storage, devices, nodes, Secrets, images, rights. Read-only.
+
+    Exit codes: 0 nothing is missing · 1 the specs have errors · 2 usage error · 3 the cluster is unreachable · 5
+    something is missing.
+    """
+    from avactl.compiler import compile_tree
+
+    tree, _ = open_repository([path])
+    compilation = compile_tree(tree)
+    report(compilation, tree)
+    with packages():
+        from avactl.doctor.needs import needs_of
+    access = connection(kubeconfig, context)
+    name = _chosen(cluster, sorted(item.name for item in compilation.program.clusters()), access)
+    needs = needs_of(compilation, name)
+    rights = bool(account) or not needs.applied_by
+    applier = replace(access, headers=(("Impersonate-User", account),)) if account else access
+    version, findings = _findings(access, needs, rights, applier)
+    if format is Format.json:
+        data: dict[str, Any] = {
+            "cluster": name, "server": access.url, "version": version,
+            "findings": [each._asdict() | {"state": each.state.value} for each in findings],
+        }  # fmt: skip
+        print(json_output(data), end="")
+    else:
+        print(f"cluster {name} · {access.url}\n")
+        write(_table(findings))
+        print(f"\n{_sum(findings)}")
+        if not rights:
+            print(f"rights: {needs.applied_by} applies the objects; `--as system:serviceaccount:NS:NAME` checks it")
+    if any(each.state.value == "missing" for each in findings):
+        raise typer.Exit(INCOMPLETE)
+
+
+def _chosen(asked: str, declared: list[str], access: Access) -> str:
+    from avactl.diagnostics.suggest import did_you_mean
+
+    if asked and asked not in declared:
+        hint = did_you_mean(asked, declared, "declared clusters")
+        fail(f"cluster {asked} is not declared in the specs", USAGE, hint)
+    if not declared:
+        fail("the specs declare no cluster", USAGE)
+    if not asked and len(declared) > 1 and access.name not in declared:
+        fail(f"the specs declare several clusters: {', '.join(declared)}", USAGE, "`--cluster` selects one")
+    return asked or (declared[0] if len(declared) == 1 else access.name)
+
+
+def _findings(access: Access, needs: Needs, rights: bool, applier: Access) -> tuple[str, list[Finding]]:
+    """Exits with MISSING if the API server does not answer."""
+    from avactl.doctor import checks, live
+    from avactl.kube.client import ApiError, Client, UnreachableError
+
+    async def look() -> live.Live:
+        async with Client(access, connections=16) as client, Client(applier, connections=16) as other:
+            secrets = [(need.namespace, need.name) for need in needs.secrets]
+            return await live.read(client, needs.kinds, secrets, needs.kinds if rights else {}, other)
+
+    try:
+        found = asyncio.run(look())
+    except (ApiError, UnreachableError) as error:
+        refused(error, access)
+    return found.version, checks.check(needs, found, rights)
+
+
+def _table(findings: list[Finding]) -> Table:
+    from rich.text import Text
+
+    from avactl.cli.cluster.tables import table
+
+    made = table(("check", False), ("state", False), ("finding", False), gives=("finding",))
+    shown = ""
+    for each in findings:
+        words = Text(plain(each.message), overflow="fold")
+        if each.remedy:
+            words.append(f"\n→ {plain(each.remedy)}", style="dim")
+        state = Text(each.state.value, style=_STYLES[each.state.value])
+        made.add_row("" if each.check == shown else each.check, state, words)
+        shown = each.check
+    return made
+
+
+def _sum(findings: list[Finding]) -> str:
+    count = Counter(each.state.value for each in findings)
+    if set(count) == {"ok"}:
+        return "nothing is missing"
+    parts = [f"{count['missing']} missing"] if count["missing"] else []
+    parts += [plural(count["warning"], "warning")] if count["warning"] else []
+    parts += [f"{count['unknown']} could not be checked"] if count["unknown"] else []
+    return ", ".join(parts)

@@ -1,0 +1,92 @@
+"""`avactl secrets`."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from avactl.cli.common import fail, open_repository, report
+from avactl.exit_codes import USAGE
+from avactl.terminal import json_output
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from avactl.doctor.secrets import SecretNeed
+
+
+class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
+    text = "text"
+    json = "json"
+
+
+def secrets(
+    path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
+    cluster: Annotated[str, typer.Option(help="Only this cluster.", show_default="all")] = "",
+    format: Annotated[Format, typer.Option(help="Output format.")] = Format.text,
+) -> None:
+    """List the Secrets that the specs need, with their keys, and the commands that create them. Shows no values."""
+    from avactl.compiler import compile_tree
+    from avactl.diagnostics.suggest import did_you_mean
+    from avactl.doctor.secrets import needed_secrets
+
+    tree, _ = open_repository([path])
+    compilation = compile_tree(tree)
+    report(compilation, tree)
+    clusters = sorted({item.name for item in compilation.program.clusters()})
+    if cluster and cluster not in clusters:
+        hint = did_you_mean(cluster, clusters, "declared clusters")
+        fail(f"cluster {cluster} is not declared in the specs", USAGE, hint)
+    needs = [need for need in needed_secrets(compilation.manifests) if cluster in ("", need.cluster)]
+    if format is Format.json:
+        print(json_output({"secrets": [_data(need) for need in needs]}), end="")
+        return
+    if not needs:
+        print("the specs need no Secrets")
+    for index, name in enumerate(sorted({need.cluster for need in needs})):
+        _print(name, [need for need in needs if need.cluster == name], first=index == 0)
+
+
+def _data(need: SecretNeed) -> dict[str, Any]:
+    return {
+        "cluster": need.cluster, "namespace": need.namespace, "name": need.name, "type": need.type,
+        "keys": sorted(need.keys), "optionalKeys": sorted(need.optional_keys),
+        "oneOf": [list(each) for each in need.alternatives], "optional": need.optional,
+        "usedBy": sorted(need.users), "command": need.command(),
+    }  # fmt: skip
+
+
+def keys_of(need: SecretNeed) -> str:
+    """Return the keys of a Secret in words; optional ones in brackets."""
+    shown = [*sorted(need.keys), *(f"[{key}]" for key in sorted(need.optional_keys))]
+    if need.alternatives:
+        shown.append(" or ".join(" + ".join(each) for each in need.alternatives))
+    return " ".join(shown) or "any"
+
+
+def _table(needs: list[SecretNeed]) -> Table:
+    from avactl.cli.cluster.tables import cell, table
+
+    made = table(("namespace", False), ("secret", False), ("keys", False), ("used by", False), gives=("used by",))
+    for need in needs:
+        users = sorted(need.users)
+        more = f" and {len(users) - 2} more" if len(users) > 2 else ""
+        made.add_row(need.namespace, need.name, keys_of(need), cell(", ".join(users[:2]) + more))
+    return made
+
+
+def _print(cluster: str, needs: list[SecretNeed], first: bool) -> None:
+    from avactl.cli.cluster.cluster_session import write
+
+    if not first:
+        print()
+    print(f"cluster {cluster} · {len(needs)} Secrets\n")
+    write(_table(needs))
+    if any(need.optional_keys for need in needs):
+        print("\nkeys in [brackets] are optional")
+    print("\nTo create them, with one FILE for each value:\n")
+    for need in needs:
+        print(f"  {need.command()}")

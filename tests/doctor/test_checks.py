@@ -1,0 +1,72 @@
+"""Findings about clusters that tests cannot have: other versions, storage and device plug-ins."""
+
+from __future__ import annotations
+
+from avactl.doctor.checks import check
+from avactl.doctor.live import Live
+from avactl.doctor.model import State
+from avactl.doctor.needs import Claim, Needs, Pool
+
+
+def _messages(needs: Needs, live: Live, state: State = State.FAILED) -> list[tuple[str, str]]:
+    found = check(needs, live, rights=False)
+    assert all(each.remedy for each in found if each.state is not State.OK)
+    return [(each.message, each.remedy) for each in found if each.state is state]
+
+
+def test_versions() -> None:
+    assert _messages(Needs("c", "1.36"), Live("1.36.3")) == []
+    assert _messages(Needs("c", "1.36"), Live("1.36.3-eks-1a2b3c")) == []
+    assert _messages(Needs("c", "1.3"), Live("1.36.3")) == [
+        ("Kubernetes 1.36.3; the specs declare 1.3", 'set `kubernetesVersion: "1.36"` in Cluster c')
+    ]
+    assert len(_messages(Needs("c", "1.36.4"), Live("1.36.3"))) == 1
+
+
+def test_storage() -> None:
+    needs = Needs("c", "1.36", provisioners={"rbd": "rbd.csi.ceph.com"})
+    needs.claims = {Claim(None, False): {"A"}, Claim("rbd", True): {"B"}, Claim("gone", False): {"C", "D"}}
+    live = Live("1.36.0", classes={"rbd": {"metadata": {"name": "rbd"}, "provisioner": "ebs.csi.aws.com"}})
+    assert [message for message, _ in _messages(needs, live)] == [
+        "storage class rbd has provisioner ebs.csi.aws.com; the specs declare rbd.csi.ceph.com",
+        "no default storage class; A needs it",
+        "no storage class gone; C, D needs it",
+        "storage class rbd (ebs.csi.aws.com) offers no ReadWriteMany; B needs it",
+    ]
+    default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
+    live.classes = {"fs": {"metadata": default, "provisioner": "cephfs.csi.ceph.com"}}
+    needs = Needs("c", "1.36", claims={Claim(None, True): {"A"}})
+    assert _messages(needs, live) == []
+
+
+def test_gates() -> None:
+    needs = Needs("c", "1.36", gates={"DRAConsumableCapacity": {"A"}})
+    assert _messages(needs, Live("1.36.0", gates={"DRAConsumableCapacity": True})) == []
+    ((message, _),) = _messages(needs, Live("1.36.0", gates={"DRAConsumableCapacity": False}))
+    assert message == "feature gate DRAConsumableCapacity is off; A needs it"
+    assert len(_messages(needs, Live("1.36.0"), State.UNKNOWN)) == 1
+
+
+def test_nodes_and_device_plugins() -> None:
+    labels = {"avactl.dev/pool": "p"}
+    pool = Pool("p", labels, (), 2, 8, "", {"nvidia.com/gpu": 8}, "pools.yaml:3")
+    needs = Needs("c", "1.36", pools=[pool, pool._replace(name="q", nodes=("a", "z"), least=2)])
+
+    def node(gpus: object) -> dict[str, object]:
+        return {"metadata": {"labels": dict(labels)}, "status": {"allocatable": {"nvidia.com/gpu": gpus}}}
+
+    live = Live("1.36.0", nodes={"a": node("8"), "b": node("7"), "c": {"metadata": {}}, "d": node("x" * 99)})
+    assert [message for message, _ in _messages(needs, live)] == [
+        "pool q: no node z",
+        "pool p: 2 of 3 nodes offer fewer than 8 nvidia.com/gpu",
+    ]
+    live.nodes = {"a": node("8")}
+    (message, remedy), _ = _messages(needs, live)
+    assert message == "pool p: 1 of 2 nodes have the labels avactl.dev/pool=p"
+    assert remedy == "`kubectl label node NODE avactl.dev/pool=p`, or correct the number (pools.yaml:3)"
+
+
+def test_images() -> None:
+    needs = Needs("c", "1.36", images={"a@sha256:1": {"A"}, "b:1": {"B"}})
+    ((message, _),) = _messages(needs, Live("1.36.0"), State.WARNING)
+    assert message == "b:1 of B has no digest"
