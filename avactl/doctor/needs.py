@@ -1,4 +1,4 @@
-"""What compiled objects expect of their cluster."""
+"""Expectations that compiled objects have of their cluster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Pool(NamedTuple):
 
 @dataclass(slots=True)
 class Needs:
-    """What the objects of one cluster expect."""
+    """Expectations of the objects of one cluster."""
 
     cluster: str
     version: str = ""
