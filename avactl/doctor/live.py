@@ -15,9 +15,9 @@ _PAGE = "500"
 _GATE = re.compile(rb'^kubernetes_feature_enabled\{name="([A-Za-z0-9]{1,128})"[^}]*\} ([01])', re.MULTILINE)
 _METRICS_LARGEST = 64 << 20
 _VERBS = ("get", "create", "patch", "delete")
-"""What applying and pruning objects needs. Server-side apply is a patch."""
+"""Verbs that applying and pruning objects needs. Server-side apply is a patch."""
 _PATCHED = ("get", "patch")
-"""What the objects need that exist without avactl."""
+"""Verbs for objects that exist without avactl."""
 
 
 class Resource(NamedTuple):

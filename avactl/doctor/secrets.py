@@ -118,7 +118,7 @@ def _walk(value: Any, parent: str, mounts: Mapping[str, str]) -> Iterator[Refere
             case "secretKeyRef", {"name": str(name)}:
                 yield Reference("", name, (str(inner["key"]),), bool(inner.get("optional")))
             case "secret", {"secretName": str(name)} | {"name": str(name)} if isinstance(inner, dict):
-                keys = tuple(str(item["key"]) for item in inner.get("items") or ())
+                keys = tuple(str(item["key"]) for item in inner.get("items") or ([inner] if "key" in inner else ()))
                 yield Reference("", name, keys, bool(inner.get("optional")), alternatives=logins)
             case "secretName", str(name) if parent == "tls":
                 yield Reference("", name, ("tls.crt", "tls.key"), type=TLS)
