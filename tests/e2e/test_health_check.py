@@ -63,7 +63,7 @@ def test_a_worker_on_a_bad_node_is_replaced_on_another_one(
     node.run("iptables", "-I", *LOSES, node=1)
     apply = threading.Thread(target=repository.write, args=("checked.yaml", CHECKED.replace("IMAGE", training_image)))
     apply.start()
-    run.wait(lambda: [each for each in places(run).values() if each].__len__() == 3)
+    run.wait(lambda: len(list(filter(None, places(run).values()))) == 3)
     before = places(run)
     assert sorted(before.values()) == [node.names[0], node.names[0], node.names[1]]
     (bad,) = [index for index, name in before.items() if name == node.names[1]]

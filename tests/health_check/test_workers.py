@@ -68,6 +68,22 @@ def test_bad_nodes_without_end_fail_the_job(tmp_path: Path) -> None:
         assert "1 worker failed, and 0 may still be replaced: worker 1: RuntimeError: the bytes" in job.output(0)
 
 
+def test_a_slow_worker_is_reported_or_replaced(tmp_path: Path) -> None:
+    """A delay of 0.2 s in each test, and of 4 s on one node."""
+    with Workers(tmp_path, 4, "--timeout", "30", "--below", "0.2") as job:
+        for index in range(4):
+            job.start(index, fault="slow" if index == 3 else "steady")
+        assert [job.end(index) for index in range(4)] == [STARTS] * 4
+        assert "4 workers passed" in job.output(0)
+        assert "slow, as a share of the median speed: worker 3 at 0." in job.output(0)
+    with Workers(tmp_path, 4, "--timeout", "30", "--below", "0.2", "--replace-slow") as job:
+        for index in range(4):
+            job.start(index, fault="slow" if index == 3 else "steady")
+        assert job.end(3) == REPLACED
+        job.start(3, restarts=1, fault="steady")
+        assert [job.end(index) for index in range(4)] == [STARTS] * 4
+
+
 def test_of_two_workers_one_is_replaced(tmp_path: Path) -> None:
     with Workers(tmp_path, 2) as job:
         job.start(0)
@@ -200,5 +216,11 @@ def test_a_worker_that_reaches_nobody_is_replaced_once() -> None:
         REPLACED,
         "this worker is replaced: it reaches no other worker",
     )
+    # It waits for neighbours that are there, even if only their machine answers.
+    with socket.socket() as refusing:
+        refusing.bind(("127.0.0.1", 0))
+        near = replace(found, coordinator=refusing.getsockname(), wait=4.0)
+        code, message = Member(near, said.append).run(lambda: False)
+    assert (code, message.partition(":")[0]) == (STARTS, "warning")
     code, message = Member(replace(found, restarts=1, alone=2.0), said.append).run(lambda: False)
     assert (code, message.partition(",")[0]) == (STARTS, "checked alone")

@@ -18,16 +18,22 @@ LIMIT = 120.0
 """Seconds until a test fails."""
 
 _BAD_NETWORK = """\
-import socket, sys
+import socket, sys, time
 if "avactl_worker.health_check.probe" in " ".join(sys.orig_argv):
     class Corrupting(socket.socket):
         def recv(self, *args):
             data = super().recv(*args)
             return bytes(byte ^ 1 for byte in data) if len(data) > 64 else data
+    class Delaying(socket.socket):
+        def recv(self, *args):
+            if not delayed:
+                delayed.append(time.sleep({"steady": 0.2, "slow": 4.0}[FAULT]))
+            return super().recv(*args)
+    delayed = []
     class Refusing(socket.socket):
         def connect(self, address): raise ConnectionResetError("reset by the network")
         def accept(self): raise ConnectionResetError("reset by the network")
-    socket.socket = {"corrupts": Corrupting, "resets": Refusing}[FAULT]
+    socket.socket = {"corrupts": Corrupting, "resets": Refusing}.get(FAULT, Delaying)
 """
 """What every Python of a bad node imports first: faults of its network, as a test sees them."""
 

@@ -6,7 +6,7 @@ one, and one that fails twice is at fault. Source: dlrover/python/master/elastic
 
 from __future__ import annotations
 
-from statistics import median
+from statistics import median_low
 from typing import Mapping, NamedTuple, Sequence
 
 _FRUITLESS = 4
@@ -93,8 +93,10 @@ class Diagnosis:
             told = {each: results.get(each, SILENT) for each in group}
             if not any(result.error for result in told.values()):
                 anyone = True
+                # A test takes as long as its slowest worker, although the others may be done before.
+                taken = max(result.seconds for result in told.values())
                 for each in group:
-                    self._pass(each, told[each].seconds)
+                    self._pass(each, taken)
                 continue
             silent = [each for each in group if told[each] is SILENT]
             trusted = {each for each in group if each in self._passed and each not in silent}
@@ -133,10 +135,10 @@ class Diagnosis:
         times = {each: self._best(each) for each in self._passed if each in self._times}
         if len(times) < _COMPARED:
             return {}
-        middle = median(times.values())
+        middle = median_low(times.values())  # of two pairs, the faster one
         return {each: middle / taken for each, taken in sorted(times.items()) if taken * self._below > middle}
 
     def seconds(self) -> float | None:
         """Return the median of the workers' times; None without any."""
         times = [self._best(each) for each in self._passed if each in self._times]
-        return median(times) if times else None
+        return median_low(times) if times else None

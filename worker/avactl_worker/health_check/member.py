@@ -40,6 +40,9 @@ class Member:
         self._replaced: dict[str, int] = {}
         self._backend, self._devices = "sockets", 0
         self._met = False
+        """True once a coordinator has answered."""
+        self._connected = False
+        """True once worker 0 has, if only to refuse a connection: the network works."""
         self._told = ""
 
     def run(self, coordinating: Callable[[], bool]) -> Outcome:
@@ -51,6 +54,7 @@ class Member:
             try:
                 channel = dial(*self._settings.coordinator, _ANSWER)
             except (OSError, ProtocolError, EOFError) as error:
+                self._connected = self._connected or _answers(error)
                 strange = strange + 1 if self._in_training(error) else 0
                 outcome = self._without_coordinator(began, since, strange)
                 if outcome is None and self._settings.index == 0 and not coordinating():
@@ -98,8 +102,8 @@ class Member:
         late = settings.restarts and not self._met and now - began > settings.alone
         if strange >= _STRANGE or late:
             return self._alone()
-        isolated = not settings.restarts and not self._met and now - began > settings.wait / 2
-        if isolated and settings.index and self._peers() and not any(_greets(*each) for each in self._peers()):
+        isolated = not settings.restarts and not self._connected and now - began > settings.wait / 2
+        if isolated and settings.index and self._peers() and not any(_reaches(*each) for each in self._peers()):
             return REPLACED, "this worker is replaced: it reaches no other worker"
         if now - since > settings.wait:
             return STARTS, f"warning: this node is not checked: no coordinator at {settings.coordinator[0]}"
@@ -203,12 +207,17 @@ def _run_probes(probes: list[dict[str, Any]], timeout: float) -> list[dict[str, 
     return found
 
 
-def _greets(host: str, port: int) -> bool:
+def _reaches(host: str, port: int) -> bool:
     try:
         dial(host, port, _ANSWER).close()
-    except (OSError, ProtocolError, EOFError):
-        return False
+    except (OSError, ProtocolError, EOFError) as error:
+        return _answers(error)
     return True
+
+
+def _answers(error: Exception) -> bool:
+    """Return True if another machine has answered, although not as a worker: its image may still be pulled."""
+    return isinstance(error, (ProtocolError, EOFError, ConnectionError))
 
 
 def greet(listener: socket.socket) -> threading.Thread:
