@@ -1,4 +1,4 @@
-"""Progress of an elastic job, as its master writes it into an annotation.
+"""Progress of a job: of an elastic one as its master writes it into an annotation, of others as scripts print it.
 
 Every user who can write ConfigMaps of the namespace can write the annotation: everything in it is bounded, and texts
 are cleaned.
@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from avactl.terminal import shortened, visible
+from avactl.step_progress import StepProgress
+from avactl.terminal import amount, shortened, visible
 
 _LONGEST = 65_536
 """Characters of the annotation that are parsed."""
@@ -75,7 +76,9 @@ class Progress(NamedTuple):
     metric: str
     """Name of the metric of `curve`."""
     curve: list[tuple[int, float]]
-    """Records so far, and the metric's mean over the records since the point before."""
+    """Records so far (steps, if the script prints these), and the metric's mean since the point before."""
+    steps: StepProgress | None = None
+    """Progress that the script printed, if there is none in datasets."""
 
     @property
     def training(self) -> list[Data]:
@@ -85,17 +88,35 @@ class Progress(NamedTuple):
     @property
     def fraction(self) -> float | None:
         """Part of all records of all epochs that is done, 0 to 1; None if nothing is declared yet."""
+        if self.steps is not None:
+            return self.steps.fraction
         total = sum(data.size * data.epochs for data in self.training)
         return min(1.0, sum(data.records for data in self.training) / total) if total else None
 
     @property
     def remaining(self) -> float | None:
         """Seconds until all records are done, at the current speed; None if it is unknown."""
+        if self.steps is not None:
+            return self.steps.remaining
         if self.complete:
             return 0.0
         total = sum(data.size * data.epochs for data in self.training)
         left = max(0, total - sum(data.records for data in self.training))
         return left / self.speed if self.speed and total else None
+
+    @property
+    def epoch(self) -> tuple[int, int]:
+        """The current epoch, from 1, and the number of epochs; 0 if unknown."""
+        if self.steps is not None:
+            return self.steps.epoch, self.steps.epochs
+        return next(((min(data.epoch + 1, data.epochs), data.epochs) for data in self.training if data.epochs), (0, 0))
+
+    @property
+    def rate(self) -> str:
+        """Records per second, or steps with their unit; empty if it is unknown."""
+        if self.speed is not None:
+            return amount(self.speed)
+        return "" if self.steps is None else self.steps.rate
 
     @property
     def loss(self) -> float | None:
@@ -106,6 +127,16 @@ class Progress(NamedTuple):
             if self.metric in data.metrics:
                 return data.metrics[self.metric]
         return None
+
+
+def without_master(master: Progress | None) -> Progress:
+    """Return progress without data, with what a master knows about workers if there is one."""
+    if master is not None:
+        return master
+    return Progress(
+        run="", at="", complete=False, speed=None, workers=0, stragglers=[], slow=0, replaced=[], datasets=[],
+        dropped=0, metric="", curve=[],
+    )  # fmt: skip
 
 
 def read(metadata: Mapping[str, Any], annotation: str) -> Progress | None:

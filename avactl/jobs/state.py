@@ -57,6 +57,16 @@ class TrainingJob(NamedTuple):
     run: str
     expires: int | None
     """Seconds after its start at which Kubernetes ends it, if it is an experiment."""
+    leader: str
+    """Role with whose pods the job ends."""
+
+    @property
+    def first(self) -> Member | None:
+        """The running pod of rank 0, which prints the progress of the job; of several, the newest."""
+        return next((pod for pod in reversed(self.members) if self._is_first(pod)), None)
+
+    def _is_first(self, pod: Member) -> bool:
+        return pod.role == self.leader and pod.index <= 0 and pod.state is PodState.RUNNING
 
     @property
     def over(self) -> bool:
@@ -76,6 +86,7 @@ class TrainingJob(NamedTuple):
         if self.progress is not None:
             derived = {"fraction": self.progress.fraction, "remaining": self.progress.remaining}
             told = {**self.progress._asdict(), **derived, "loss": self.progress.loss}
+            told["steps"] = None if self.progress.steps is None else self.progress.steps._asdict()
             told["replaced"] = [each._asdict() for each in self.progress.replaced]
             data["progress"] = {**told, "datasets": [each._asdict() for each in self.progress.datasets]}
         return data
@@ -111,6 +122,7 @@ def assemble(jobs: Iterable[RoleJob], pods: Iterable[Member], progress: Progress
         members=members,
         run=leader.run,
         expires=leader.expires,
+        leader=leader.role,
     )
 
 

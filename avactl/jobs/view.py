@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
@@ -10,6 +11,7 @@ from avactl import names
 from avactl.jobs import progress
 from avactl.jobs.members import COMPONENT, INSTANCE, SELECTOR, Member, RoleJob, clean, member, role_job
 from avactl.jobs.progress import Progress
+from avactl.jobs.reports import LogReports
 from avactl.jobs.state import TrainingJob, assemble, ordered
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.live_view import LiveView
@@ -20,6 +22,8 @@ from avactl.scheduler.inspection import pod_controllers
 _MASTER = f"{SELECTOR},{COMPONENT}=master"
 _ASKED = 10
 """Jobs without pods whose controllers are asked for the reason, at one time."""
+_LOGS = 5.0
+"""Seconds between two reads of logs."""
 _T = TypeVar("_T")
 
 
@@ -52,6 +56,7 @@ class JobsView(LiveView):
         self._jobs, self._pods = _Kept[RoleJob](role_job), _Kept[Member](member)
         self._told = _Kept[Progress | None](lambda item: progress.read(item["metadata"], names.PROGRESS))
         self._reasons: dict[str, str] = {}
+        self._reports: LogReports | None = None
         inside = f"/namespaces/{namespace}" if namespace else ""
         one = f",{INSTANCE}={name}" if name else ""
         self._reflectors = [
@@ -91,6 +96,26 @@ class JobsView(LiveView):
         with contextlib.suppress(ApiError, UnreachableError):
             await self.explain()
 
+    async def read_logs(self) -> None:
+        """Read the progress that scripts print, now and while `follow` runs. Logs that cannot be read are left out."""
+        self._reports = self._reports or LogReports(self.client)
+        await self._reports.read(ordered(self._assembled()))
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Watch the API server until cancelled; calls `changed` after each batch, and when a request has failed."""
+        reading = asyncio.ensure_future(self._keep_reading(changed)) if self._reports is not None else None
+        try:
+            await super().follow(changed)
+        finally:
+            if reading is not None:
+                reading.cancel()
+
+    async def _keep_reading(self, changed: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(_LOGS)
+            await self.read_logs()
+            changed()
+
     def jobs(self) -> list[TrainingJob]:
         """Return the jobs: those that run first, those that have ended last."""
         found = []
@@ -112,5 +137,6 @@ class JobsView(LiveView):
             leader = min(group, key=lambda part: (not part.leads, part.role))
             told = self._told.items.get(f"{namespace}/{name}-master")
             current = told if told is not None and told.run == leader.run else None
-            found.append(assemble(group, pods.get((namespace, name), ()), current))
+            job = assemble(group, pods.get((namespace, name), ()), current)
+            found.append(job if self._reports is None else self._reports.of(job))
         return found

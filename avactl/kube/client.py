@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import aiohttp
@@ -207,7 +207,7 @@ class Client:
             yield b"".join([*rest, complete]).split(b"\n")
             rest = [tail] if tail else []
 
-    async def stream(self, path: str, query: Mapping[str, str], accept: str = JSON) -> AsyncIterator[bytes]:
+    async def stream(self, path: str, query: Mapping[str, str], accept: str = JSON) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a response as they arrive. Raises ApiError and UnreachableError.
 
         A reader that is slower than the server holds the server up: nothing is collected.

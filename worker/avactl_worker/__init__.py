@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from avactl_worker.progress import report
+
 if TYPE_CHECKING:
     from avactl_worker.dataset import Dataset, Task
     from avactl_worker.group import Group
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from avactl_worker.session import MasterError
     from avactl_worker.step import Step
 
-__all__ = ["Clock", "Dataset", "Group", "ManifestError", "Master", "MasterError", "Step", "Task", "connect"]
+__all__ = ["Clock", "Dataset", "Group", "ManifestError", "Master", "MasterError", "Step", "Task", "connect", "report"]
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,4 @@
-"""TensorFlow: a `tf.data.Dataset`, and a callback of Keras."""
+"""TensorFlow: a `tf.data.Dataset`, and callbacks of Keras."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Sequence
 import tensorflow as tf  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 from avactl_worker.dataset import Dataset
+from avactl_worker.progress import report
 from avactl_worker.step import Step
 
 
@@ -34,6 +35,28 @@ class Trained(tf.keras.callbacks.Callback):  # type: ignore[misc,unused-ignore]
         """Count a batch; the last one of a pass may be shorter."""
         metrics = {"loss": float(logs["loss"])} if logs and "loss" in logs else {}
         self._data.trained(self._batch_size, **metrics)
+
+
+class Report(tf.keras.callbacks.Callback):  # type: ignore[misc,unused-ignore]
+    """Reports the progress of `model.fit`, with or without a job master: see `avactl_worker.report`."""
+
+    def __init__(self, batch_size: int | None = None) -> None:
+        """`batch_size`: records of a step, over all workers."""
+        super().__init__()
+        self._records, self._step, self._epoch = batch_size, 0, 0
+
+    def on_epoch_begin(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        """Note the epoch."""
+        self._epoch = epoch + 1
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        """Count a step."""
+        self._step += 1
+        steps, epochs = self.params.get("steps"), self.params.get("epochs")
+        report(
+            self._step, steps * epochs if steps and epochs else None,
+            records=self._records, epoch=self._epoch, epochs=epochs, **(logs or {}),
+        )  # fmt: skip
 
 
 def average(step: Step, gradients: Sequence[Any], *metrics: Any) -> tuple[list[Any], list[float]]:

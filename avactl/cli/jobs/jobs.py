@@ -15,7 +15,7 @@ from avactl.cli.cluster.tables import cell, live, table
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import load_view, with_client
 from avactl.exit_codes import OK, USAGE
-from avactl.terminal import amount, duration, json_output
+from avactl.terminal import duration, json_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -39,7 +39,7 @@ def jobs(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    """Show training jobs: state and why, workers, and the progress of elastic jobs. Read-only.
+    """Show training jobs: state and why, workers, and progress, as a job master or the script tells it. Read-only.
 
     Without permission to list the jobs of all namespaces, those of the kubeconfig's own namespace are shown.
     """
@@ -116,15 +116,16 @@ def _progress(job: TrainingJob) -> tuple[str, str, str, str]:
     progress = job.progress
     if progress is None:
         return "", "", "", ""
-    epochs = [f"{min(data.epoch + 1, data.epochs)}/{data.epochs}" for data in progress.training if data.epochs > 1][:1]
+    epoch, epochs = progress.epoch
     part = "" if progress.fraction is None else f"{100 * progress.fraction:.0f}%"
-    if epochs:
-        part += f" epoch {epochs[0]}"
+    if progress.steps is not None and progress.fraction is None:
+        part = f"step {progress.steps.step:,}"
+    if epoch and epochs != 1:
+        part += f" epoch {epoch}" + (f"/{epochs}" if epochs else "")
     loss = "" if progress.loss is None else f"{progress.loss:.4g}"
     if job.state != "running":
         return part, loss, "", ""
-    speed = "" if progress.speed is None else amount(progress.speed)
-    return part, loss, speed, "" if progress.remaining is None else duration(progress.remaining)
+    return part, loss, progress.rate, "" if progress.remaining is None else duration(progress.remaining)
 
 
 def note(job: TrainingJob, now: datetime) -> str:

@@ -54,7 +54,10 @@ def with_client(
 
 
 async def load_view(client: Client, namespace: str, own: str) -> JobsView:
-    """Return the view of a namespace, or of all; of the user's own if that is all that the API server shows."""
+    """Return the view of a namespace, or of all; of the user's own if that is all that the API server shows.
+
+    It has the progress of all jobs, also what scripts print.
+    """
     from avactl.jobs.view import JobsView
     from avactl.kube.client import ApiError
 
@@ -70,6 +73,7 @@ async def load_view(client: Client, namespace: str, own: str) -> JobsView:
             hint = "`-n NAMESPACE` shows the jobs of one namespace"
             fail("this account is not permitted to read the jobs of all namespaces", MISSING, hint)
         return await load_view(client, own, "")
+    await view.read_logs()
     return view
 
 

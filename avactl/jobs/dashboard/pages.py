@@ -15,7 +15,7 @@ from avactl.jobs.progress import Data, Progress
 from avactl.jobs.state import TrainingJob, unusual
 from avactl.kube.timestamps import seconds_since
 from avactl.scheduler.inspection.usage import Team
-from avactl.terminal import amount, duration
+from avactl.terminal import duration
 
 _JOBS, _QUEUE, _PODS, _DOTS = 300, 20, 1000, 64
 """Most jobs of the table, entries of the queue, pods of a page, and dots of a row."""
@@ -102,7 +102,7 @@ def _row(job: TrainingJob, now: datetime) -> Markup:
         element("td", _workers(job)),
         element("td", _bar(progress) if progress is not None else ""),
         element("td", _loss(progress) if progress is not None else "", cls="loss"),
-        element("td", amount(live.speed) if live is not None and live.speed is not None else "", cls="number"),
+        element("td", live.rate if live is not None else "", cls="number"),
         element("td", _left(live), cls="number"),
         element("td", duration(seconds_since(job.created, now)), cls="number"),
     )
@@ -131,12 +131,14 @@ def _dot(pod: Member, straggles: bool) -> Markup:
 
 
 def _bar(progress: Progress) -> Markup:
-    part = progress.fraction
-    if part is None:
-        return Markup("")
-    epochs = [f"epoch {min(data.epoch + 1, data.epochs)} of {data.epochs}" for data in progress.training][:1]
-    label = " · ".join([f"{100 * part:.0f}%", *epochs])
-    return joined(element("progress", value=f"{part:.4f}", max="1"), element("span", label, cls="soft"))
+    part, (epoch, epochs) = progress.fraction, progress.epoch
+    words = [] if part is None else [f"{100 * part:.0f}%"]
+    if progress.steps is not None:
+        words.append(f"step {progress.steps.step:,}")
+    if epoch:
+        words.append(f"epoch {epoch}" + (f" of {epochs}" if epochs else ""))
+    bar = "" if part is None else element("progress", value=f"{part:.4f}", max="1")
+    return joined(bar, element("span", " · ".join(words), cls="soft")) if words else Markup("")
 
 
 def _loss(progress: Progress) -> Markup:
@@ -182,7 +184,7 @@ def job_page(job: TrainingJob, now: datetime) -> Markup:
     ]  # fmt: skip
     if progress is not None:
         facts += [
-            ("records/s", amount(progress.speed) if progress.speed is not None and not job.over else ""),
+            ("records/s" if progress.speed is not None else "speed", "" if job.over else progress.rate),
             ("time left", _left(progress) if job.state == "running" else ""),
             (progress.metric or "loss", "" if progress.loss is None else f"{progress.loss:.4g}"),
         ]
