@@ -40,7 +40,7 @@ ALLOWED = {
     # The key `code.workspace`; the homes of sessions are a hook.
     "avactl/kinds/training/mounts.py": {"Workspace"},
     "avactl/kinds/training/workload.py": {"Workspace"},
-    "avactl/kinds/training/workspace_code.py": {"Workspace"},
+    "avactl/kinds/training/init_containers/workspace_code.py": {"Workspace"},
     # Namespaces of teams allow the host's network.
     "avactl/kinds/fields/host_network.py": {"Team"},
     # Pods read the buckets of their team.
@@ -49,6 +49,8 @@ ALLOWED = {
     "avactl/plan/compiled_side.py": {"Cluster"},
     "avactl/plan/cost.py": {"Cluster"},
     "avactl/plan/snapshot/capture.py": {"Cluster"},
+    # Remedies for keys of Kubernetes say which kind has another one.
+    "avactl/kinds/reference/kubernetes_keys.py": {"TrainingJob"},
     # `avactl run` is about training jobs, as `avactl jobs` and `avactl logs` are.
     "avactl/jobs/branch.py": {"TrainingJob"},
     # Runs in the cluster, where no kind may be imported: badges of pods by their labels. Others are shown as `pod`.

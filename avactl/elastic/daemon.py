@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from avactl.elastic.server import Server
 from avactl.elastic.service import Service
-from avactl.elastic.snapshot import SnapshotError, dump, load
+from avactl.elastic.state.snapshot import SnapshotError, dump, load
+from avactl.elastic.state.store import Store, StoreError
 from avactl.elastic.status import Summary
-from avactl.elastic.store import Store, StoreError
 from avactl.elastic.workers import Stragglers
 from avactl.kube import logs
 from avactl.kube.daemons import run_until_signal
 
 if TYPE_CHECKING:
-    from avactl.elastic.config_map import ConfigMapState
+    from avactl.elastic.state.config_map import ConfigMapState
     from avactl.kube.access import Access
 
 _SYNC = 1.0
@@ -154,7 +154,7 @@ class Daemon:
     async def _config_map(self, stack: AsyncExitStack) -> ConfigMapState | None:
         if self._options.config_map is None or self._access is None:
             return None
-        from avactl.elastic.config_map import ConfigMapState
+        from avactl.elastic.state.config_map import ConfigMapState
         from avactl.kube.client import Client
 
         client = await stack.enter_async_context(Client(self._access, "avactl-elastic", connections=2))
@@ -198,7 +198,7 @@ class Daemon:
 
     async def _copy(self, service: Service, copy: ConfigMapState) -> None:
         """Write the state and the progress to the ConfigMap from time to time."""
-        from avactl.elastic.config_map import MOST
+        from avactl.elastic.state.config_map import MOST
         from avactl.kube.client import ApiError, UnreachableError
 
         store, written, told = service.store, 0, float("-inf")

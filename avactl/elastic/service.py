@@ -15,7 +15,7 @@ from avactl.elastic.clock import MOST_STEPS, BackupClock, StepClock
 from avactl.elastic.definition import DefinitionError, checked
 from avactl.elastic.job import LEASE, Assignment, JobError, Nothing, ReplacedError, TaskKey
 from avactl.elastic.rounds import Rounds
-from avactl.elastic.store import Store
+from avactl.elastic.state.store import Store
 from avactl.elastic.workers import Stragglers, Worker
 from avactl.kube import logs
 

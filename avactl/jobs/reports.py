@@ -32,7 +32,7 @@ class Told(NamedTuple):
 
 
 class LogReports:
-    """What the first pods of jobs have printed."""
+    """Progress lines that the first pods of jobs have printed."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from avactl import names
-from avactl.kinds.training import health_check
+from avactl.kinds.training.init_containers import health_check
 from avactl.quantity import quantity
 from tests.e2e.platform import Repository
 from tests.e2e.test_training import TEAM, Run, plain_weights, run, training_image

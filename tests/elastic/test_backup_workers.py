@@ -15,9 +15,9 @@ from avactl_worker import messages as m
 
 from avactl.elastic.events import Fate, Gradient, Stepped, decode, encode
 from avactl.elastic.service import Member, Service
-from avactl.elastic.snapshot import dump, load
+from avactl.elastic.state.snapshot import dump, load
+from avactl.elastic.state.store import Store
 from avactl.elastic.status import Summary
-from avactl.elastic.store import Store
 from avactl.jobs.progress import read
 from avactl.jobs.state import TrainingJob, unusual
 from avactl.names import PROGRESS

@@ -11,7 +11,7 @@ from avactl_worker import messages as m
 
 from avactl.elastic.clock import StepClock
 from avactl.elastic.service import Member, Service
-from avactl.elastic.store import Store
+from avactl.elastic.state.store import Store
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3, 10])

@@ -17,7 +17,7 @@ from avactl.elastic.definition import DefinitionError
 from avactl.elastic.events import Done, Event, Given, decode, encode
 from avactl.elastic.job import LEASE, Assignment, Job, Nothing, ReplacedError, TaskKey
 from avactl.elastic.progress import Progress
-from avactl.elastic.snapshot import SnapshotError, dump, load
+from avactl.elastic.state.snapshot import SnapshotError, dump, load
 from tests.elastic.test_definition import definition
 from tests.work import calls
 

@@ -22,7 +22,7 @@ from avactl.elastic import daemon, metrics
 from avactl.elastic.daemon import STUCK, Daemon, Options
 from avactl.elastic.events import Joined, Registered, Replaced
 from avactl.elastic.service import Service
-from avactl.elastic.store import Store
+from avactl.elastic.state.store import Store
 from tests.elastic.test_definition import definition
 from tests.elastic.test_master import until
 from tests.proxy import Proxy

@@ -15,8 +15,8 @@ from avactl import names
 from avactl.elastic.events import Replaced
 from avactl.elastic.job import Job
 from avactl.elastic.service import Member, Service
-from avactl.elastic.snapshot import SnapshotError, dump, load
-from avactl.elastic.store import Store
+from avactl.elastic.state.snapshot import SnapshotError, dump, load
+from avactl.elastic.state.store import Store
 from avactl.elastic.workers import Stragglers, Worker, shares
 from tools.elastic import ElasticJob
 

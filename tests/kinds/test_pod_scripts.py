@@ -14,8 +14,9 @@ import pytest
 
 from avactl.kinds.cache_tier.alluxio import names, shell
 from avactl.kinds.lowering import pods
-from avactl.kinds.training import followers, mpi, workspace_code
+from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.addressing import INDEX_SCRIPT
+from avactl.kinds.training.init_containers import workspace_code
 from tests.kinds.on_base import objects
 
 JOB = """

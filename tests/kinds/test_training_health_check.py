@@ -13,8 +13,8 @@ from avactl_worker.health_check import FAILED, REPLACED
 
 from avactl import names
 from avactl.elastic.library import copy_library
-from avactl.kinds.training import health_check
 from avactl.kinds.training.commands import interpreter
+from avactl.kinds.training.init_containers import health_check
 from avactl.local.addresses import AddressBlock
 from tests.kinds.on_base import Objects, objects
 from tests.kinds.training import HEAD, container, job, pod

@@ -9,7 +9,7 @@ import pytest
 
 from avactl import names
 from avactl.compiler import Compilation
-from avactl.kinds.training import health_check
+from avactl.kinds.training.init_containers import health_check
 from tests.kinds.compiling import DIGEST, apply, body, compiled
 from tools.controlplane import ControlPlane, KubeClient
 

@@ -88,7 +88,7 @@ def master(
     """
     with packages():
         from avactl.elastic import daemon
-        from avactl.elastic.store import LostError, StoreError
+        from avactl.elastic.state.store import LostError, StoreError
         from avactl.elastic.workers import Stragglers
         from avactl.kube.listen import ListenError
     if not re.fullmatch(r".+:\d{1,5}", listen):

@@ -21,7 +21,8 @@ from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import listens
-from avactl.kinds.training.health_check import health_problems
+from avactl.kinds.training.init_containers.health_check import health_problems
+from avactl.kinds.training.init_containers.workspace_code import code_problems
 from avactl.kinds.training.mounts import place_problems
 from avactl.kinds.training.pod import below, log_path, team_bucket
 from avactl.kinds.training.roles import (
@@ -38,7 +39,6 @@ from avactl.kinds.training.roles import (
     whole,
 )
 from avactl.kinds.training.strategies import strategy_problems
-from avactl.kinds.training.workspace_code import code_problems
 from avactl.kinds.workload import Role
 from avactl.quantity import format_quantity, quantity
 

@@ -12,8 +12,9 @@ from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
-from avactl.kinds.training import followers, health_check, job_master, mpi
+from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import master_port, port, rendezvous
+from avactl.kinds.training.init_containers import health_check
 from avactl.kinds.training.pod import gang_size, gpu_request, is_gang, template
 from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,

@@ -17,9 +17,10 @@ from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
-from avactl.kinds.training import followers, health_check, job_master, mpi, workspace_code
+from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import environment, listens, port, starts_with_torchrun, with_index
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
+from avactl.kinds.training.init_containers import health_check, workspace_code
 from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
     DATA_ROLES,

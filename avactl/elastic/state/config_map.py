@@ -11,7 +11,7 @@ import binascii
 from typing import Any
 
 from avactl import names
-from avactl.elastic.store import LostError
+from avactl.elastic.state.store import LostError
 from avactl.kube.client import MERGE, ApiError, Client
 
 KEY = "state"

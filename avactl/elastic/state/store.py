@@ -22,7 +22,7 @@ from typing import Any
 
 from avactl.elastic.events import Event, decode, encode
 from avactl.elastic.job import Job
-from avactl.elastic.snapshot import SnapshotError, dump, load
+from avactl.elastic.state.snapshot import SnapshotError, dump, load
 
 _RECORD = struct.Struct("<II")
 _MOST = 64 * 1024 * 1024

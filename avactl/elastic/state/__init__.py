@@ -1,0 +1,1 @@
+"""State of a job master that outlives it: the journal and snapshots on disk, and the copy in a ConfigMap."""

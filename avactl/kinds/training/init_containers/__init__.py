@@ -1,0 +1,1 @@
+"""Init containers of the pods of a TrainingJob: what happens before its program starts."""
