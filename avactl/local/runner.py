@@ -86,6 +86,8 @@ class Runner:
         finally:
             stop.cancel()
             tasks = [member.task for member in self._members if member.task is not None]
+            for member in self._members:
+                member.ending = True  # `wait_for` may swallow the cancellation of a pod that has just ended
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -6,11 +6,13 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.local.running import copy_example, local_run, losses, plain_losses, running
+from avactl import step_progress
+from tests.local.running import copy_example, environment, local_run, losses, plain_losses, running
 from tools.frameworks.build import build_environment
 
 EXACT = 2e-6
@@ -46,6 +48,26 @@ def test_losses_equal_the_plain_script(training: Path, path: str, job: str, size
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"│ {size}\n" in done.stdout
     assert losses(done.stdout) == pytest.approx(plain_losses(), abs=EXACT)
+
+
+KERAS = """
+import numpy as np, tensorflow as tf
+from avactl_worker.tensorflow import Report
+model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+features = np.ones((128, 4), "float32")
+model.fit(features, features, batch_size=32, epochs=2, verbose=0, callbacks=[Report(batch_size=32)])
+"""
+
+
+def test_keras_reports_progress(path: str, tmp_path: Path) -> None:
+    env = environment(tmp_path, PATH=path)
+    done = subprocess.run(["python", "-c", KERAS], capture_output=True, text=True, check=True, env=env)
+    told = [progress for line in done.stdout.splitlines() if (progress := step_progress.read(line))]
+    assert [(each.step, each.steps, each.epoch, each.records) for each in (told[0], told[-1])] == [
+        (1, 8, 1, 32), (8, 8, 2, 32)
+    ]  # fmt: skip
+    assert told[-1].metric == "loss"
 
 
 @pytest.mark.parametrize("job", ["elastic", "elastic-tensorflow"])

@@ -13,6 +13,7 @@ import pytest
 from avactl.jobs.reports import _BYTES, Told, merged
 from avactl.step_progress import StepProgress
 from tests.jobs.lab import NAMESPACE, Lab, job
+from tests.jobs.test_dashboard import Served
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("jobs")]
 
@@ -116,6 +117,26 @@ def test_logs_that_cannot_be_read_delay_nothing(lab: Lab, tmp_path: Path) -> Non
     assert "/far" in done.stdout
     assert "50%" not in done.stdout
     lab.delete("far")
+
+
+def test_the_dashboard_follows_the_log(lab: Lab) -> None:
+    lab.apply(job("page", "strategy: allReduce, workers: {replicas: 2}"))
+    lab.state("page", "running")
+    first = place(lab, "page")
+    lab.kubelet.write(first, 1.0, line(step=140, steps=1000, epoch=1, epochs=7, speed=2, **{"<b>loss": 0.5}))
+    served = Served(lab, lab.member, "-n", NAMESPACE)
+    try:
+        with served.browser() as client:
+            page, own = client.get("/").text, client.get(f"/job/{NAMESPACE}/page").text
+            assert "14% · step 140 · epoch 1 of 7" in page
+            assert "2 steps/s" in page
+            assert ("<b>loss" in own, "&lt;b&gt;loss" in own) == (False, True)
+            lab.kubelet.write(first, 9.0, line(step=150))
+            lab.until(lambda: "step 150" in client.get("/").text)
+            lab.delete("page")
+            lab.until(lambda: f"/{NAMESPACE}/page" not in client.get("/").text)
+    finally:
+        served.close()
 
 
 def told(second: float, step: int, speed: float | None = None) -> Told:
