@@ -10,9 +10,10 @@ from avactl.diff.model import Consequence, Disruption, ObjectChange
 from avactl.diff.objects import Pair
 from avactl.diff.secrets import cover, cover_text
 from avactl.kinds import dataset_access, registry
-from avactl.kinds.manifest import Manifest
+from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import ObjectEffect
+from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.policy.builtin import pods
 
 WORKLOADS = ("Job", "StatefulSet", "Deployment", "DaemonSet", "CronJob", "Pod")
@@ -126,8 +127,8 @@ def policy(old: Item | None, new: Item | None) -> list[Consequence]:
 # -- security --------------------------------------------------------------------------------------------------------
 
 _RIGHTS = (
-    "runs", "env", "Secrets", "data of", "open to team", "service account", "host paths", "host network",
-    "privileged", "pod security", "grants",
+    "runs", "env", "Secrets", "data of", "open to team", "service account", "volumes", "host paths", "host network",
+    "privileged", "may", "pod security", "grants",
 )  # fmt: skip
 _ENFORCED, _STRICTEST = "pod-security.kubernetes.io/enforce", "restricted"
 """Label of namespaces, and its value in which pods have no access to machines."""
@@ -139,8 +140,8 @@ _MOST = 12
 
 def security(old: Item | None, new: Item | None, pairs: Sequence[Pair], program: Program) -> list[Consequence]:
     """Return the rights of a new spec, or the changed rights of another one, on one line: image and command, names of
-    variables, Secrets, other teams' data, service accounts, host directories and networks, namespaces with weaker pod
-    security, subjects of roles."""
+    variables, Secrets, other teams' data, service accounts, volumes from outside, host directories and networks,
+    privileges, namespaces with weaker pod security, subjects of roles."""
     if new is None:
         return []
     now = _rights(new, [pair.new for pair in pairs if pair.new is not None], program)
@@ -163,11 +164,15 @@ def _rights(item: Item, manifests: Sequence[Manifest], program: Program) -> dict
     found: dict[str, dict[str, None]] = {}
     platform = {image for name in item.clusters if (cluster := program.find_cluster(name))
                 for image in cluster.spec.images.model_dump().values()}  # fmt: skip
+    spec = item.resource.spec.model_dump(by_alias=True)
+    # An image of the platform's that a spec names runs the spec's command.
+    platform -= set(_texts(spec, "image"))
+    given = set(_texts(spec))
     for manifest in manifests:
-        for what, value in (*_of_pods(manifest, platform), *_of_roles(manifest)):
+        for what, value in (*_of_pods(manifest, platform, given), *_of_roles(manifest)):
             found.setdefault(what, {})[value] = None
     if "runs" in found:
-        found["env"] = dict.fromkeys(_variables(item.resource.spec.model_dump(by_alias=True)))
+        found["env"] = dict.fromkeys(_variables(spec))
     for mount in dataset_access.mounts(item):
         dataset = dataset_access.find(program, item.team, mount.name)
         if dataset is not None and dataset.team not in (None, item.team):
@@ -178,24 +183,50 @@ def _rights(item: Item, manifests: Sequence[Manifest], program: Program) -> dict
     return {what: list(values) for what, values in found.items() if values}
 
 
-def _of_pods(manifest: Manifest, platform: Collection[str]) -> Iterator[tuple[str, str]]:
+def _of_pods(manifest: Manifest, platform: Collection[str], given: Collection[str]) -> Iterator[tuple[str, str]]:
+    """`platform`: images whose containers run avactl's commands. `given`: texts of the spec."""
     for pod, _ in pods(manifest.body):
         containers = [*pod.get("containers", ()), *pod.get("initContainers", ())]
-        image = containers[0].get("image", "")
-        if manifest.item.team and image not in platform:
-            words = [*containers[0].get("command", ()), *containers[0].get("args", ())]
-            command = " ".join(cover(words)) if words else "its default command"
-            yield "runs", f"{phrases.show(command)} in {phrases.show(cover_text(image))}"
+        for container in containers if manifest.item.team else ():
+            image = container.get("image", "")
+            words = [*container.get("command", ()), *container.get("args", ())]
+            own = container is not containers[0] and words and not any(word in given for word in words)
+            if image not in platform and not own:
+                command = " ".join(cover(words)) if words else "its default command"
+                yield "runs", f"{phrases.show(command)} in {phrases.show(cover_text(image))}"
         for name in _secrets([containers, pod.get("volumes", ())]):
             yield "Secrets", name
-        for volume in pod.get("volumes", ()):
-            if "hostPath" in volume:
-                yield "host paths", volume["hostPath"]["path"]
+        yield from _of_settings(manifest, pod)
         if pod.get("hostNetwork"):
             yield "host network", manifest.name
         for container in containers:
             if (container.get("securityContext") or {}).get("privileged"):
                 yield "privileged", container["name"]
+            if manifest.item.team:
+                yield from _privileges(container)
+
+
+def _of_settings(manifest: Manifest, pod: Body) -> Iterator[tuple[str, str]]:
+    """Yield what pods get by the names of objects that no spec compiles to."""
+    account = pod.get("serviceAccountName")
+    if manifest.item.team and account and account != RUN_ACCOUNT:
+        token = ", with its token" if pod.get("automountServiceAccountToken") else ""
+        yield "service account", f"{account}{token}"
+    for volume in pod.get("volumes", ()):
+        if "hostPath" in volume:
+            yield "host paths", volume["hostPath"]["path"]
+        if "nfs" in volume:
+            yield "volumes", phrases.show(f"{volume['nfs']['server']}:{volume['nfs']['path']}")
+        if "csi" in volume:
+            yield "volumes", phrases.show(f"of {volume['csi']['driver']}")
+
+
+def _privileges(container: Body) -> Iterator[tuple[str, str]]:
+    security = container.get("securityContext") or {}
+    if security.get("allowPrivilegeEscalation"):
+        yield "may", f"escalate privileges in {container['name']}"
+    for name in (security.get("capabilities") or {}).get("add") or ():
+        yield "may", f"{phrases.show(name)} in {container['name']}"
 
 
 def _of_roles(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -211,11 +242,14 @@ def _of_roles(manifest: Manifest) -> Iterator[tuple[str, str]]:
                 yield "grants", f"{manifest.body['roleRef']['name']} to {subject['kind']} {subject['name']}"
 
 
+_SECRET_KEYS = ("secretKeyRef", "secretRef", "secret", "nodePublishSecretRef")
+
+
 def _secrets(value: Any) -> Iterator[str]:
     """Yield the names of the Secrets that containers and volumes refer to."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key in ("secretKeyRef", "secretRef", "secret") and isinstance(inner, dict):
+            if key in _SECRET_KEYS and isinstance(inner, dict):
                 yield inner.get("name") or inner.get("secretName", "")
             else:
                 yield from _secrets(inner)
@@ -235,3 +269,15 @@ def _variables(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _variables(inner)
+
+
+def _texts(value: Any, key: str | None = None, at: str | None = None) -> Iterator[str]:
+    """Yield the texts in a value, or those under a key. `at` is the key of the value."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _texts(inner, key, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner, key, at)
+    elif isinstance(value, str) and key in (None, at):
+        yield value

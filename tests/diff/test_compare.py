@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import yaml
+
 from avactl.compiler import compile_tree
 from avactl.diff import Disruption, compare
 from avactl.diff.groups import groups
 from avactl.diff.model import ABSENT
 from avactl.source.tree import MemoryTree
-from tests.diff.sides import body, broken, changes, compiled, job, texts, the, with_bodies, workspace
+from tests.diff.sides import PLATFORM, body, broken, changes, compiled, job, texts, the, with_bodies, workspace
 from tests.work import calls
 
 TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "main", "image": "x:1"}]}}
@@ -295,6 +297,35 @@ def test_a_new_job_shows_what_it_may_reach() -> None:
         "runs mpirun python train.py --epochs 90 in example.com/train:1 · env WANDB_MODE, KEY · Secrets wandb · "
         "data of ads/clicks · service account j-follower, j-launcher"
     )
+
+
+KUBECTL = next(document["spec"]["images"]["kubectl"] for document in yaml.safe_load_all(PLATFORM)
+               if document["kind"] == "Cluster")  # fmt: skip
+POD = {
+    "serviceAccountName": "trainer",
+    "automountServiceAccountToken": True,
+    "securityContext": {"allowPrivilegeEscalation": True},
+    "sidecars": [{"name": "quiet", "image": "example.com/miner:1", "args": ["--pool"]},
+                 {"name": "tool", "image": KUBECTL, "command": ["sh", "-c", "kubectl delete"],
+                  "securityContext": {"capabilities": {"add": ["SETUID"]}}}],
+    "volumes": [{"name": "a", "mountPath": "/a", "nfs": {"server": "nfs.example.com", "path": "/home"}},
+                {"name": "b", "mountPath": "/b",
+                 "csi": {"driver": "smb.csi.k8s.io", "nodePublishSecretRef": {"name": "smb"}}}],
+}  # fmt: skip
+
+
+def test_pod_settings_show_what_they_reach() -> None:
+    team = "kind: Team\nmetadata: {name: ads}\nspec: {serviceAccounts: [{name: trainer}], namespaces: [NS]}"
+    team = team.replace("NS", "{name: ads, podSecurity: baseline}")
+    plain, rich = job(team="ads"), job(team="ads", pod=POD)
+    reached = [
+        "example.com/miner:1", "kubectl delete", "Secrets ", "smb", "service account ", "trainer, with its token",
+        "nfs.example.com:/home", "of smb.csi.k8s.io", "escalate privileges in worker", "SETUID in tool",
+    ]  # fmt: skip
+    (text,) = texts(the(changes([team], [team, rich]), "j"), "security")
+    assert [each for each in reached if each not in text] == []
+    (text,) = texts(the(changes([team, plain], [team, rich]), "j"), "security")
+    assert [each for each in reached[2:] if each not in text] == []
 
 
 def test_a_changed_job_shows_what_else_it_may_reach() -> None:
