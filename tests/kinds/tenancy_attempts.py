@@ -230,6 +230,9 @@ def pods() -> Iterator[Attempt]:
         ("cdi.k8s.io/gpu", "runtime-annotations"),
         ("io.kubernetes.cri-o.Devices", "runtime-annotations"),
         ("devices.nri.io/container.main", "runtime-annotations"),
+        ("devices.noderesource.dev/container.main", "runtime-annotations"),
+        ("devices.crio.io", "runtime-annotations"),
+        ("seccomp-profile.crio.io/main", "runtime-annotations"),
     ):
         noted = workload("Pod", pod_spec(), annotations={annotation: "0"})
         yield Attempt(f"Pod: {annotation}", f" {rule}: ", "POST", path("v1", "pods"), noted)

@@ -110,6 +110,15 @@ def test_roles_add_to_the_settings_of_the_job() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "key",
+    ["io.kubernetes.cri-o.Devices", "devices.crio.io", "seccomp-profile.crio.io/worker", "devices.nri.io/pod",
+     "devices.noderesource.dev/container.worker"],
+)  # fmt: skip
+def test_container_runtimes_take_no_orders_from_annotations(key: str) -> None:
+    assert codes(compiled("TrainingJob", {"pod": {"annotations": {key: "/dev/mem"}}})) == ["invalid-value"]
+
+
 BUSY = {
     "pod": {
         "sidecars": [{"name": "a", "image": "a:1", "cpu": "2", "memory": "1Gi"}],

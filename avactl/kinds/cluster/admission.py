@@ -15,7 +15,7 @@ from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.pod_settings.affinity import NODE_TAINTS
-from avactl.kinds.pod_settings.spec import LONGEST_GRACE, RUNTIME_PREFIXES
+from avactl.kinds.pod_settings.spec import LONGEST_GRACE, RUNTIME_PARTS, RUNTIME_PREFIXES
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.allowances import DEFAULT_PRIORITIES, DEFAULT_SERVICE_TYPES
 from avactl.kinds.team.names import RUN_ACCOUNT
@@ -266,7 +266,8 @@ def _annotation_rules() -> list[Rule]:
     pods = "authorizer.group('').resource('pods').subresource('binding')"
     binds = f"{pods}.namespace(request.namespace).check('create').allowed()"
     own = (names.DEVICES, names.PREEMPTION)
-    starts = " || ".join(f"k.startsWith('{prefix}')" for prefix in RUNTIME_PREFIXES)
+    theirs = [f"k.startsWith('{prefix}')" for prefix in RUNTIME_PREFIXES]
+    theirs += [f"k.contains('{part}')" for part in RUNTIME_PARTS]
     return [
         Rule(
             "scheduler-annotations",
@@ -281,9 +282,9 @@ def _annotation_rules() -> list[Rule]:
         ),
         Rule(
             "runtime-annotations",
-            f"object.metadata.?annotations.orValue({{}}).all(k, !({starts} || k.contains('.nri.io')))",
+            f"object.metadata.?annotations.orValue({{}}).all(k, !({' || '.join(theirs)}))",
             "the annotation makes the container runtime inject devices; remove annotations that begin with "
-            f"{' or '.join(RUNTIME_PREFIXES)} or contain `.nri.io`",
+            f"{' or '.join(RUNTIME_PREFIXES)} or contain {' or '.join(RUNTIME_PARTS)}",
         ),
     ]
 

@@ -15,6 +15,9 @@ LONGEST_GRACE = 3600
 """Longest grace period of pods in seconds: the scheduler gets their GPUs back by then."""
 RUNTIME_PREFIXES = ("cdi.k8s.io/", "io.kubernetes.cri-o.")
 """Annotations by which container runtimes inject devices (CDI), or change the sandbox (CRI-O)."""
+RUNTIME_PARTS = (".crio.io", ".nri.io", ".noderesource.dev")
+"""Parts of others: CRI-O writes `devices.crio.io` since version 1.35, plugins of NRI have both of their domains.
+Source: ANNOTATION_MIGRATION.md of cri-o/cri-o, plugins/device-injector of containerd/nri."""
 _IP = r"^[0-9A-Fa-f:.]{2,45}$"
 _HOST = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 Id = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -26,7 +29,7 @@ MOST_CONTAINERS = 16
 
 def _no_runtime_keys(value: dict[str, str]) -> dict[str, str]:
     for key in value:
-        if key.startswith(RUNTIME_PREFIXES) or ".nri.io" in key:
+        if key.startswith(RUNTIME_PREFIXES) or any(part in key for part in RUNTIME_PARTS):
             raise bad(f"the annotation `{key[:80]}` makes the container runtime inject devices", "remove it")
     return value
 
