@@ -10,6 +10,17 @@ from avactl.diagnostics import Diagnostic
 from avactl.kinds import registry
 from avactl.kinds.lowering.refused import RefusedError
 from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Item, Program
+
+
+def objects_of(item: Item, program: Program) -> list[Manifest]:
+    """Return the objects of one spec with its patches. Raises RefusedError for objects that are not allowed."""
+    found = registry.kind(item.kind).lower(item, program)
+    if not item.resource.patches:
+        return found
+    from avactl.compiler.patches.apply import with_patches  # most repositories have none
+
+    return with_patches(item, program, found)
 
 
 def lower(state: State) -> State:
@@ -22,10 +33,9 @@ def lower(state: State) -> State:
     for name in registry.names():
         items = program.of(name)
         if items:
-            make = registry.kind(name).lower
             for item in items:
                 try:
-                    manifests += make(item, program)
+                    manifests += objects_of(item, program)
                 except RefusedError as refused:
                     problems += refused.problems
                 except Exception as error:

@@ -17,7 +17,7 @@ from avactl.kinds.base import API_VERSION, GROUP, Resource
 from avactl.source.document import Document
 from avactl.source.yaml import MAX_BYTES
 
-_TOP = ("apiVersion", "kind", "metadata", "spec")
+_TOP = ("apiVersion", "kind", "metadata", "spec", "patches")
 
 MAX_WRONG = 1000
 """Maximum number of invalid specs reported per file."""

@@ -117,6 +117,11 @@ CODES: dict[str, str] = {
     "replicas-do-not-fit": "More replicas are allowed than the cluster's GPUs can ever hold.",
     "shared-gpu-needs-scheduler": "A fractional GPU is requested on a cluster without avactl's scheduler.",
     "user-not-in-team": "The user of a workspace is not a member of its team.",
+    # patches
+    "patch-without-target": "A patch matches no object of its spec.",
+    "patch-without-effect": "A patch changes nothing.",
+    "patch-not-allowed": "A patch changes what specs of its owner may not change.",
+    "patch-invalid": "A patch cannot be applied, or its result is not valid in Kubernetes.",
     # credentials
     "credential-literal": "A spec contains a plain-text credential.",
     # repository

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from avactl import collector
 from avactl.compiler import Compilation
+from avactl.compiler.lower import objects_of
 from avactl.compiler.normalise import normalise
 from avactl.compiler.pass_state import State
 from avactl.diff import capacity, consequences, intents
@@ -96,7 +97,7 @@ def _salvage(compilation: Compilation) -> tuple[tuple[Manifest, ...], frozenset[
     unknown: set[Key] = set()
     for item in program.items:
         try:
-            manifests += registry.kind(item.kind).lower(item, program)
+            manifests += objects_of(item, program)
         except Exception:  # lowering expects checked specs; an unchecked one may fail anywhere
             unknown.add(item.key)
     state = normalise(State(compilation.tree, program=program, manifests=tuple(manifests)))

@@ -31,7 +31,8 @@ def said(item: Item) -> dict[str, Any]:
     """Return a spec's values with defaults, without its identity."""
     data = item.resource.model_dump(mode="json", by_alias=True, exclude_none=True)
     metadata = {k: v for k, v in data["metadata"].items() if k in ("namespace", "labels", "annotations") and v}
-    return {"metadata": metadata, "spec": data["spec"]}
+    patches = {"patches": data["patches"]} if data.get("patches") else {}
+    return {"metadata": metadata, "spec": data["spec"], **patches}
 
 
 def spec_changes(old: Item, new: Item) -> tuple[FieldChange, ...]:

@@ -61,7 +61,13 @@ def _object(change: ObjectChange) -> dict[str, Any]:
         "disruption": str(change.disruption),
         "reason": change.reason,
         "fields": [
-            {**_field(field), "disruption": str(field.disruption), "reason": field.reason} for field in change.fields
+            {
+                **_field(field),
+                "disruption": str(field.disruption),
+                "reason": field.reason,
+                **({"patch": field.patch} if field.patch else {}),
+            }
+            for field in change.fields
         ],
     }
     if change.old_id:

@@ -69,6 +69,8 @@ class FieldChange:
     """Changed lines of a multi-line text, each with `-` or `+` in front."""
     disruption: Disruption = Disruption.NONE
     reason: str = ""
+    patch: str = ""
+    """`FILE:LINE` of the user's patch that sets the value, or set it before."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from avactl.diff.fields import Change, changed_lines, differences, dotted
@@ -68,12 +69,23 @@ def _changed(old: Manifest, new: Manifest) -> ObjectChange:
         path = ".".join(change.path)
         if any(path == owned or path.startswith(f"{owned}.") for owned in new.owned):
             disruption, reason = Disruption.NONE, "set by a controller"
-        fields.append(_printable(change, disruption, reason))
+        patch = _patch(new, change.path) or _patch(old, change.path)
+        fields.append(replace(_printable(change, disruption, reason), patch=patch))
     top = worst(field.disruption for field in fields)
     reason = next((field.reason for field in fields if field.disruption == top and field.reason), "")
     if top == Disruption.DATA_LOSS and new.holds_data:
         reason += "; it is protected, so the apply stops here"
     return ObjectChange(new.id, "changed", top, reason, tuple(fields))
+
+
+def _patch(manifest: Manifest, path: tuple[str, ...]) -> str:
+    """Return the place of the patch that sets a value, or one around or inside of it."""
+    for patched in reversed(manifest.patched):
+        length = min(len(path), len(patched.path))
+        if path[:length] == patched.path[:length]:
+            span = manifest.item.span("patches", patched.number)
+            return f"{span.file}:{span.line}"
+    return ""
 
 
 # -- renames ---------------------------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def fields(change: ObjectChange) -> list[tuple[str, tuple[str, ...]]]:
     """
     shown = [f for f in change.fields if not (DIGEST(str(f.old)) and DIGEST(str(f.new)) and "annotations[" in f.path)]
     if shown or not change.fields or change.op == "renamed":
-        return [(field(f), f.lines) for f in shown]
+        return [(f"{field(f)} (patch {f.patch})" if f.patch else field(f), f.lines) for f in shown]
     return [("its configuration changes", ())]
 
 

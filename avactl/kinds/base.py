@@ -50,10 +50,15 @@ admin access to devices, hooks and ownership of GitOps engines, networks and rol
 _SAFE_ANNOTATIONS = ("pulumi.com/skipAwait",)
 
 
-def _own_key(key: str, what: str) -> str:
+def foreign_key(key: str) -> str:
+    """Return the owner of a label or annotation that specs cannot set; "" if they can."""
     domain = key.rpartition("/")[0]
-    owner = next((owner for own, owner in _OWNERS.items() if f".{domain}".endswith(f".{own}")), None)
-    if owner is not None:
+    return next((owner for own, owner in _OWNERS.items() if f".{domain}".endswith(f".{own}")), "")
+
+
+def _own_key(key: str, what: str) -> str:
+    owner = foreign_key(key)
+    if owner:
         raise bad(f"{what} `{key}` is set by avactl or {owner}".replace("avactl or avactl", "avactl"),
                   "choose a prefix of your own")  # fmt: skip
     return key
@@ -168,6 +173,42 @@ Env = Annotated[
 ]
 
 
+class PatchTarget(Model):
+    """Objects of the spec that a patch changes."""
+
+    kind: Annotated[str, Field(pattern="^[A-Z][A-Za-z0-9]{1,62}$")] = Field(
+        description="Kubernetes kind, such as `Job`; `avactl render` lists the objects of a spec."
+    )
+    role: Name | None = Field(
+        None, description="Only objects of one role: `worker`, `server`, … (label `app.kubernetes.io/component`)."
+    )
+    name: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
+        None, description="Only the object with this name."
+    )
+
+
+class JsonOperation(Model):
+    """One operation of a JSON Patch (RFC 6902)."""
+
+    op: Literal["add", "remove", "replace", "test"] = Field(description="Operation.")
+    path: Annotated[str, Field(pattern="^/", max_length=1024)] = Field(description="JSON Pointer to the value.")
+    value: Any = Field(None, description="Value, except for `remove`.")
+
+
+class Patch(Model):
+    """A change of compiled objects that no key of the spec expresses."""
+
+    target: PatchTarget = Field(description="Objects to change.")
+    merge: dict[str, Any] | None = Field(
+        None,
+        description="Strategic merge patch: part of the object, with lists of containers, volumes and variables merged "
+        "by name, as by `kubectl patch`.",
+    )
+    json_patch: Annotated[list[JsonOperation], Field(min_length=1, max_length=64)] | None = Field(
+        None, description="JSON Patch: a list of operations, instead of `merge`."
+    )
+
+
 class Resource(Model):
     """Base of all kinds: a document with apiVersion, kind, metadata and spec."""
 
@@ -185,6 +226,9 @@ class Resource(Model):
     kind: str = Field(description="Name of the kind.")
     metadata: Metadata = Field(description="Name, team, labels.")
     spec: Any = Field(description="Desired state.")
+    patches: list[Patch] = Field(
+        default_factory=list, max_length=64, description="Changes of the compiled objects, for what no key expresses."
+    )
 
     @property
     def name(self) -> str:

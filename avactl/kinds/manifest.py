@@ -23,16 +23,25 @@ class ObjectId(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
 
+class Patched(NamedTuple):
+    """A value that a patch of the spec has set."""
+
+    path: tuple[str, ...]
+    """Keys, and names of entries of lists."""
+    number: int
+    """Index of the patch in its spec."""
+
+
 class Manifest:
     """One object of one cluster.
 
     `item` is the spec that it was compiled from (intent and provenance). `holds_data`: deleting it would lose data, so
     it is never deleted unless the spec says `deletionPolicy: delete`. `patch`: the object exists without avactl, which
     owns only the given fields (a Node). `owned`: fields that controllers write afterwards, as paths
-    (`spec.replicas`); they are never reverted.
+    (`spec.replicas`); they are never reverted. `patched`: what patches of the spec have changed.
     """
 
-    __slots__ = ("body", "cluster", "holds_data", "item", "owned", "patch")
+    __slots__ = ("body", "cluster", "holds_data", "item", "owned", "patch", "patched")
 
     def __init__(
         self,
@@ -50,6 +59,7 @@ class Manifest:
         self.holds_data = holds_data
         self.patch = patch
         self.owned = owned
+        self.patched: tuple[Patched, ...] = ()
 
     @property
     def kind(self) -> str:

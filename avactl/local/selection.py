@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from avactl.compiler.lower import objects_of
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import closest
 from avactl.kinds import registry
@@ -59,7 +60,7 @@ def select(compilation: Compilation, files: Collection[str], name: str = "", wor
     changed = hooks.with_workers(item, workers)
     if isinstance(changed, Diagnostic):
         raise LocalUsageError(f"--workers {workers}: {changed.message}", changed.hint)
-    return Selected(changed, hooks, [*others, *registry.kind(item.kind).lower(changed, compilation.program)])
+    return Selected(changed, hooks, [*others, *objects_of(changed, compilation.program)])
 
 
 def _hooks(item: Item) -> LocalHooks | None:

@@ -55,6 +55,12 @@ class Owner(Model):
         None, description='Kinds that the files may declare; `"*"`: all. Default: the kinds that teams own.'
     )
 
+    patches: list[Annotated[str, Field(pattern="^[A-Z][A-Za-z0-9]{1,62}$")]] | None = Field(
+        None,
+        description="Kubernetes kinds that patches of the files' specs may change; `[]`: none. Default: all that the "
+        "owner of the spec may change.",
+    )
+
 
 Owners = tuple[Owner, ...]
 
@@ -148,6 +154,12 @@ def _problem(owners: Owners, doc: Document, spec: Resource) -> Diagnostic | None
         message = f"{doc.file} may not declare a {spec.KIND}"
         hint = f"`owners` in avactl.yaml allows {one_of(kinds)} here; move the spec to a path of its owner"
         return Diagnostic("not-owner", message, doc.span("kind"), hint=hint)
+    for index, patch in enumerate(spec.patches):
+        if entry.patches is not None and patch.target.kind not in entry.patches:
+            allowed = f"only patches of {one_of(entry.patches)}" if entry.patches else "no patches"
+            message = f"{doc.file} may not patch a {patch.target.kind}"
+            hint = f"`owners` in avactl.yaml allows {allowed} here"
+            return Diagnostic("not-owner", message, doc.span("patches", index, "target", "kind"), hint=hint)
     if ANY in entry.teams or (team in entry.teams if team else spec.SCOPE == "platform"):
         return None
     own = f"team {one_of(entry.teams)}" if entry.teams else "no team"

@@ -324,10 +324,11 @@ class _Run:
 
     def _marked(self, item: Item) -> list[Manifest]:
         """Return the normalised objects of a spec. Raises IrregularError for names that are too long."""
+        from avactl.compiler.lower import objects_of
         from avactl.compiler.normalise import longest_name, mark
 
         try:
-            manifests = registry.kind(item.kind).lower(item, self.resolver.program)
+            manifests = objects_of(item, self.resolver.program)
         except RefusedError as refused:
             raise IrregularError from refused
         for manifest in manifests:

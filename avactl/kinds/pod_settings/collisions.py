@@ -95,13 +95,19 @@ def _of_container(
         yield from _mount(mount.mount_path, mount.name, mount.read_only, taken, span)
 
 
+def hides(directory: str) -> bool:
+    """Return True if a mount would hide files of the image, the kernel, avactl or service accounts."""
+    directory = directory.rstrip("/") or "/"
+    inside = directory != "/dev/shm" and any(f"{directory}/".startswith(f"{own}/") for own in _RESERVED)  # noqa: S108
+    return directory in _SYSTEM or inside
+
+
 def _mount(
     path: str, name: str, read_only: bool, taken: dict[str, tuple[str, bool]], span: Span
 ) -> Iterator[Diagnostic]:
     directory = path.rstrip("/") or "/"
-    inside = directory != "/dev/shm" and any(f"{directory}/".startswith(f"{own}/") for own in _RESERVED)  # noqa: S108
     other = next(((at, *what) for at, what in taken.items() if _clash(directory, read_only, at, what[1])), None)
-    if directory in _SYSTEM or inside:
+    if hides(directory):
         message = f"volume {name} at `{path}` would hide files of the image, the system or avactl"
         yield Diagnostic("mount-conflict", message, span, hint="use a directory of its own, such as `/scratch`")
     elif other is not None:

@@ -20,10 +20,10 @@ BASELINE = RESTRICTED | {
 """Capabilities that the levels allow to add."""
 
 
-def level(item: Item, program: Program) -> str:
-    """Return the pod-security level that the pods of a spec must satisfy."""
+def level(item: Item, program: Program, namespace: str | None = None) -> str:
+    """Return the pod-security level that pods of a namespace must satisfy; by default that of the spec."""
     entries = program.team(str(item.team)).spec.namespaces or ()
-    entry = next((each for each in entries if each.name == item.ns), None)
+    entry = next((each for each in entries if each.name == (namespace or item.ns)), None)
     # Without the network, pods of a namespace with the host's network satisfy `restricted`.
     return "restricted" if entry is None or entry.host_network else str(entry.pod_security)
 

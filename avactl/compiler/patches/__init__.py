@@ -1,0 +1,1 @@
+"""Patches of specs: what a team changes in the compiled objects, within its rights."""

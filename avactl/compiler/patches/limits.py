@@ -1,0 +1,107 @@
+"""What patches may change: never what an object is and whose; of a team's spec only what the team may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from avactl.compiler.patches.pods import pod_refusals, template_of
+from avactl.kinds.base import foreign_key
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+
+FORBIDDEN = frozenset(
+    ("Namespace", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount", "Secret",
+     "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy",
+     "MutatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration",
+     "CustomResourceDefinition")
+)  # fmt: skip
+"""Kinds that decide who may do what."""
+OF_TEAMS = frozenset(
+    ("Job", "CronJob", "Deployment", "StatefulSet", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget",
+     "ConfigMap", "PersistentVolumeClaim")
+)  # fmt: skip
+"""Kinds that patches of a team's specs may change, in the team's namespaces: those that its members may write."""
+_COUNTS = {"replicas": "replicas", "parallelism": "workers.replicas", "completions": "workers.replicas"}
+_IDENTITY = ("selector", "serviceName", "managedBy", "manualSelector")
+
+
+class Refusal(NamedTuple):
+    """A change that is not allowed."""
+
+    path: tuple[str, ...]
+    message: str
+    hint: str
+
+
+def target_refusal(item: Item, program: Program, manifest: Manifest) -> str:
+    """Return why the object may not be patched at all; "" if it may."""
+    if manifest.kind in FORBIDDEN:
+        return f"a {manifest.kind} decides who may do what"
+    if item.team is None:
+        return ""
+    if manifest.kind not in OF_TEAMS:
+        return f"specs of teams do not patch a {manifest.kind}"
+    namespaces = program.team(item.team).spec.namespaces or ()
+    if manifest.namespace not in ([each.name for each in namespaces] or [item.team]):
+        return f"it is in namespace {manifest.namespace}, which is not the team's"
+    return ""
+
+
+def refusals(item: Item, program: Program, manifest: Manifest, new: Body) -> Iterator[Refusal]:
+    """Yield the changes of one object that are not allowed."""
+    old = manifest.body
+    for key in ("apiVersion", "kind", "status"):
+        if old.get(key) != new.get(key):
+            yield Refusal((key,), f"patches do not change `{key}`", "remove the key")
+    yield from _metadata(old.get("metadata") or {}, new.get("metadata") or {}, ("metadata",))
+    before, after = old.get("spec") or {}, new.get("spec") or {}
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in _IDENTITY:
+            if before.get(key) != after.get(key) and manifest.kind != "Service":
+                yield Refusal(("spec", key), f"`{key}` binds the object to its pods", "remove the key")
+        for key, own in _COUNTS.items():
+            if before.get(key) != after.get(key):
+                hint = f"write `{own}` in `spec`, which counts in quotas and capacity"
+                yield Refusal(("spec", key), f"patches do not change `{key}`", hint)
+        yield from _of_kind(item, program, manifest.kind, before, after)
+    one, other = template_of(old), template_of(new)
+    if one is not None and other is not None:
+        path, before = one
+        after = other[1]
+        yield from _metadata(before.get("metadata") or {}, after.get("metadata") or {}, (*path, "metadata"))
+        for refusal in pod_refusals(item, program, before.get("spec") or {}, after.get("spec") or {}):
+            yield Refusal((*path, "spec", *refusal[0]), refusal[1], refusal[2])
+
+
+def _metadata(old: Body, new: Body, path: tuple[str, ...]) -> Iterator[Refusal]:
+    for key in {**old, **new}:
+        if old.get(key) == new.get(key):
+            continue
+        if key not in ("labels", "annotations"):
+            yield Refusal((*path, key), f"patches do not change `{key}` of the metadata", "remove the key")
+            continue
+        one, other = old.get(key) or {}, new.get(key) or {}
+        for name in {**one, **other}:
+            owner = foreign_key(name)
+            if one.get(name) != other.get(name) and owner:
+                hint = "use a prefix of your own"
+                yield Refusal((*path, key, name), f"`{name}` belongs to {owner}", hint)
+
+
+def _of_kind(item: Item, program: Program, kind: str, old: Body, new: Body) -> Iterator[Refusal]:
+    """Yield what the admission policies refuse of Services and claims."""
+    if item.team is None:
+        return
+    if kind == "Service":
+        types = program.team(item.team).spec.service_types
+        if new.get("type", "ClusterIP") not in types:
+            hint = f"add it to `serviceTypes` of Team {item.team}"
+            yield Refusal(("spec", "type"), f"the Team does not allow `type: {new['type']}`", hint)
+        for key in ("externalIPs", "externalName", "clusterIP", "clusterIPs"):
+            if old.get(key) != new.get(key):
+                yield Refusal(("spec", key), f"`{key}` can divert traffic of others", "remove the key")
+    if kind == "PersistentVolumeClaim":
+        for key in ("volumeName", "dataSource", "dataSourceRef"):
+            if old.get(key) != new.get(key):
+                yield Refusal(("spec", key), f"`{key}` can bind a volume of someone else", "remove the key")

@@ -1,0 +1,174 @@
+"""Patches: each need of docs/expressing.md, strategic merge, JSON Patch, provenance in the diff, limits by path."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from avactl.compiler import compile_tree
+from avactl.compiler.driver import compile_change
+from avactl.compiler.incremental.compile import compile_cached
+from avactl.compiler.patches.merge import PatchError, json_patched, merged
+from avactl.diff.compare import compare
+from avactl.diff.json_output import render_json
+from avactl.diff.text import render_text
+from avactl.kinds import kubernetes_schema
+from avactl.kinds.base import JsonOperation
+from avactl.kinds.lowering.pods import RUN_ANNOTATION
+from avactl.source.tree import DirTree, MemoryTree
+from tests.conftest import ROOT
+from tests.kinds.compiling import apply
+from tests.kinds.test_pod_settings import PLATFORM, SPECS, steps
+from tools.controlplane import KubeClient
+
+TEXT = (ROOT / "docs/expressing.md").read_text()
+NEEDS = {
+    need: (kind, yaml.safe_load(patch), sets)
+    for need, kind, patch, sets in re.findall(
+        r"^\| ([^|]+) \| (\w+) \| `(.+)` \| `([^`]+)` \|$", TEXT[TEXT.index("## Patches") :], re.MULTILINE
+    )
+}
+
+
+def files(kind: str, patches: list[Any], **more: Any) -> dict[str, bytes]:
+    spec = {
+        "apiVersion": "avactl.dev/v1", "kind": kind, "metadata": {"name": "one", "team": "vision"},
+        "spec": {**SPECS[kind], **more}, **({"patches": patches} if patches else {}),
+    }  # fmt: skip
+    platform = "\n---\n".join(f"apiVersion: avactl.dev/v1\n{part.strip()}" for part in PLATFORM.split("\n---\n"))
+    return {"platform.yaml": platform.encode(), "teams/one.yaml": yaml.safe_dump(spec, sort_keys=False).encode()}
+
+
+def bodies(kind: str, patches: list[Any], **more: Any) -> list[Any]:
+    result = compile_tree(MemoryTree(files(kind, patches, **more)))
+    assert result.ok, [problem.message for problem in result.diagnostics]
+    return [manifest.body for manifest in result.manifests]
+
+
+def test_the_page_has_the_needs() -> None:
+    assert len(NEEDS) >= 8
+
+
+@pytest.mark.parametrize("need", NEEDS)
+def test_each_need_of_the_page_sets_what_it_says(need: str) -> None:
+    kind, patch, sets = NEEDS[need]
+    plain = {step for body in bodies(kind, []) for step in steps(body)}
+    new = {step for body in bodies(kind, [patch]) for step in steps(body)} - plain
+    assert any(sets in f"{path} {value}" for path, value in new)
+
+
+def test_the_api_server_takes_the_patched_objects(kube: KubeClient, namespace: str) -> None:
+    for kind in SPECS:
+        patches = [patch for of, patch, _ in NEEDS.values() if of == kind]
+        result = compile_tree(MemoryTree(files(kind, patches)))
+        mine = [manifest for manifest in result.manifests if manifest.item.kind == kind]
+        for manifest in mine:
+            manifest.body["metadata"] |= {"namespace": namespace, "name": f"{kind.lower()}-{manifest.name}"}
+        apply(kube, mine)
+
+
+POD = kubernetes_schema.resolved({"ref": "io.k8s.api.core.v1.PodSpec"})
+
+
+def test_lists_are_merged_by_their_keys() -> None:
+    pod = {
+        "containers": [{"name": "a", "image": "a:1", "env": [{"name": "X", "value": "1"}], "args": ["1", "2"]}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+        "tolerations": [{"key": "a"}],
+    }
+    patch = {
+        "containers": [{"name": "a", "env": [{"name": "Y", "value": "2"}], "args": ["3"]}, {"name": "b"}],
+        "volumes": [{"name": "v", "configMap": {"name": "c"}}],
+        "tolerations": [{"key": "b"}],
+        "hostname": None,
+    }
+    found = merged(POD, pod, patch)
+    assert [each["name"] for each in found["containers"]] == ["a", "b"]
+    assert found["containers"][0]["env"] == [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]
+    assert found["containers"][0]["args"] == ["3"]
+    assert found["volumes"] == [{"name": "v", "configMap": {"name": "c"}}]  # a volume has one source
+    assert found["tolerations"] == [{"key": "b"}]  # no merge key: replaced
+    gone = merged(POD, pod, {"containers": [{"name": "a", "$patch": "delete"}], "volumes": None})
+    assert gone == {"containers": [], "tolerations": [{"key": "a"}]}
+    assert pod["volumes"]
+    with pytest.raises(PatchError, match="no entry with `name: x`"):
+        merged(POD, pod, {"containers": [{"name": "x", "$patch": "delete"}]})
+
+
+def test_programs_of_followers_are_containers_too() -> None:
+    pod = {"containers": [{"name": "follower"}], "initContainers": [{"name": "worker", "image": "a:1"}]}
+    found = merged(POD, pod, {"containers": [{"name": "worker", "imagePullPolicy": "Always"}]})
+    assert found["containers"] == [{"name": "follower"}]
+    assert found["initContainers"] == [{"name": "worker", "image": "a:1", "imagePullPolicy": "Always"}]
+
+
+def test_operations_of_rfc_6902() -> None:
+    def of(op: str, path: str, value: Any = None) -> JsonOperation:
+        return JsonOperation.model_validate({"op": op, "path": path, "value": value})
+
+    target = {"a": {"b/c": [1, 2]}}
+    assert json_patched(target, [of("add", "/a/b~1c/-", 3), of("add", "/a/b~1c/0", 0)]) == {"a": {"b/c": [0, 1, 2, 3]}}
+    assert json_patched(target, [of("remove", "/a/b~1c/0"), of("replace", "/a/b~1c/0", 9)]) == {"a": {"b/c": [9]}}
+    assert json_patched(target, [of("test", "/a/b~1c", [1, 2])]) == target
+    for wrong in (of("replace", "/x", 1), of("remove", "/a/b~1c/7"), of("add", "/a/b~1c/x", 1), of("test", "/a", 1)):
+        with pytest.raises(PatchError):
+            json_patched(target, [wrong])
+
+
+PATCH = {"target": {"kind": "Job"}, "merge": {"spec": {"template": {"spec": {"enableServiceLinks": True}}}}}
+
+
+def test_a_patched_job_is_a_new_run_of_all_roles() -> None:
+    more = {"strategy": "mpi", "workers": {"replicas": 2}}
+    only = {**PATCH, "target": {"kind": "Job", "role": "worker"}}
+
+    def runs(patches: list[Any]) -> set[str]:
+        jobs = [body for body in bodies("TrainingJob", patches, **more) if body["kind"] == "Job"]
+        holders = [each for job in jobs for each in (job["metadata"], job["spec"]["template"]["metadata"])]
+        assert len(holders) == 4
+        return {each["annotations"][RUN_ANNOTATION] for each in holders}
+
+    assert len(runs([])) == len(runs([only])) == 1
+    assert runs([]) != runs([only])
+
+
+def test_the_diff_shows_patched_values_as_the_users_own() -> None:
+    base, head = MemoryTree(files("TrainingJob", [])), MemoryTree(files("TrainingJob", [PATCH]))
+    for before, after in ((base, head), (head, base)):
+        diff = compare(*compile_change(before, after))
+        text = render_text(diff)
+        line = files("TrainingJob", [PATCH])["teams/one.yaml"].decode().splitlines().index("- target:") + 1
+        assert f"(patch teams/one.yaml:{line})" in text
+        assert f'"patch":"teams/one.yaml:{line}"' in render_json(diff).replace(": ", ":")
+
+
+def test_incremental_compiles_apply_and_refuse_them(tmp_path: Path) -> None:
+    for name, data in files("TrainingJob", [PATCH]).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+
+    def compiled() -> Any:
+        return compile_cached(DirTree(tmp_path), lambda m: f"{m.kind}-{m.name}", lambda m: str(m.body))
+
+    first, again = compiled(), compiled()
+    assert first.ok
+    assert first.files == again.files
+    assert "'enableServiceLinks': True" in first.texts(["Job-one-worker"])["Job-one-worker"]
+    wrong = {**PATCH, "target": {"kind": "Job", "role": "none"}}
+    (tmp_path / "teams/one.yaml").write_bytes(files("TrainingJob", [wrong])["teams/one.yaml"])
+    assert [problem.code for problem in compiled().diagnostics] == ["patch-without-target"]
+
+
+@pytest.mark.parametrize(("patches", "codes"), [("[]", ["not-owner"]), ("[Service]", ["not-owner"]), ("[Job]", [])])
+def test_owners_limit_them_by_path(patches: str, codes: list[str]) -> None:
+    config = f"""
+owners:
+  - {{path: "*", teams: ["*"], kinds: ["*"]}}
+  - {{path: /teams/, teams: [vision], patches: {patches}}}
+"""
+    tree = MemoryTree({**files("TrainingJob", [PATCH]), "avactl.yaml": config.encode()})
+    assert [problem.code for problem in compile_tree(tree).diagnostics] == codes
