@@ -18,8 +18,10 @@ LIMIT = 120.0
 """Seconds until a test fails."""
 
 _BAD_NETWORK = """\
-import socket, sys, time
+import signal, socket, sys, time
 if "avactl_worker.health_check.probe" in " ".join(sys.orig_argv):
+    if FAULT == "hangs" and sys.orig_argv[-1] != "{}":
+        signal.pause()  # as in a driver that does not answer
     class Corrupting(socket.socket):
         def recv(self, *args):
             data = super().recv(*args)
@@ -41,13 +43,15 @@ if "avactl_worker.health_check.probe" in " ".join(sys.orig_argv):
 class Workers:
     """Starts workers and ends them at the end of a `with` block."""
 
-    def __init__(self, folder: Path, count: int, *options: str, size: int = 1 << 18) -> None:
+    def __init__(
+        self, folder: Path, count: int, *options: str, size: int = 1 << 18, python: str = sys.executable
+    ) -> None:
         """`options` replace the settings of the same name."""
         self._folder, self._block = folder, AddressBlock()
         self._port = self._block.own_port()
         self.rendezvous = self._block.own_port()
         self._command = [
-            *(sys.executable, "-m", "avactl_worker.health_check", "--workers", str(count)),
+            *(python, "-m", "avactl_worker.health_check", "--workers", str(count)),
             *("--coordinator", f"{self.address(0)}:{self._port}", "--rendezvous", str(self.rendezvous)),
             *("--size", str(size), "--timeout", "5", "--wait", "60", "--replacements", "2", "--below", "0.01"),
             *options,

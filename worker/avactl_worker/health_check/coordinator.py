@@ -192,7 +192,8 @@ class Coordinator:
 
     def _passed(self, present: Sequence[int]) -> str:
         taken = self._diagnosis.seconds() or 0.0
-        text = f"{_count(len(present))} passed, {taken:.3g} s (median)"
+        means = sorted({self._hellos[each].backend for each in present})
+        text = f"{_count(len(present))} passed over {' and '.join(means)}, {taken:.3g} s (median)"
         slow = [f"worker {each} at {share:.2f}" for each, share in self._diagnosis.slow().items()]
         if slow:
             text += f"; slow, as a share of the median speed: {', '.join(slow[:_SHOWN])}"
