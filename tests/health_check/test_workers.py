@@ -93,6 +93,14 @@ def test_of_two_workers_one_is_replaced(tmp_path: Path) -> None:
         assert [job.end(index) for index in range(2)] == [STARTS] * 2
 
 
+def test_an_index_is_not_replaced_for_ever(tmp_path: Path) -> None:
+    with Workers(tmp_path, 2) as job:
+        job.start(0)
+        job.start(1, restarts=20, fault="corrupts")
+        assert job.end(1) == FAILED
+        assert "there were 20 pods of this index before" in job.output(1)
+
+
 def test_a_worker_that_hangs_is_at_fault_and_its_successor_takes_its_place(tmp_path: Path) -> None:
     with Workers(tmp_path, 4, "--timeout", "3") as job:
         for index in (0, 1, 3):
@@ -208,7 +216,7 @@ def test_strangers_do_not_disturb_a_check(tmp_path: Path) -> None:
 def test_a_worker_that_reaches_nobody_is_replaced_once() -> None:
     """Neither worker 0 nor a neighbour: names that do not resolve, as without a network."""
     found = Settings(
-        4, ("net-worker-0.net-rendezvous.invalid", 29700), 29500, 1024, 5, 8, 2, 0.5, False,
+        4, ("net-worker-0.net-rendezvous.invalid", 29700), 29500, 1024, 5, 4, 2, 0.5, False,
         index=2, address="127.0.0.1", run="r", incarnation="u", gpus=0, restarts=0,
     )  # fmt: skip
     said: list[str] = []

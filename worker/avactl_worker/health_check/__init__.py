@@ -17,6 +17,10 @@ from avactl_worker.health_check.settings import FAILED, REPLACED, STARTS, Settin
 
 __all__ = ["FAILED", "REPLACED", "STARTS", "Settings", "check"]
 
+_OTHER_RESTARTS = 10
+"""Restarts for other reasons, such as preemption, that do not count: workers that all leave at once forget how many
+were replaced before, and are not to do so without end."""
+
 
 def check(settings: Settings, log: Callable[[str], None]) -> Outcome:
     """Take part in the check of this job, as its coordinator too in worker 0. Returns an exit code and a message."""
@@ -35,6 +39,6 @@ def check(settings: Settings, log: Callable[[str], None]) -> Outcome:
         code, message = member.run(thread.is_alive)
         thread.join()  # the others have to learn it
     listener.close()
-    if code == REPLACED and settings.restarts > settings.replacements:
-        return FAILED, f"{message}; {settings.restarts} pods came before this one, and {settings.replacements} may"
+    if code == REPLACED and settings.restarts > settings.replacements + _OTHER_RESTARTS:
+        return FAILED, f"{message}; there were {settings.restarts} pods of this index before"
     return code, message
