@@ -12,9 +12,10 @@ from pathlib import Path
 
 from avactl import __version__
 from avactl.compiler.json_schema import schemas
+from avactl.scaffold.choice import Choice, adapt, requirement_line
 
 REQUIREMENTS = "stacks/requirements.txt"
-"""The avactl version that compiles the repository."""
+"""The avactl that compiles the repository; without Pulumi, it and the lock are in the root."""
 LOCK = "stacks/requirements.lock"
 """The packages that it depends on, pinned with hashes."""
 
@@ -36,12 +37,14 @@ def _files(directory: Traversable, prefix: str = "") -> dict[str, bytes]:
     return found
 
 
-def template() -> dict[str, bytes]:
+def template(choice: Choice | None = None) -> dict[str, bytes]:
     """Return the files of a new repository by path."""
+    choice = choice or Choice()
     files = _files(resources.files("avactl.scaffold") / "template")
-    files[REQUIREMENTS] = files[REQUIREMENTS].replace(b"==VERSION", f"=={__version__}".encode())
+    files[REQUIREMENTS] = files[REQUIREMENTS].replace(b"AVACTL", requirement_line(choice, __version__).encode())
     (engine,) = re.findall(rb"^pulumi==(\S+)", files[LOCK], re.MULTILINE)
     files[".gitlab/stack.yml"] = files[".gitlab/stack.yml"].replace(b"PULUMI_VERSION", engine)
+    files = adapt(files, choice)
     for name, text in schemas().items():
         files[f".avactl/schemas/{name}"] = text.encode()
     return files

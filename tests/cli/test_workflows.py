@@ -97,7 +97,8 @@ def test_the_pulumi_program_comes_with_the_repository(pipelines: Pipelines) -> N
     stacks = pipelines.repository.root / "stacks"
     for name in ("Pulumi.yaml", "__main__.py"):
         assert (stacks / name).read_bytes() == (ROOT / "stacks" / name).read_bytes()
-    assert f"avactl[ci,cluster,pulumi]=={__version__}\n" in (pipelines.repository.root / REQUIREMENTS).read_text()
+    line = f"avactl[ci,cluster,pulumi] @ https://REPLACE.example.com/avactl-{__version__}-py3-none-any.whl"
+    assert line in (pipelines.repository.root / REQUIREMENTS).read_text()
 
 
 def test_workflows_have_the_least_rights_and_hang_together(pipelines: Pipelines) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from avactl import __version__
+from avactl.scaffold import template
+from avactl.scaffold.choice import Choice, source_of
 from tests import console
 from tests.conftest import ROOT
 
@@ -99,3 +101,21 @@ def test_the_readme_runs_from_the_wheel(dist: Path, tmp_path: Path, golden: Call
     done = program("avactl", "top")
     wheel = work / "dist" / WHEEL
     assert (done.returncode, f"pip install 'avactl[cluster] @ file://{wheel}'" in done.stderr) == (3, True), done.stderr
+
+
+def test_pipelines_install_no_other_file(dist: Path, tmp_path: Path) -> None:
+    """The line that `init` writes for a wheel, with its URL filled in: pip takes this file only."""
+    (line,) = [
+        data.decode()
+        for path, data in template(Choice("none", source=source_of(str(dist / WHEEL)))).items()
+        if path == "requirements.txt"
+    ]
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text(line.replace("https://REPLACE.example.com/", f"{dist.as_uri()}/"))
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path / "there")]
+    done = subprocess.run([*pip, "-r", str(requirements)], capture_output=True, text=True, check=False)
+    assert (done.returncode, (tmp_path / "there" / "avactl").is_dir()) == (0, True), done.stderr
+    digest = source_of(str(dist / WHEEL)).sha256
+    requirements.write_text(requirements.read_text().replace(digest, "0" * 64))
+    done = subprocess.run([*pip, "-r", str(requirements)], capture_output=True, text=True, check=False)
+    assert (done.returncode, "DO NOT MATCH THE HASHES" in done.stderr) == (1, True), done.stderr

@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from avactl.cli.common import fail
 from avactl.exit_codes import MISSING, USAGE
 
+if TYPE_CHECKING:
+    from avactl.scaffold.choice import Choice
+
 
 def init(
     directory: Annotated[Path, typer.Argument(help="Directory; created if missing.")],
+    engine: Annotated[
+        str,
+        typer.Option(help="What applies the objects: pulumi, flux, argocd, builtin or none.", show_default="pulumi"),
+    ] = "",
+    forge: Annotated[
+        str, typer.Option(help="Pipelines to write: github, gitlab, both or none.", show_default="both")
+    ] = "",
+    clusters: Annotated[str, typer.Option(metavar="NAME,…", help="Names of the clusters.", show_default="lab")] = "",
+    source: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="URL",
+            help="Where pipelines get avactl: https://…#sha256=HASH, git+https://…@COMMIT, or a wheel, for its hash.",
+            show_default="where this avactl came from",
+        ),
+    ] = "",
     example: Annotated[
         str, typer.Option(metavar="NAME", help="Write an example instead, to try avactl: `ava`, with every kind.")
     ] = "",
 ) -> None:
-    """Create a new spec repository that compiles, with editor settings and CI files."""
+    """Create a new spec repository that compiles, with editor settings and CI files for one engine and forge.
+
+    In a terminal, it asks for the engine, forge and clusters that no option names.
+    """
     from avactl import scaffold
 
+    if example and (engine or forge or clusters or source):
+        fail("--example excludes all other options", USAGE)
+    choice = None if example else _choice(engine, forge, clusters, source)
     try:
-        files = scaffold.example(example) if example else scaffold.template()
+        files = scaffold.example(example) if example else scaffold.template(choice)
         paths = scaffold.create(directory, files)
     except scaffold.ScaffoldError as error:
         fail(str(error), USAGE, "choose an empty directory" if not example or example in scaffold.examples() else "")
@@ -30,4 +57,22 @@ def init(
     for path in paths:
         if not path.startswith(".avactl/"):
             print(f"  {directory / path}")
+    if choice is not None and b"REPLACE." in files.get("requirements.txt", files.get(scaffold.REQUIREMENTS, b"")):
+        place = next(path for path in paths if path.endswith("requirements.txt"))
+        print(f"\nBefore CI runs: replace the URL in {place} by one that your pipelines can download avactl from")
     print(f"\nNext: cd {directory} && avactl validate")
+
+
+def _choice(engine: str, forge: str, clusters: str, source: str) -> Choice:
+    from avactl.scaffold.choice import ENGINES, FORGES, Choice, ChoiceError, source_of
+
+    if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
+        about = ", ".join(f"{name} ({words})" for name, words in ENGINES.items())
+        engine = engine or typer.prompt(f"What applies the objects? {about}", default="pulumi")
+        forge = forge or typer.prompt(f"Which pipelines? {', '.join(FORGES)}", default="both")
+        clusters = clusters or typer.prompt("Names of the clusters, separated by commas", default="lab")
+    names = tuple(name.strip() for name in (clusters or "lab").split(","))
+    try:
+        return Choice(engine or "pulumi", forge or "both", names, source_of(source))
+    except ChoiceError as error:
+        fail(str(error), USAGE)
