@@ -64,18 +64,25 @@ def _own_key(key: str, what: str) -> str:
     return key
 
 
+_OF_CONTROLLERS = ("controller-revision-hash", "controller-uid", "job-name", "pod-template-hash")
+"""Labels without a domain by which Kubernetes' controllers know their pods; the API server refuses Jobs with others."""
+
+
 def _own_label(key: str) -> str:
+    if key in _OF_CONTROLLERS:
+        raise bad(f"label `{key}` is set by Kubernetes", "choose another key")
     return label_key(_own_key(key, "label"))
 
 
-def _key_schema(allowed: tuple[str, ...] = ()) -> WithJsonSchema:
+def _key_schema(allowed: tuple[str, ...] = (), taken: tuple[str, ...] = ()) -> WithJsonSchema:
     """Return the schema of keys as Kubernetes takes them, without those of others."""
     own = f"([^/]*\\.)?({'|'.join(map(re.escape, _OWNERS))})/"
     but = "".join(f"(?!{re.escape(key)}$)" for key in allowed)
-    return WithJsonSchema({"type": "string", "pattern": f"^(?!{but}{own}){LABEL_KEY_PATTERN[1:]}"})
+    other = f"(?!({'|'.join(taken)})$)" if taken else ""
+    return WithJsonSchema({"type": "string", "pattern": f"^{other}(?!{but}{own}){LABEL_KEY_PATTERN[1:]}"})
 
 
-LabelKey = Annotated[str, AfterValidator(_own_label), _key_schema()]
+LabelKey = Annotated[str, AfterValidator(_own_label), _key_schema(taken=_OF_CONTROLLERS)]
 LabelValue = Annotated[
     str, AfterValidator(label_value), WithJsonSchema({"type": "string", "pattern": LABEL_VALUE_PATTERN})
 ]
@@ -125,7 +132,36 @@ class ConfigMapKey(Model):
     )
 
 
-_FIELD = r"^(metadata|spec|status)\.[A-Za-z./'\[\]_-]+$"
+_ONE_OF_MAP = r"(labels|annotations)\['[A-Za-z0-9][-A-Za-z0-9_./]*'\]"
+_ENV_FIELD = (
+    rf"(metadata\.(name|namespace|uid|{_ONE_OF_MAP})|spec\.(nodeName|serviceAccountName)|status\.(hostIPs?|podIPs?))"
+)
+_FILE_FIELD = rf"metadata\.(name|namespace|uid|labels|annotations|{_ONE_OF_MAP})"
+
+
+def _pod_field(pattern: str, fields: str) -> tuple[AfterValidator, WithJsonSchema]:
+    """Return the check and the schema of a path of a pod's field, one of those that the API server takes in a place."""
+
+    def check(value: str) -> str:
+        if len(value) > 253 or not re.fullmatch(pattern, value):
+            raise bad(f"`{value[:80]}` is not a field that pods can be told", f"write one of {fields}")
+        return value
+
+    return AfterValidator(check), WithJsonSchema({"type": "string", "pattern": f"^{pattern}$", "maxLength": 253})
+
+
+_OF_ENV = _pod_field(
+    _ENV_FIELD,
+    "`metadata.name`, `.namespace`, `.uid`, `metadata.labels['KEY']`, `metadata.annotations['KEY']`, `spec.nodeName`, "
+    "`spec.serviceAccountName`, `status.podIP`, `status.hostIP`",
+)
+_OF_FILES = _pod_field(
+    _FILE_FIELD, "`metadata.name`, `.namespace`, `.uid`, `.labels`, `.annotations`, or `metadata.labels['KEY']`"
+)
+EnvField = Annotated[str, _OF_ENV[0], _OF_ENV[1]]
+FileField = Annotated[str, _OF_FILES[0], _OF_FILES[1]]
+"""Fields of a pod in its variables, and in its files. Source: pkg/apis/core/validation/validation.go of Kubernetes,
+`validEnvDownwardAPIFieldPathExpressions` and `validVolumeDownwardAPIFieldPathExpressions`."""
 
 
 class EnvSource(Model):
@@ -133,7 +169,7 @@ class EnvSource(Model):
 
     secret: SecretKey | None = Field(None, description="Secret and key that contain the value.")
     config_map: ConfigMapKey | None = Field(None, description="ConfigMap and key that contain the value.")
-    field: Annotated[str, Field(pattern=_FIELD, max_length=253)] | None = Field(
+    field: EnvField | None = Field(
         None, description="Path of a field of the pod, such as `metadata.name`, `spec.nodeName` or `status.podIP`."
     )
 

@@ -110,6 +110,76 @@ def test_roles_add_to_the_settings_of_the_job() -> None:
     }  # fmt: skip
 
 
+def volume(**source: Any) -> dict[str, Any]:
+    return {"pod": {"volumes": [{"name": "v", "mountPath": "/v", **source}]}}
+
+
+def ports(*found: dict[str, Any]) -> dict[str, Any]:
+    return {"pod": {"sidecars": [{"name": "s", "image": "s:1", "ports": list(found)}]}}
+
+
+TWO = [{"key": "a", "path": "x"}, {"key": "b", "path": "./x"}]
+DOWNWARD = {"items": [{"path": "x", "fieldRef": {"fieldPath": "status.podIP"}}]}
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a field that does not exist": ("invalid-value", {"env": {"X": {"field": "spec.hostname"}}}),
+    "all labels in a variable": ("invalid-value", {"env": {"X": {"field": "metadata.labels"}}}),
+    "an address in a file": ("invalid-value", volume(projected={"sources": [{"downwardAPI": DOWNWARD}]})),
+    "no address": ("invalid-value", {"pod": {"hostAliases": [{"ip": "999.1.1.1", "hostnames": ["a"]}]}}),
+    "no host": ("invalid-value", {"pod": {"hostAliases": [{"ip": "10.0.0.1", "hostnames": ["a..b"]}]}}),
+    "no name server": ("invalid-value", {"pod": {"dnsConfig": {"nameservers": ["10.0.0"]}}}),
+    "long searches": ("invalid-value", {"pod": {"dnsConfig": {"searches": [".".join(["a" * 60] * 4)] * 9}}}),
+    "a port of digits": ("invalid-value", ports({"name": "80", "containerPort": 80})),
+    "a port with two dashes": ("invalid-value", ports({"name": "a--b", "containerPort": 80})),
+    "two ports of a name": ("duplicate-entry", ports(*({"name": "a", "containerPort": each} for each in (1, 2)))),
+    "one port twice": ("duplicate-entry", ports({"containerPort": 80}, {"containerPort": 80, "name": "a"})),
+    "a job's own label": ("invalid-value", {"pod": {"labels": {"job-name": "other"}}}),
+    "two files of a Secret": ("duplicate-entry", volume(secret={"secretName": "s", "items": TWO})),
+    "two files of sources": ("duplicate-entry", volume(projected={"sources": [
+        {"secret": {"name": "s", "items": TWO[:1]}}, {"serviceAccountToken": {"path": "x", "audience": "vault"}}]})),
+    "a file without a name": ("invalid-value", volume(secret={"secretName": "s", "items": [{"key": "a", "path": ""}]})),
+    "a key of dots": ("invalid-value", volume(secret={"secretName": "s", "items": [{"key": "..", "path": "x"}]})),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_the_api_server_refuses_does_not_compile(what: str) -> None:
+    code, more = REFUSED[what]
+    assert codes(compiled("TrainingJob", more)) == [code]
+
+
+def test_keys_of_labels_may_have_digits() -> None:
+    more = {"env": {"X": {"field": "metadata.labels['example.com/v2']"}}}
+    env = template(compiled("TrainingJob", more), "TrainingJob")["spec"]["containers"][0]["env"]
+    assert {"fieldRef": {"fieldPath": "metadata.labels['example.com/v2']"}} in [each.get("valueFrom") for each in env]
+
+
+@pytest.mark.parametrize(
+    ("written", "mode", "hint"),
+    [("0o400", 0o400, ""), ("256", 0o400, ""), ("0400", None, "write `0o400`"), ("440", None, "write `0o440`"),
+     ("0644", None, "write `0o644`"), ("999", None, "write an octal number: `0o400`")],
+)  # fmt: skip
+def test_modes_are_octal_only_with_their_prefix(written: str, mode: int | None, hint: str) -> None:
+    spec = f"""
+kind: TrainingJob
+metadata: {{name: one, team: vision}}
+spec:
+  image: a:1
+  pod: {{volumes: [{{name: v, mountPath: /v, secret: {{secretName: s, defaultMode: {written}}}}}]}}
+"""
+    result = unchecked(f"{PLATFORM}\n---\n{spec}")
+    if mode is None:
+        assert [problem.hint for problem in result.diagnostics] == [hint]
+    else:
+        volumes = template(result, "TrainingJob")["spec"]["volumes"]
+        assert [each["secret"]["defaultMode"] for each in volumes if each["name"] == "v"] == [mode]
+
+
+@pytest.mark.parametrize("name", ["CAP_CHOWN", "CAP_NET_BIND_SERVICE"])
+def test_capabilities_have_no_prefix(name: str) -> None:
+    (problem,) = compiled("TrainingJob", {"pod": {"securityContext": {"capabilities": {"add": [name]}}}}).diagnostics
+    assert problem.hint == f"write `{name.removeprefix('CAP_')}`"
+
+
 @pytest.mark.parametrize(
     "key",
     ["io.kubernetes.cri-o.Devices", "devices.crio.io", "seccomp-profile.crio.io/worker", "devices.nri.io/pod",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ def pod_problems(
         return
     yield from _duplicates(item, settings, path)
     yield from _volumes(item, settings, path)
+    yield from _files(item, settings, path)
+    yield from _ports(item, settings, path)
     yield from level_problems(item, program, settings, path)
     for key, containers in (("sidecars", settings.sidecars), ("initContainers", settings.init_containers)):
         for index, container in enumerate(containers):
@@ -65,6 +68,50 @@ def _duplicates(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagn
                     what = "volume" if key == "volumes" else "container"
                     yield Diagnostic("duplicate-entry", f"{what} `{name}` is listed twice", span, hint="rename one")
                 seen.add(name)
+
+
+def _files(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
+    """Yield files of a volume that have one path: Kubernetes refuses the pod, or one of them hides the other."""
+    for index, volume in enumerate(settings.volumes):
+        at: Path = (*path, "volumes", index)
+        own = [(name, (*at, name), getattr(volume, key)) for name, key in _FILES if getattr(volume, key) is not None]
+        sources = [] if volume.projected is None else volume.projected.sources
+        for number, source in enumerate(sources):
+            inside = (*at, "projected", "sources", number)
+            own += [(name, (*inside, name), getattr(source, key)) for name, key in _PROJECTED
+                    if getattr(source, key) is not None]  # fmt: skip
+        seen: set[str] = set()
+        for name, where, source in own:
+            token = name == "serviceAccountToken"
+            for place, file in enumerate([source] if token else source.items):
+                found = posixpath.normpath(file.path)
+                if found in seen:
+                    span = item.span(*where, *(() if token else ("items", place)), "path")
+                    message = f"volume `{volume.name}` has two files `{found}`"
+                    yield Diagnostic("duplicate-entry", message, span, hint="write another `path`")
+                seen.add(found)
+
+
+def _ports(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
+    """Yield names and ports that a container lists twice: Kubernetes refuses the pod."""
+    for key, containers in (("sidecars", settings.sidecars), ("initContainers", settings.init_containers)):
+        for index, container in enumerate(containers):
+            names: set[str] = set()
+            numbers: set[tuple[int, str]] = set()
+            for place, port in enumerate(container.ports):
+                at = (*path, key, index, "ports", place)
+                if port.name in names:
+                    message = f"container `{container.name}` has two ports `{port.name}`"
+                    yield Diagnostic("duplicate-entry", message, item.span(*at, "name"), hint="rename one")
+                if (port.container_port, port.protocol) in numbers:
+                    message = f"container `{container.name}` lists port {port.container_port} twice"
+                    yield Diagnostic("duplicate-entry", message, item.span(*at, "containerPort"), hint="remove one")
+                numbers.add((port.container_port, port.protocol))
+                names |= {port.name} if port.name is not None else set()
+
+
+_FILES = (("secret", "secret"), ("configMap", "config_map"))
+_PROJECTED = (*_FILES, ("downwardAPI", "downward_api"), ("serviceAccountToken", "service_account_token"))
 
 
 def _volumes(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:

@@ -61,6 +61,11 @@ def _privileges(item: Item, program: Program, security: Privileges, path: Path, 
     for index, name in enumerate(security.capabilities.add if security.capabilities is not None else ()):
         if name not in (RESTRICTED if restricted else BASELINE):
             at = (*path, "capabilities", "add", index)
+            plain = name.removeprefix("CAP_")
+            if plain != name and plain in BASELINE:
+                message = f"Kubernetes names the capability {name} without `CAP_`"
+                yield Diagnostic("invalid-value", message, item.span(*at), hint=f"write `{plain}`")
+                continue
             yield _above(item, program, at, f"the capability {name}", "baseline" if name in BASELINE else "", "")
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Annotations, Env, Labels, Model
 from avactl.kinds.fields.values import AbsPath, Bytes, Cpu, Image, Name, bad
@@ -18,8 +20,10 @@ RUNTIME_PREFIXES = ("cdi.k8s.io/", "io.kubernetes.cri-o.")
 RUNTIME_PARTS = (".crio.io", ".nri.io", ".noderesource.dev")
 """Parts of others: CRI-O writes `devices.crio.io` since version 1.35, plugins of NRI have both of their domains.
 Source: ANNOTATION_MIGRATION.md of cri-o/cri-o, plugins/device-injector of containerd/nri."""
-_IP = r"^[0-9A-Fa-f:.]{2,45}$"
-_HOST = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_HOST = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
+_PORT_NAME = "^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$"
+_MOST_SEARCHED = 2048
+"""Characters of all search domains. Source: MaxDNSSearchListChars of Kubernetes."""
 Id = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Capability = Annotated[str, Field(pattern="^[A-Z_]{2,40}$")]
@@ -27,11 +31,37 @@ Words = Annotated[list[str], Field(max_length=1000)]
 MOST_CONTAINERS = 16
 
 
+def _ip(value: str) -> str:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        raise bad(f"`{value[:60]}` is not an IP address", "write an address such as `10.0.0.10`") from None
+    return value
+
+
+def _port_name(value: str) -> str:
+    if not re.fullmatch(_PORT_NAME[1:-1], value) or "--" in value or not any(each.isalpha() for each in value):
+        raise bad(f"`{value[:30]}` is not the name of a port",
+                  "use at most 15 lowercase letters, digits and single `-`, with a letter: `http`")  # fmt: skip
+    return value
+
+
+def _searched(value: list[str]) -> list[str]:
+    if len(" ".join(value)) > _MOST_SEARCHED:
+        raise bad(f"the search domains have more than {_MOST_SEARCHED} characters", "list fewer")
+    return value
+
+
 def _no_runtime_keys(value: dict[str, str]) -> dict[str, str]:
     for key in value:
         if key.startswith(RUNTIME_PREFIXES) or any(part in key for part in RUNTIME_PARTS):
             raise bad(f"the annotation `{key[:80]}` makes the container runtime inject devices", "remove it")
     return value
+
+
+Ip = Annotated[str, AfterValidator(_ip), WithJsonSchema({"type": "string", "pattern": "^[0-9A-Fa-f:.]{2,45}$"})]
+Host = Annotated[str, Field(pattern=_HOST, max_length=253)]
+PortName = Annotated[str, AfterValidator(_port_name), WithJsonSchema({"type": "string", "pattern": _PORT_NAME})]
 
 
 class ObjectReference(Model):
@@ -90,9 +120,7 @@ class ContainerPort(Model):
     """A port that a container listens on."""
 
     container_port: Port = Field(description="Port.")
-    name: Annotated[str, Field(pattern="^[a-z0-9]([-a-z0-9]{0,13}[a-z0-9])?$")] | None = Field(
-        None, description="Name."
-    )
+    name: PortName | None = Field(None, description="Name.")
     protocol: Literal["TCP", "UDP"] = Field("TCP", description="Protocol.")
 
 
@@ -128,10 +156,8 @@ class DnsOption(Model):
 class DnsConfig(Model):
     """Name servers and search domains of the pods."""
 
-    nameservers: Annotated[list[Annotated[str, Field(pattern=_IP)]], Field(max_length=3)] = Field(
-        default_factory=list, description="IP addresses."
-    )
-    searches: Annotated[list[Annotated[str, Field(pattern=_HOST, max_length=253)]], Field(max_length=32)] = Field(
+    nameservers: Annotated[list[Ip], Field(max_length=3)] = Field(default_factory=list, description="IP addresses.")
+    searches: Annotated[list[Host], Field(max_length=32), AfterValidator(_searched)] = Field(
         default_factory=list, description="Search domains."
     )
     options: Annotated[list[DnsOption], Field(max_length=32)] = Field(default_factory=list, description="Options.")
@@ -140,10 +166,8 @@ class DnsConfig(Model):
 class HostAlias(Model):
     """A line of /etc/hosts."""
 
-    ip: Annotated[str, Field(pattern=_IP)] = Field(description="IP address.")
-    hostnames: Annotated[
-        list[Annotated[str, Field(pattern=_HOST, max_length=253)]], Field(min_length=1, max_length=32)
-    ] = Field(description="Host names.")
+    ip: Ip = Field(description="IP address.")
+    hostnames: Annotated[list[Host], Field(min_length=1, max_length=32)] = Field(description="Host names.")
 
 
 class PodSettings(Model):

@@ -4,24 +4,44 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
-from avactl.kinds.base import Model
-from avactl.kinds.fields.values import AbsPath, Bytes, Name, RelPath
+from avactl.kinds.base import FileField, Model
+from avactl.kinds.fields.values import AbsPath, Bytes, Name, RelPath, bad
 
 MOST_VOLUMES = 64
 _SUBDOMAIN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 Text = Annotated[str, Field(min_length=1, max_length=253)]
-Key = Annotated[str, Field(pattern=r"^[-._A-Za-z0-9]+$", max_length=253)]
-Mode = Annotated[int, Field(ge=0, le=0o777)]
+Key = Annotated[str, Field(pattern=r"^\.?[-_A-Za-z0-9][-._A-Za-z0-9]*$", max_length=253)]
+File = Annotated[RelPath, Field(min_length=1)]
+_OCTAL = (400, 440, 444, 500)
+"""Modes without the octal prefix, which YAML 1.2 reads as decimal numbers, also with a leading 0: `0400` is 0o620."""
+
+
+def _mode(value: int) -> int:
+    if not 0 <= value <= 0o777 or value in _OCTAL:
+        octal = {*str(value)} <= {*"01234567"} and value <= 777
+        raise bad(
+            f"{value}, a decimal number, is not the mode of a file"
+            + (f": it is 0o{value:o}" if value in _OCTAL else ""),
+            f"write `0o{value}`" if octal else "write an octal number: `0o400`",
+        )
+    return value
+
+
+Mode = Annotated[
+    int,
+    AfterValidator(_mode),
+    WithJsonSchema({"type": "integer", "minimum": 0, "maximum": 0o777, "not": {"enum": list(_OCTAL)}}),
+]
 
 
 class KeyToPath(Model):
     """One key of a Secret or ConfigMap as a file."""
 
     key: Key = Field(description="Key of the Secret or ConfigMap.")
-    path: RelPath = Field(description="File below the mount path.")
-    mode: Mode | None = Field(None, description="Permissions of the file, as a decimal number: 256 is 0400.")
+    path: File = Field(description="File below the mount path.")
+    mode: Mode | None = Field(None, description="Permissions of the file, such as `0o400`.")
 
 
 Items = Annotated[list[KeyToPath], Field(max_length=256)]
@@ -81,7 +101,7 @@ class SecretSource(Model):
 
     secret_name: Name = Field(description="Name of the Secret.")
     items: Items = Field(default_factory=list, description="Keys. Default: all.")
-    default_mode: Mode | None = Field(None, description="Permissions of the files, as a decimal number.")
+    default_mode: Mode | None = Field(None, description="Permissions of the files, such as `0o440`.")
     optional: bool = Field(False, description="Start without the Secret, too.")
 
 
@@ -90,7 +110,7 @@ class ConfigMapSource(Model):
 
     name: Name = Field(description="Name of the ConfigMap.")
     items: Items = Field(default_factory=list, description="Keys. Default: all.")
-    default_mode: Mode | None = Field(None, description="Permissions of the files, as a decimal number.")
+    default_mode: Mode | None = Field(None, description="Permissions of the files, such as `0o440`.")
     optional: bool = Field(False, description="Start without the ConfigMap, too.")
 
 
@@ -113,7 +133,7 @@ class ProjectedConfigMap(Model):
 class ServiceAccountToken(Model):
     """A token of the pod's service account."""
 
-    path: RelPath = Field(description="File below the mount path.")
+    path: File = Field(description="File below the mount path.")
     audience: Text = Field(description="Receiver of the token, such as `sts.amazonaws.com` or `vault`.")
     expiration_seconds: Annotated[int, Field(ge=600, le=2**31)] = Field(
         3600, description="Lifetime; the kubelet renews the token before."
@@ -123,15 +143,13 @@ class ServiceAccountToken(Model):
 class FieldRef(Model):
     """A field of the pod."""
 
-    field_path: Annotated[str, Field(pattern=r"^(metadata|spec|status)\.[A-Za-z./'\[\]_-]+$", max_length=253)] = Field(
-        description="Path, such as `metadata.name` or `metadata.labels`."
-    )
+    field_path: FileField = Field(description="Path, such as `metadata.name` or `metadata.labels`.")
 
 
 class DownwardFile(Model):
     """A field of the pod as a file."""
 
-    path: RelPath = Field(description="File below the mount path.")
+    path: File = Field(description="File below the mount path.")
     field_ref: FieldRef = Field(description="The field.")
 
 
@@ -154,7 +172,7 @@ class ProjectedSource(Model):
     """Several sources in one directory."""
 
     sources: Annotated[list[Projection], Field(min_length=1, max_length=32)] = Field(description="The sources.")
-    default_mode: Mode | None = Field(None, description="Permissions of the files, as a decimal number.")
+    default_mode: Mode | None = Field(None, description="Permissions of the files, such as `0o440`.")
 
 
 class PodVolume(Model):
