@@ -152,5 +152,5 @@ def _other_version(doc: Document, version: Any, kind: Any) -> Diagnostic:
         message = f"apiVersion: expected `{API_VERSION}`, got {show(version)}"
         return Diagnostic("unknown-api-version", message, doc.span("apiVersion"), hint=hint)
     message = f"this is a Kubernetes {kind}, not an avactl spec"
-    hint = "keep Kubernetes objects out of the spec directory, or list the file under `exclude` in avactl.yaml"
+    hint = "list the file under `exclude` in avactl.yaml, and under `files` of a KubernetesObjects to apply it"
     return Diagnostic("kubernetes-object", message, doc.span("apiVersion"), hint=hint)

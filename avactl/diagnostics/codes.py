@@ -122,6 +122,9 @@ CODES: dict[str, str] = {
     "patch-without-effect": "A patch changes nothing.",
     "patch-not-allowed": "A patch changes what specs of its owner may not change.",
     "patch-invalid": "A patch cannot be applied, or its result is not valid in Kubernetes.",
+    # manifests
+    "manifest-invalid": "A manifest of a KubernetesObjects is not valid in Kubernetes.",
+    "manifest-not-allowed": "A manifest of a KubernetesObjects contains what its owner may not declare.",
     # credentials
     "credential-literal": "A spec contains a plain-text credential.",
     # repository

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from avactl.kinds.cache_tier import CacheTier as CacheTier
     from avactl.kinds.cluster import Cluster as Cluster
     from avactl.kinds.dataset import Dataset as Dataset
+    from avactl.kinds.kubernetes_objects import KubernetesObjects as KubernetesObjects
     from avactl.kinds.machine_type import MachineType as MachineType
     from avactl.kinds.node_pool import NodePool as NodePool
     from avactl.kinds.quota import Quota as Quota

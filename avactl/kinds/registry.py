@@ -107,6 +107,7 @@ _BUILT_IN = {
     "Workspace": _BuiltIn("avactl.kinds.workspace", Lifecycle.SESSION),
     "TrainingJob": _BuiltIn("avactl.kinds.training", Lifecycle.JOB),
     "ServingDeployment": _BuiltIn("avactl.kinds.serving", Lifecycle.SERVICE),
+    "KubernetesObjects": _BuiltIn("avactl.kinds.kubernetes_objects"),
 }
 """Built-in kinds. Imported on first use, to keep start-up fast."""
 

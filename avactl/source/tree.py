@@ -63,6 +63,7 @@ class Tree(Protocol):
 class Sized(Protocol):
     """The part of a `Tree` that reads files."""
 
+    def paths(self) -> list[str]: ...
     def size(self, path: str) -> int: ...
     def read(self, path: str) -> bytes: ...
 
@@ -70,9 +71,13 @@ class Sized(Protocol):
 def read_input(tree: Sized, path: str) -> bytes | None:
     """Read a file that a spec references; None if it is not allowed.
 
+    A directory, which ends with `/`, gives the paths of the files in it and below, one per line.
+
     Not allowed are hidden files, files outside of the repository, pipes, devices, and files over `MAX_INPUT` bytes.
     """
     try:
+        if path.endswith("/"):
+            return "\n".join(sorted(each for each in tree.paths() if each.startswith(path))).encode() or None
         if path.startswith("/") or hidden(path.split("/")) or tree.size(path) > MAX_INPUT:
             return None
         return tree.read(path)

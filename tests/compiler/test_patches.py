@@ -29,7 +29,9 @@ TEXT = (ROOT / "docs/expressing.md").read_text()
 NEEDS = {
     need: (kind, yaml.safe_load(patch), sets)
     for need, kind, patch, sets in re.findall(
-        r"^\| ([^|]+) \| (\w+) \| `(.+)` \| `([^`]+)` \|$", TEXT[TEXT.index("## Patches") :], re.MULTILINE
+        r"^\| ([^|]+) \| (\w+) \| `(.+)` \| `([^`]+)` \|$",
+        TEXT[TEXT.index("## Patches") : TEXT.index("## Manifests as they are")],
+        re.MULTILINE,
     )
 }
 

@@ -1,4 +1,4 @@
-"""What patches may change: never what an object is and whose; of a team's spec only what the team may do."""
+"""Limits of patches: never the identity and owner of an object, and for teams only what the team may do itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from avactl.compiler.patches.pods import pod_refusals, template_of
+from avactl.kinds import registry
 from avactl.kinds.base import foreign_key
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
@@ -60,7 +61,8 @@ def refusals(item: Item, program: Program, manifest: Manifest, new: Body) -> Ite
         for key in _IDENTITY:
             if before.get(key) != after.get(key) and manifest.kind != "Service":
                 yield Refusal(("spec", key), f"`{key}` binds the object to its pods", "remove the key")
-        for key, own in _COUNTS.items():
+        runs = registry.lifecycle(item.kind) is not None
+        for key, own in _COUNTS.items() if runs else ():
             if before.get(key) != after.get(key):
                 hint = f"write `{own}` in `spec`, which counts in quotas and capacity"
                 yield Refusal(("spec", key), f"patches do not change `{key}`", hint)

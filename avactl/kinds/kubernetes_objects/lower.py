@@ -1,0 +1,80 @@
+"""KubernetesObjects → the objects, with avactl's labels, and what admission requires and they leave open."""
+
+from __future__ import annotations
+
+import copy
+
+from avactl import names
+from avactl.kinds import kubernetes_schema
+from avactl.kinds.base import GROUP
+from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
+from avactl.kinds.kubernetes_objects.sources import sources
+from avactl.kinds.kubernetes_objects.tenancy import at, template_path
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.kinds.registry import Fact
+
+_HOLD_DATA = ("PersistentVolumeClaim", "PersistentVolume", "Namespace", "CustomResourceDefinition")
+
+
+def namespace_of(item: Item, body: Body) -> str | None:
+    """Return the namespace of a manifest: its own, the spec's, or the team's; None for objects of the cluster."""
+    if kubernetes_schema.is_namespaced(body["apiVersion"], body["kind"]) is False:
+        return None
+    namespace: str | None = body["metadata"].get("namespace") or item.spec.namespace or item.namespace
+    return namespace
+
+
+def lower(item: Item, program: Program) -> list[Manifest]:
+    """Return the objects on each of the spec's clusters."""
+    return [
+        _manifest(item, program, cluster, source.value)
+        for cluster in item.clusters
+        for source in sources(item, program).found
+    ]
+
+
+def _manifest(item: Item, program: Program, cluster: str, given: Body) -> Manifest:
+    body = copy.deepcopy({key: value for key, value in given.items() if key != "status"})
+    metadata = {key: value for key, value in body["metadata"].items() if key != "namespace"}
+    namespace = namespace_of(item, given)
+    if namespace is not None:
+        metadata["namespace"] = namespace
+    own = {names.MANAGED_BY: names.MANAGER, **({f"{GROUP}/team": item.team} if item.team else {})}
+    declared = item.resource.metadata
+    metadata["labels"] = {**declared.labels, **(metadata.get("labels") or {}), **own}
+    notes = {**declared.annotations, **(metadata.get("annotations") or {})}
+    if notes:
+        metadata["annotations"] = notes
+    body["metadata"] = metadata
+    path = template_path(body["kind"])
+    if item.team and path is not None:
+        _complete(item, program, at(body, (*path, "spec")))
+    keeps = body["kind"] in _HOLD_DATA and item.spec.deletion_policy != "delete"
+    return Manifest(item, cluster, body, holds_data=keeps)
+
+
+def _complete(item: Item, program: Program, pod: Body) -> None:
+    """Add the scheduler and the variable for GPUs, which the admission policies require of pods of teams."""
+    scheduler = program.cluster_spec(item.cluster).daemons.scheduler
+    if scheduler:
+        pod.setdefault("schedulerName", names.SCHEDULER_NAME)
+    gpus = {pool.spec.resource_name for pool in program.pools(item.cluster)}
+    for container in (*(pod.get("containers") or ()), *(pod.get("initContainers") or ())):
+        env = list(container.get("env") or ())
+        limits = (container.get("resources") or {}).get("limits") or {}
+        if any(each.get("name") == VISIBLE_DEVICES for each in env):
+            continue
+        if not gpus.intersection(limits):
+            env.append({"name": VISIBLE_DEVICES, "value": "void"})
+        elif scheduler:
+            env.append({"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": DEVICES_FIELD}}})
+        container["env"] = env
+
+
+def facts(item: Item, program: Program) -> dict[str, Fact]:
+    """Number of objects by kind."""
+    counts: dict[str, int] = {}
+    for source in sources(item, program).found:
+        counts[source.value["kind"]] = counts.get(source.value["kind"], 0) + 1
+    return {"objects": ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))}

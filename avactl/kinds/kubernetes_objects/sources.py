@@ -1,0 +1,82 @@
+"""The manifests of a spec, with their places: inline ones, and those of files and directories."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any, NamedTuple
+
+from avactl.diagnostics import Diagnostic, Span
+from avactl.kinds.program import Item, Program
+from avactl.source.document import Document
+from avactl.source.yaml import MAX_BYTES, load_yaml
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+MOST_OBJECTS = 5000
+"""Maximum number of manifests of one spec."""
+
+
+class Source(NamedTuple):
+    """One manifest, and the document that it stands in."""
+
+    value: Any
+    doc: Document
+    path: tuple[str | int, ...]
+
+    def span(self, *path: str | int, key: bool = False) -> Span:
+        """Return the location of a value of the manifest."""
+        return self.doc.span(*self.path, *path, key=key)
+
+
+class Sources(NamedTuple):
+    """The manifests of a spec, and the problems of its files."""
+
+    found: tuple[Source, ...]
+    problems: tuple[Diagnostic, ...]
+
+
+def sources(item: Item, program: Program) -> Sources:
+    """Return the manifests of a spec; each file is read once."""
+    made: Sources = program.memo(("kubernetes objects", item.key), lambda: _sources(item, program))
+    return made
+
+
+def _sources(item: Item, program: Program) -> Sources:
+    found = [Source(value, item.doc, ("spec", "objects", index)) for index, value in enumerate(item.spec.objects)]
+    problems: list[Diagnostic] = []
+    for index, name in enumerate(item.spec.files):
+        span = item.span("spec", "files", index)
+        path = posixpath.normpath(posixpath.join(posixpath.dirname(item.doc.file), name))
+        paths = [path] if path.endswith(_SUFFIXES) else _listed(program, path)
+        if not paths:
+            message = f"there is no directory `{path}` with YAML or JSON files"
+            hint = "write its path relative to this file"
+            problems.append(Diagnostic("missing-reference", message, span, hint=hint))
+        for each in paths:
+            data = program.read_file(each)
+            if data is None or len(data) > MAX_BYTES:
+                what = "cannot be read" if data is None else f"is larger than {MAX_BYTES:,} bytes"
+                hint = "write its path relative to this file" if data is None else "split it"
+                problems.append(Diagnostic("missing-reference", f"`{each}` {what}", span, hint=hint))
+                continue
+            documents, wrong = load_yaml(each, data)
+            problems += [problem for problem in wrong if problem.code != "empty-file"]
+            found += [Source(doc.value, doc, ()) for doc in documents]
+    every = [each for source in found for each in _entries(source) if each.value is not None]
+    if len(every) > MOST_OBJECTS:
+        message = f"{len(every):,} manifests; a spec has at most {MOST_OBJECTS:,}"
+        hint = "split it into several specs"
+        problems.append(Diagnostic("invalid-value", message, item.span("spec"), hint=hint))
+    return Sources(tuple(every), tuple(problems))
+
+
+def _entries(source: Source) -> list[Source]:
+    """Return the entries of a List, or the manifest itself."""
+    value = source.value
+    if isinstance(value, dict) and value.get("kind") == "List" and isinstance(value.get("items"), list):
+        return [Source(entry, source.doc, (*source.path, "items", index)) for index, entry in enumerate(value["items"])]
+    return [source]
+
+
+def _listed(program: Program, path: str) -> list[str]:
+    data = program.read_file(f"{path}/")
+    return [] if data is None else [each for each in data.decode().split("\n") if each.endswith(_SUFFIXES)]

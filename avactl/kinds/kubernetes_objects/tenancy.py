@@ -1,0 +1,178 @@
+"""Limits of a team's manifests: what its members may create on the API server, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from avactl import names
+from avactl.kinds.base import foreign_key
+from avactl.kinds.manifest import Body
+from avactl.kinds.pod_settings.affinity import NODE_TAINTS
+from avactl.kinds.pod_settings.levels import BASELINE, RESTRICTED, level
+from avactl.kinds.pod_settings.spec import LONGEST_GRACE, RUNTIME_PREFIXES
+from avactl.kinds.program import Item, Program
+from avactl.kinds.team.names import RUN_ACCOUNT
+
+Problem = tuple[tuple[str, ...], str, str]
+"""Path, reason and remedy."""
+KINDS = {
+    "v1": ("Pod", "Service", "ConfigMap", "PersistentVolumeClaim"),
+    "apps/v1": ("Deployment", "StatefulSet", "ReplicaSet"),
+    "batch/v1": ("Job", "CronJob"),
+    "autoscaling/v2": ("HorizontalPodAutoscaler",),
+    "policy/v1": ("PodDisruptionBudget",),
+    "resource.k8s.io/v1": ("ResourceClaim", "ResourceClaimTemplate"),
+}
+"""Kinds that members of a team may write (`avactl-member`)."""
+_OWN_KEYS = (
+    names.GANG_LABEL, names.GANG_SIZE, names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.WITHIN, names.PREEMPTIBLE,
+    "kubectl.kubernetes.io/default-container",
+)  # fmt: skip
+"""Labels and annotations that pods without a spec may have."""
+_LEVELS = ("low", "normal", "high")
+_NEVER = ("hostPID", "hostIPC", "hostNetwork", "nodeName", "runtimeClassName", "priority", "hostUsers")
+_VOLUMES = (
+    "name", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
+)  # fmt: skip
+_PROFILES = ("RuntimeDefault", "Localhost")
+
+
+def template_path(kind: str) -> tuple[str, ...] | None:
+    """Return the path of the pod in a manifest of this kind; None if it has none."""
+    if kind == "Pod":
+        return ()
+    if kind == "CronJob":
+        return ("spec", "jobTemplate", "spec", "template")
+    return ("spec", "template") if kind in ("Deployment", "StatefulSet", "ReplicaSet", "Job", "DaemonSet") else None
+
+
+def at(value: Any, path: tuple[str, ...]) -> Any:
+    """Return the value at a path of mappings; an empty mapping if there is none."""
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value if isinstance(value, dict) else {}
+
+
+def problems(item: Item, program: Program, body: Body, namespace: str) -> Iterator[Problem]:
+    """Yield what a manifest of a team's spec may not contain. It satisfies the schema of its kind."""
+    kind, team = body["kind"], program.team(str(item.team))
+    spec = at(body, ("spec",))
+    yield from _metadata(at(body, ("metadata",)), ("metadata",))
+    if kind == "Service":
+        if spec.get("type", "ClusterIP") not in team.spec.service_types:
+            hint = f"use `type: ClusterIP`, or add it to `serviceTypes` of Team {team.name}"
+            yield ("spec", "type"), f"the Team does not allow `type: {spec['type']}`", hint
+        if spec.get("externalIPs"):
+            yield ("spec", "externalIPs"), "external IPs can divert traffic of other tenants", "remove the key"
+    if kind == "PersistentVolumeClaim" and spec.get("volumeName"):
+        hint = "remove the key, and set `storageClassName`"
+        yield ("spec", "volumeName"), "only the platform chooses the volume of a claim", hint
+    path = template_path(kind)
+    if path is None:
+        return
+    pod = at(body, path)
+    if path:
+        yield from _metadata(at(pod, ("metadata",)), (*path, "metadata"))
+    for where, message, hint in _pod(item, program, at(pod, ("spec",)), namespace):
+        yield (*path, "spec", *where), message, hint
+
+
+def _metadata(metadata: Body, path: tuple[str, ...]) -> Iterator[Problem]:
+    for key in ("finalizers", "ownerReferences"):
+        if metadata.get(key):
+            yield (*path, key), f"specs of teams do not set `{key}`", "remove the key"
+    for group in ("labels", "annotations"):
+        for key in metadata.get(group) or {}:
+            owner = foreign_key(key)
+            inject = key.startswith(RUNTIME_PREFIXES) or ".nri.io" in key
+            if inject or (owner and key not in _OWN_KEYS and not key.startswith("app.kubernetes.io/")):
+                yield (*path, group, key), f"`{key}` belongs to {owner or 'the container runtime'}", "remove it"
+
+
+def _pod(item: Item, program: Program, pod: Body, namespace: str) -> Iterator[Problem]:
+    team, restricted = program.team(str(item.team)), level(item, program, namespace) == "restricted"
+    for key in _NEVER:
+        if pod.get(key):
+            yield (key,), f"pods of teams cannot have `{key}`", "remove the key"
+    if pod.get("schedulerName", _scheduler(item, program)) != _scheduler(item, program):
+        yield ("schedulerName",), "other schedulers ignore the team's quota", "remove the key"
+    allowed = _LEVELS[: _LEVELS.index(team.spec.member_priority) + 1]
+    classes = ("", *(f"avactl-{each}" for each in allowed))
+    if pod.get("priorityClassName", "") not in classes:
+        hint = f"use `{classes[-1]}` or lower, or raise `memberPriority` of Team {team.name}"
+        yield ("priorityClassName",), "the priority class is above the team's", hint
+    accounts = ("default", RUN_ACCOUNT, *(each.name for each in team.spec.service_accounts))
+    if pod.get("serviceAccountName", "default") not in accounts:
+        hint = f"use `{RUN_ACCOUNT}`, or one of `serviceAccounts` of Team {team.name}"
+        yield ("serviceAccountName",), "the account is not one of the team's", hint
+    taints = {taint.key for pool in program.pools(item.cluster) for taint in pool.spec.taints} | {*NODE_TAINTS}
+    if any(each.get("key") not in taints for each in pod.get("tolerations") or ()):
+        yield ("tolerations",), "pods tolerate only taints of pools", "name the key of a pool's taint"
+    if (pod.get("terminationGracePeriodSeconds") or 0) > LONGEST_GRACE:
+        hint = f"write {LONGEST_GRACE} or less"
+        yield ("terminationGracePeriodSeconds",), "reclaimed GPUs must be free soon", hint
+    for volume in pod.get("volumes") or ():
+        kinds = {*volume} - {*_VOLUMES} if restricted else {*volume} & {"hostPath"}
+        if kinds:
+            where = ("volumes", str(volume.get("name")))
+            yield where, f"pod security does not allow volumes of type `{min(kinds)}`", "use a claim or `emptyDir`"
+    security = pod.get("securityContext") or {}
+    yield from _security(security, security, ("securityContext",), restricted, whole=True)
+    for group in ("containers", "initContainers"):
+        for container in pod.get(group) or ():
+            path = (group, str(container.get("name")))
+            given = container.get("securityContext") or {}
+            yield from _security(given, security, (*path, "securityContext"), restricted)
+            yield from _container(container, path)
+
+
+def _scheduler(item: Item, program: Program) -> str:
+    return names.SCHEDULER_NAME if program.cluster_spec(item.cluster).daemons.scheduler else "default-scheduler"
+
+
+def _container(container: Body, path: tuple[str, ...]) -> Iterator[Problem]:
+    if any(port.get("hostPort") for port in container.get("ports") or ()):
+        yield (*path, "ports"), "pods of teams open no ports of machines", "remove `hostPort`"
+    for variable in container.get("env") or ():
+        if variable.get("name") in names.GPU_VARIABLES and variable.get("value") != "void" and "value" in variable:
+            hint = "write `void`, or remove it"
+            yield (*path, "env", str(variable["name"])), "the variable makes the runtime inject devices", hint
+
+
+def _security(
+    given: Body, pod: Body, path: tuple[str, ...], restricted: bool, *, whole: bool = False
+) -> Iterator[Problem]:
+    """Yield what pod security does not allow in the security context of a pod or container."""
+    hint = "see https://kubernetes.io/docs/concepts/security/pod-security-standards/"
+    for key in ("privileged", "seLinuxOptions", "windowsOptions", "sysctls"):
+        if given.get(key):
+            yield (*path, key), f"pods of teams cannot have `{key}`", "remove the key"
+    if given.get("procMount", "Default") != "Default":
+        yield (*path, "procMount"), "pods of teams cannot have `procMount`", "remove the key"
+    profile = (given.get("seccompProfile") or pod.get("seccompProfile") or {}).get("type")
+    if profile not in _PROFILES and (restricted or profile is not None) and not whole:
+        yield (
+            (*path, "seccompProfile"),
+            "pod security requires a profile of seccomp",
+            "write `seccompProfile: {type: RuntimeDefault}`",
+        )
+    if whole:
+        return
+    capabilities = given.get("capabilities") or {}
+    if not {*(capabilities.get("add") or ())} <= (RESTRICTED if restricted else BASELINE):
+        yield (*path, "capabilities"), "pod security does not allow these capabilities", hint
+    if not restricted:
+        return
+    if "ALL" not in (capabilities.get("drop") or ()):
+        yield (*path, "capabilities"), "pod security requires `capabilities`", "write `capabilities: {drop: [ALL]}`"
+    if given.get("allowPrivilegeEscalation") is not False:
+        yield (
+            (*path, "allowPrivilegeEscalation"),
+            "pod security requires `allowPrivilegeEscalation`",
+            "write `allowPrivilegeEscalation: false`",
+        )
+    if not given.get("runAsNonRoot", pod.get("runAsNonRoot")):
+        yield (*path, "runAsNonRoot"), "pod security requires `runAsNonRoot`", "write `runAsNonRoot: true`"
+    if given.get("runAsUser", pod.get("runAsUser", 1)) == 0:
+        yield (*path, "runAsUser"), "pod security does not allow root", "write another user: `1000`"

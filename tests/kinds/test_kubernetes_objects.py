@@ -1,0 +1,253 @@
+"""KubernetesObjects: inline manifests, files and directories; ownership, rights of teams, diff, compiles."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from avactl.compiler import Compilation, compile_tree
+from avactl.compiler.driver import compile_change
+from avactl.compiler.incremental.compile import compile_cached
+from avactl.diff.compare import compare
+from avactl.diff.text import render_text
+from avactl.source.tree import DirTree, MemoryTree
+from tests.conftest import ROOT
+from tests.kinds.compiling import apply
+from tests.kinds.test_pod_settings import PLATFORM
+from tools.controlplane import ApiError, ControlPlane
+
+SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True,
+            "seccompProfile": {"type": "RuntimeDefault"}}  # fmt: skip
+CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "1"}}
+POD = {"containers": [{"name": "main", "image": "a:1", "securityContext": SECURITY}]}
+WORKLOAD: dict[str, Any] = {
+    "apiVersion": "apps/v1", "kind": "Deployment",
+    "metadata": {"name": "web", "labels": {"app.kubernetes.io/name": "web"}},
+    "spec": {
+        "selector": {"matchLabels": {"app": "web"}},
+        "template": {"metadata": {"labels": {"app": "web"}}, "spec": POD},
+    },
+}  # fmt: skip
+ROLE = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "own"}, "rules": []}
+RULE = {
+    "apiVersion": "monitoring.coreos.com/v1",
+    "kind": "PrometheusRule",
+    "metadata": {"name": "r"},
+    "spec": {"groups": []},
+}
+
+
+def tree(spec: dict[str, Any], team: str | None = "vision", files: dict[str, Any] | None = None) -> MemoryTree:
+    metadata = {"name": "own", **({"team": team} if team else {})}
+    document = {"apiVersion": "avactl.dev/v1", "kind": "KubernetesObjects", "metadata": metadata, "spec": spec}
+    platform = "\n---\n".join(f"apiVersion: avactl.dev/v1\n{part.strip()}" for part in PLATFORM.split("\n---\n"))
+    platform = platform.replace("podSecurity: baseline", "podSecurity: restricted")
+    more = {path: text if isinstance(text, str) else yaml.safe_dump(text) for path, text in (files or {}).items()}
+    config = "exclude: [teams/manifests/]\n"
+    return MemoryTree(
+        {"platform.yaml": platform, "teams/own.yaml": yaml.safe_dump(document), "avactl.yaml": config, **more}
+    )
+
+
+def mine(result: Compilation) -> dict[str, dict[str, Any]]:
+    assert result.ok, [f"{p.span} {p.message}" for p in result.diagnostics]
+    return {f"{m.kind}/{m.name}": m.body for m in result.manifests if m.item.kind == "KubernetesObjects"}
+
+
+def codes(result: Compilation) -> list[str]:
+    return [problem.code for problem in result.diagnostics]
+
+
+def test_inline_files_and_directories() -> None:
+    two = "---\n# Source: chart\n" + yaml.safe_dump(WORKLOAD) + "---\n---\n" + yaml.safe_dump(RULE)
+    files = {
+        "teams/manifests/one.yaml": {
+            "apiVersion": "v1", "kind": "List", "items": [{**CONFIG, "metadata": {"name": "b"}}]
+        },
+        "teams/manifests/chart/templates/two.yaml": two, "teams/manifests/chart/NOTES.txt": "hello",
+    }  # fmt: skip
+    spec = {"objects": [CONFIG], "files": ["manifests/one.yaml", "manifests/chart"], "namespace": "monitoring"}
+    found = mine(compile_tree(tree(spec, None, files)))
+    assert [*found] == ["ConfigMap/a", "ConfigMap/b", "Deployment/web", "PrometheusRule/r"]
+    assert {body["metadata"]["namespace"] for body in found.values()} == {"monitoring"}
+    assert {body["metadata"]["labels"]["app.kubernetes.io/managed-by"] for body in found.values()} == {"avactl"}
+    assert found["Deployment/web"]["metadata"]["labels"]["app.kubernetes.io/name"] == "web"
+
+
+def test_objects_of_teams_get_what_admission_requires() -> None:
+    found = mine(compile_tree(tree({"objects": [WORKLOAD]})))
+    body = found["Deployment/web"]
+    assert (body["metadata"]["namespace"], body["metadata"]["labels"]["avactl.dev/team"]) == ("vision", "vision")
+    pod = body["spec"]["template"]["spec"]
+    assert pod["schedulerName"] == "avactl"
+    assert pod["containers"][0]["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    assert "env" not in POD["containers"][0]
+
+
+def changed(*path: str, value: Any) -> dict[str, Any]:
+    body = yaml.safe_load(yaml.safe_dump(WORKLOAD))
+    at = body
+    for step in path[:-1]:
+        at = at[int(step)] if isinstance(at, list) else at.setdefault(step, {})
+    at[path[-1]] = value
+    return dict(body)
+
+
+TEMPLATE = ("spec", "template", "spec")
+MAIN = (*TEMPLATE, "containers", "0")
+ATTEMPTS = {
+    "cluster role": ROLE,
+    "network policy": {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "open"}},
+    "custom kind": RULE,
+    "other namespace": changed("metadata", "namespace", value="kube-system"),
+    "owner": changed("metadata", "labels", value={"avactl.dev/team": "nlp"}),
+    "hook": changed("metadata", "annotations", value={"helm.sh/hook": "pre-install"}),
+    "host network": changed(*TEMPLATE, "hostNetwork", value=True),
+    "host process": changed(*TEMPLATE, "hostPID", value=True),
+    "host path": changed(*TEMPLATE, "volumes", value=[{"name": "x", "hostPath": {"path": "/"}}]),
+    "nfs": changed(*TEMPLATE, "volumes", value=[{"name": "x", "nfs": {"server": "a", "path": "/"}}]),
+    "node": changed(*TEMPLATE, "nodeName", value="n"),
+    "scheduler": changed(*TEMPLATE, "schedulerName", value="default-scheduler"),
+    "runtime class": changed(*TEMPLATE, "runtimeClassName", value="kata"),
+    "priority": changed(*TEMPLATE, "priorityClassName", value="avactl-serving"),
+    "account": changed(*TEMPLATE, "serviceAccountName", value="admin"),
+    "tolerations": changed(*TEMPLATE, "tolerations", value=[{"operator": "Exists"}]),
+    "grace": changed(*TEMPLATE, "terminationGracePeriodSeconds", value=9999),
+    "devices": changed(*MAIN, "env", value=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
+    "host port": changed(*MAIN, "ports", value=[{"containerPort": 1, "hostPort": 1}]),
+    "privileged": changed(*MAIN, "securityContext", value={**SECURITY, "privileged": True}),
+    "root": changed(*MAIN, "securityContext", value={**SECURITY, "runAsUser": 0}),
+    "no profile": changed(*MAIN, "securityContext", value={**SECURITY, "seccompProfile": {"type": "Unconfined"}}),
+    "capability": changed(
+        *MAIN, "securityContext", value={**SECURITY, "capabilities": {"drop": ["ALL"], "add": ["X"]}}
+    ),
+    "no context": changed(*MAIN, "securityContext", value={}),
+    "node port": {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"type": "NodePort"}},
+    "external": {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+                 "spec": {"externalIPs": ["1.1.1.1"]}},
+    "volume": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"},
+               "spec": {"volumeName": "v"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_teams_may_have_what_their_members_may_create(attempt: str) -> None:
+    assert {*codes(compile_tree(tree({"objects": [ATTEMPTS[attempt]]})))} == {"manifest-not-allowed"}
+
+
+INVALID = {
+    "unknown key": (changed("spec", "replica", value=1), "manifest-invalid"),
+    "wrong type": (changed("spec", "replicas", value="two"), "manifest-invalid"),
+    "old version": ({**CONFIG, "apiVersion": "extensions/v1beta1", "kind": "Ingress"}, "manifest-invalid"),
+    "unknown kind": ({**CONFIG, "kind": "ConfigMaps"}, "manifest-invalid"),
+    "no name": ({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "a-"}}, "manifest-invalid"),
+    "no kind": ({"apiVersion": "v1"}, "manifest-invalid"),
+    "no namespace": (CONFIG, "manifest-invalid"),
+    "secret": ({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "x"},
+                "data": {"a": "YQ=="}}, "credential-literal"),
+    "credential": ({**CONFIG, "metadata": {"name": "a", "namespace": "x"},
+                    "data": {"password": "hunter2hunter2"}}, "credential-literal"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", INVALID)
+def test_manifests_that_are_refused_to_everyone(case: str) -> None:
+    body, code = INVALID[case]
+    assert codes(compile_tree(tree({"objects": [body]}, None))) == [code]
+
+
+def test_problems_of_files_stand_in_them() -> None:
+    files = {"teams/manifests/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndatas: {}\n"}
+    (problem,) = compile_tree(tree({"files": ["manifests"]}, files=files)).diagnostics
+    assert (problem.span.file, problem.span.line) == ("teams/manifests/a.yaml", 4)
+    assert problem.hint == "did you mean `data`?"
+    assert codes(compile_tree(tree({"files": ["none", "none.yaml"]}))) == ["missing-reference"] * 2
+    assert codes(compile_tree(tree({"objects": [CONFIG, CONFIG]}))) == ["duplicate-entry"]
+    assert codes(compile_tree(tree({}))) == ["missing-key"]
+
+
+def test_the_diff_names_the_spec() -> None:
+    files = {"teams/manifests/a.yaml": CONFIG}
+    other = {"teams/manifests/a.yaml": {**CONFIG, "data": {"x": "2"}}}
+    base, head = tree({"files": ["manifests"]}, files=files), tree({"files": ["manifests"]}, files=other)
+    text = render_text(compare(*compile_change(base, head)))
+    assert "KubernetesObjects vision/own" in text
+    assert "ConfigMap vision/a x 1 → 2" in text
+    gone = render_text(compare(*compile_change(base, tree({"objects": [WORKLOAD]}))))
+    assert "ConfigMap vision/a" in gone
+
+
+TEXT = (ROOT / "docs/expressing.md").read_text()
+TEXT = TEXT[TEXT.index("## Manifests as they are") :]
+NEEDS = re.findall(r"^\| ([^|]+) \| (platform|team) \| `(.+)` \| `([^`]+)` \|$", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("need", "whose", "spec", "makes"), NEEDS, ids=[need for need, *_ in NEEDS])
+def test_each_need_of_the_page_compiles(need: str, whose: str, spec: str, makes: str) -> None:
+    found = mine(compile_tree(tree(yaml.safe_load(spec), "vision" if whose == "team" else None)))
+    assert makes in found
+
+
+def test_the_example_of_the_page_patches_a_chart() -> None:
+    example = TEXT[TEXT.index("```yaml\n") + 8 :].partition("```")[0]
+    empty = tree({})
+    given = {path: empty.read(path) for path in empty.paths()}
+    chart = yaml.safe_dump({**WORKLOAD, "metadata": {"name": "grafana"}}).encode()
+    files = {**given, "teams/own.yaml": example.encode(), "teams/charts/grafana/a.yaml": chart,
+             "avactl.yaml": b"exclude: [teams/charts]"}  # fmt: skip
+    body = mine(compile_tree(MemoryTree(files)))["Deployment/grafana"]
+    assert (body["spec"]["replicas"], body["metadata"]["namespace"]) == (2, "monitoring")
+
+
+def test_incremental_compiles_follow_the_directory(tmp_path: Path) -> None:
+    first = tree({"files": ["manifests"]}, files={"teams/manifests/a.yaml": CONFIG})
+    for name in first.paths():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(first.read(name))
+
+    def found() -> set[str]:
+        result = compile_cached(DirTree(tmp_path), lambda m: f"{m.kind}-{m.name}", lambda m: str(m.body))
+        assert result.ok, result.diagnostics
+        return {path for path in result.files if path in ("ConfigMap-a", "ConfigMap-b", "Deployment-web")}
+
+    assert found() == {"ConfigMap-a"}
+    assert found() == {"ConfigMap-a"}
+    (tmp_path / "teams/manifests/deep").mkdir()
+    (tmp_path / "teams/manifests/deep/b.yaml").write_text(yaml.safe_dump({**CONFIG, "metadata": {"name": "b"}}))
+    assert found() == {"ConfigMap-a", "ConfigMap-b"}
+    (tmp_path / "teams/manifests/a.yaml").write_text(yaml.safe_dump(WORKLOAD))
+    assert found() == {"Deployment-web", "ConfigMap-b"}
+    (tmp_path / "teams/manifests/a.yaml").unlink()
+    assert found() == {"ConfigMap-b"}
+
+
+def test_the_api_server_takes_them(new_plane: Callable[..., ControlPlane]) -> None:
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
+    result = compile_tree(tree({"objects": [WORKLOAD, CONFIG, service]}))
+    plane = new_plane()
+    with plane.client() as kube:
+        apply(kube, result.manifests)
+        account = {"name": "job-controller", "namespace": "kube-system"}
+        kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+        kube.apply(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "vision"}}
+        )
+        template = mine(result)["Deployment/web"]["spec"]["template"]
+        pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
+               "metadata": {**template["metadata"], "name": "check", "namespace": "vision"}}  # fmt: skip
+        with plane.client(plane.service_account_token("kube-system", "job-controller")) as controller:
+            for _ in range(400):
+                try:
+                    controller.create({**pod, "spec": {**pod["spec"], "nodeName": "x"}}, dry_run=True)
+                except ApiError as error:
+                    if " node-name: " in str(error):
+                        break
+                time.sleep(0.05)
+            controller.create(pod, dry_run=True)
+    plane.close()
