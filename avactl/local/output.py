@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 
+from avactl import step_progress
 from avactl.terminal import colour, inert, visible
 
 MOST_CHARACTERS = 8192
@@ -29,8 +30,9 @@ class Output:
         self._coloured = colour()
 
     def line(self, label: str, text: str) -> None:
-        """Write one line of a pod."""
-        self._write(label, self._safe(text))
+        """Write one line of a pod. Progress is written in words."""
+        told = step_progress.read(text)
+        self._write(label, self._safe(text) if told is None else self._style(1, str(told)))
 
     def event(self, label: str, text: str) -> None:
         """Write what happened to a pod."""

@@ -7,7 +7,6 @@ import signal
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
-from avactl import step_progress
 from avactl.local.output import Output
 from avactl.local.pods import LocalJob, LocalPod
 from avactl.local.process import PodProcess
@@ -57,14 +56,7 @@ class Runner:
         """True if a signal ended the run."""
 
     def _shows(self, pod: LocalPod) -> Callable[[str], None]:
-        def show(text: str) -> None:
-            told = step_progress.read(text)
-            if told is None:
-                self._output.line(pod.label, text)
-            else:
-                self._output.event(pod.label, str(told))
-
-        return show
+        return lambda text: self._output.line(pod.label, text)
 
     async def run(self) -> int:
         """Run all pods and return the exit code: 0, that of the pod that failed the job, or 128 + a signal's number."""

@@ -49,6 +49,8 @@ def test_what_the_first_pod_prints(lab: Lab) -> None:
     assert (progress["speed"], progress["steps"]["speed"], progress["datasets"]) == (None, 2.0, [])
     kubelet.write(first, 30.0, line(step=150, steps=1000, records=50, speed=4, epoch=2, epochs=3, acc=1))
     assert " 15% epoch 2/3 1 200 4 min " in shown(lab, "plain")
+    logs = lab.avactl("logs", f"{NAMESPACE}/plain").stdout
+    assert "worker-0 │ step 140 of 1,000 (14%), loss 0.25\nworker-0 │ other\nworker-0 │ step 150 of " in logs
     kubelet.write(first, 31.0, line(step=151))
     assert " step 151 " in shown(lab, "plain")
     asked = kubelet.asked[-1]
