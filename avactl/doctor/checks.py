@@ -55,14 +55,18 @@ def _version(needs: Needs, live: Live) -> Iterator[Finding]:
 
 
 def _kinds(needs: Needs, live: Live) -> Iterator[Finding]:
-    missing = [kind for kind in needs.kinds if kind not in live.served]
+    missing = [kind for kind in needs.kinds.keys() - needs.defined if kind not in live.served]
     for version, kind in sorted(missing):
         group = version.rpartition("/")[0]
         remedy = _INSTALL.get(group, f"install the CRD, or upgrade what serves {version}")
         users = _some(needs.users[version, kind])
         yield Finding("api", State.FAILED, f"{kind} of {version} is not served; {users} needs it", remedy)
     if len(missing) < len(needs.kinds):
-        yield Finding("api", State.OK, f"{len(needs.kinds) - len(missing)} of {len(needs.kinds)} kinds are served")
+        defined = (
+            f", {len(own)} of them once the specs are applied" if (own := needs.defined - live.served.keys()) else ""
+        )
+        words = f"{len(needs.kinds) - len(missing)} of {len(needs.kinds)} kinds are served{defined}"
+        yield Finding("api", State.OK, words)
 
 
 def _gates(needs: Needs, live: Live) -> Iterator[Finding]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from avactl.compiler import Compilation
-from avactl.doctor.secrets import SecretNeed, needed_secrets
+from avactl.doctor.secrets import DEFINITIONS, SecretNeed, needed_secrets
 from avactl.kinds.manifest import Manifest
 from avactl.names import CONFIG_LABEL
 
@@ -58,6 +58,8 @@ class Needs:
     version: str = ""
     kinds: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """Namespaces of the objects by API version and kind."""
+    defined: set[tuple[str, str]] = field(default_factory=set)
+    """API versions and kinds that the objects themselves define."""
     users: dict[tuple[str, str], set[str]] = field(default_factory=dict)
     """Specs by API version and kind of their objects."""
     gates: dict[str, set[str]] = field(default_factory=dict)
@@ -88,6 +90,9 @@ def needs_of(compilation: Compilation, cluster: str) -> Needs:
         user, kind = str(manifest.item), (str(manifest.body["apiVersion"]), manifest.kind)
         needs.kinds.setdefault(kind, set()).add(manifest.namespace)
         needs.users.setdefault(kind, set()).add(user)
+        if manifest.kind in DEFINITIONS:
+            needs.defined |= defined_by(manifest.body)
+            continue
         for key, value in _pairs(manifest.body):
             if key == "image" and isinstance(value, str):
                 needs.images.setdefault(value, set()).add(user)
@@ -95,12 +100,21 @@ def needs_of(compilation: Compilation, cluster: str) -> Needs:
                 needs.device_classes.setdefault(str(value), set()).add(user)
             elif gate := _GATES.get(manifest.kind, {}).get(key):
                 needs.gates.setdefault(gate, set()).add(user)
-        for claim in _claims(manifest):
+        for claim in claims_of(manifest.body):
             needs.claims.setdefault(claim, set()).add(user)
-        if manifest.kind == "ConfigMap" and manifest.body["metadata"]["labels"].get(CONFIG_LABEL) == "topology":
+        labels = manifest.body["metadata"].get("labels") or {}
+        if manifest.kind == "ConfigMap" and labels.get(CONFIG_LABEL) == "topology":
             needs.pools.append(_pool(manifest))
     needs.secrets = needed_secrets(manifests)
     return needs
+
+
+def defined_by(body: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return the API versions and kinds of a CustomResourceDefinition."""
+    match body.get("spec"):
+        case {"group": str(group), "names": {"kind": str(kind)}, "versions": list(versions)}:
+            return {(f"{group}/{each['name']}", kind) for each in versions if isinstance(each, dict) and "name" in each}
+    return set()
 
 
 def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
@@ -113,13 +127,14 @@ def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
             yield from _pairs(inner)
 
 
-def _claims(manifest: Manifest) -> Iterator[Claim]:
-    body = manifest.body
-    specs = [body["spec"]] if manifest.kind == "PersistentVolumeClaim" else []
-    specs += [template["spec"] for key, value in _pairs(body) if key == "volumeClaimTemplates" for template in value]
-    specs += [value["spec"] for key, value in _pairs(body) if key == "volumeClaimTemplate"]
-    for spec in specs:
-        if spec.get("storageClassName") != "" and not spec.get("volumeName"):
+def claims_of(body: Mapping[str, Any]) -> Iterator[Claim]:
+    """Yield the volume claims of an object for which a storage class creates volumes."""
+    claims: list[Any] = [body] if body["kind"] == "PersistentVolumeClaim" else []
+    claims += [each for key, value in _pairs(body) if key == "volumeClaimTemplates" for each in value or ()]
+    claims += [value for key, value in _pairs(body) if key == "volumeClaimTemplate"]
+    for claim in claims:
+        spec = claim.get("spec") if isinstance(claim, dict) else None
+        if isinstance(spec, dict) and spec.get("storageClassName") != "" and not spec.get("volumeName"):
             yield Claim(spec.get("storageClassName"), "ReadWriteMany" in spec.get("accessModes", ()))
 
 

@@ -12,6 +12,8 @@ from avactl.kinds.manifest import Manifest
 
 GENERIC, REGISTRY, TLS = "Opaque", "kubernetes.io/dockerconfigjson", "kubernetes.io/tls"
 _REGISTRY_KEY = ".dockerconfigjson"
+DEFINITIONS = frozenset(("CustomResourceDefinition",))
+"""Kinds that name fields of other kinds, and refer to nothing."""
 _LOGINS = {
     GIT_SECRET: (("ssh-privatekey",), ("username", "password")),
     "/etc/git-credentials": (("username", "password"),),
@@ -74,12 +76,12 @@ class SecretNeed:
 
 
 def needed_secrets(manifests: Iterable[Manifest]) -> list[SecretNeed]:
-    """Return the Secrets that objects refer to and that are not among the objects, by cluster, namespace and name."""
+    """Return the Secrets that objects refer to and that no object makes, by cluster, namespace and name."""
     found: dict[tuple[str, str, str], SecretNeed] = {}
     made = set()
     for manifest in manifests:
-        if manifest.kind == "Secret":
-            made.add((manifest.cluster, manifest.namespace, manifest.name))
+        if name := made_by(manifest.body):
+            made.add((manifest.cluster, manifest.namespace, name))
         for use in references(manifest.body):
             key = (manifest.cluster, use.namespace, use.name)
             need = found.setdefault(key, SecretNeed(*key))
@@ -94,8 +96,25 @@ def needed_secrets(manifests: Iterable[Manifest]) -> list[SecretNeed]:
     return [found[key] for key in sorted(found.keys() - made)]
 
 
+def made_by(body: Mapping[str, Any]) -> str:
+    """Return the name of the Secret that an object is, or that an operator makes from it; empty if there is none."""
+    name, spec = str(body["metadata"]["name"]), body.get("spec")
+    match body["kind"], spec:
+        case "Secret" | "SealedSecret", _:
+            return name
+        case "ExternalSecret", {"target": {"name": str(target)}}:
+            return target
+        case "ExternalSecret", _:
+            return name
+        case "Certificate", {"secretName": str(target)}:
+            return target
+    return ""
+
+
 def references(body: Mapping[str, Any]) -> Iterator[Reference]:
-    """Yield the Secrets that an object refers to."""
+    """Yield the Secrets that an object refers to, of any kind and also as somebody else wrote it."""
+    if body["kind"] in DEFINITIONS:
+        return
     namespace = str(body["metadata"].get("namespace", ""))
     alternatives = _CONTROLLER_LOGINS.get(str(body["kind"]), ())
     for use in _walk({key: value for key, value in body.items() if key != "metadata"}, "", {}):
@@ -109,27 +128,31 @@ def _walk(value: Any, parent: str, mounts: Mapping[str, str]) -> Iterator[Refere
         return
     if not isinstance(value, dict):
         return
-    if "containers" in value and "volumes" in value:
-        containers = [*value["containers"], *value.get("initContainers", ())]
-        mounts = {mount["name"]: mount["mountPath"] for each in containers for mount in each.get("volumeMounts", ())}
+    if isinstance(value.get("containers"), list):
+        containers = [*value["containers"], *(value.get("initContainers") or ())]
+        mounts = {
+            str(mount.get("name")): str(mount.get("mountPath"))
+            for each in _dicts(containers)
+            for mount in _dicts(each.get("volumeMounts"))
+        }
     logins = _LOGINS.get(mounts.get(str(value.get("name")), ""), ()) if parent == "volumes" else ()
     for key, inner in value.items():
         match key, inner:
             case "secretKeyRef", {"name": str(name)}:
-                yield Reference("", name, (str(inner["key"]),), bool(inner.get("optional")))
+                yield Reference("", name, _keys([inner]), bool(inner.get("optional")))
             case "secret", {"secretName": str(name)} | {"name": str(name)} if isinstance(inner, dict):
-                keys = tuple(str(item["key"]) for item in inner.get("items") or ([inner] if "key" in inner else ()))
+                keys = _keys(inner.get("items") or [inner])
                 yield Reference("", name, keys, bool(inner.get("optional")), alternatives=logins)
             case "secretName", str(name) if parent == "tls":
                 yield Reference("", name, ("tls.crt", "tls.key"), type=TLS)
             case "imagePullSecrets", list():
-                for entry in inner:
-                    yield Reference("", str(entry["name"]), (_REGISTRY_KEY,), type=REGISTRY)
+                for entry in _dicts(inner):
+                    yield Reference("", str(entry.get("name")), (_REGISTRY_KEY,), type=REGISTRY)
             case "certificateRefs", list():
-                for entry in inner:
+                for entry in _dicts(inner):
                     if entry.get("kind", "Secret") == "Secret":
-                        where = str(entry.get("namespace", ""))
-                        yield Reference(where, str(entry["name"]), ("tls.crt", "tls.key"), type=TLS)
+                        where, name = str(entry.get("namespace") or ""), str(entry.get("name"))
+                        yield Reference(where, name, ("tls.crt", "tls.key"), type=TLS)
             case "secretRef", {"name": str(name)}:
                 yield Reference(str(inner.get("namespace", "")), name, optional=bool(inner.get("optional")))
             case str(), {"name": str(name)} if key.endswith("SecretRef"):
@@ -137,3 +160,11 @@ def _walk(value: Any, parent: str, mounts: Mapping[str, str]) -> Iterator[Refere
                 yield Reference(str(inner.get("namespace", "")), name, _CSI_KEYS.get(driver, ()))
             case _:
                 yield from _walk(inner, key, mounts)
+
+
+def _keys(entries: Any) -> tuple[str, ...]:
+    return tuple(str(entry["key"]) for entry in _dicts(entries) if "key" in entry)
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

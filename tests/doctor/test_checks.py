@@ -70,3 +70,12 @@ def test_images() -> None:
     needs = Needs("c", "1.36", images={"a@sha256:1": {"A"}, "b:1": {"B"}})
     ((message, _),) = _messages(needs, Live("1.36.0"), State.WARNING)
     assert message == "b:1 of B has no digest"
+
+
+def test_kinds_that_the_specs_define_are_not_missing() -> None:
+    needs = Needs("c", "1.36", kinds={("g/v1", "K"): {""}, ("h/v1", "L"): {""}}, defined={("g/v1", "K")})
+    needs.users = {("g/v1", "K"): {"A"}, ("h/v1", "L"): {"B"}}
+    ((message, _),) = _messages(needs, Live("1.36.0"))
+    assert message == "L of h/v1 is not served; B needs it"
+    found = [message for message, _ in _messages(needs, Live("1.36.0"), State.OK)]
+    assert "1 of 2 kinds are served, 1 of them once the specs are applied" in found

@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from avactl import compile_tree
-from avactl.doctor.secrets import Reference, needed_secrets, references
+from avactl.doctor.needs import Claim, claims_of, defined_by
+from avactl.doctor.secrets import Reference, made_by, needed_secrets, references
 from avactl.source.tree import DirTree
 from tests.cli.running import Run, write
 
@@ -103,3 +104,40 @@ def test_of_objects_in_general() -> None:
     assert found(f"{{kind: PersistentVolume, spec: {juice}}}") == {Reference("o", "s", ("name", "metaurl"))}
     (flux,) = found("{kind: GitRepository, spec: {secretRef: {name: s}}}")
     assert flux.alternatives == (("identity", "known_hosts"), ("username", "password"))
+
+
+def test_of_objects_of_any_shape() -> None:
+    def found(text: str) -> set[Reference]:
+        return set(references(yaml.safe_load(text)))
+
+    definition = "{kind: CustomResourceDefinition, metadata: {name: x}, spec: {group: g, names: {kind: K}, VERSIONS}}"
+    whole = yaml.safe_load(definition.replace("VERSIONS", "versions: [{name: v1}, {name: v2}, null]"))
+    assert defined_by(whole) == {("g/v1", "K"), ("g/v2", "K")}
+    assert defined_by({"spec": None}) == set()
+    schema = "{properties: {containers: {type: array}, volumes: {type: array}, secretRef: {name: x}}}"
+    assert found(f"{{kind: CustomResourceDefinition, metadata: {{name: x}}, spec: {schema}}}") == set()
+    odd = """
+    kind: Odd
+    metadata: {name: x}
+    spec:
+      containers: [7, {volumeMounts: {a: b}}, {volumeMounts: [{mountPath: /x}, null]}]
+      initContainers: null
+      volumes: {secret: {secretName: s, items: [null, {path: p}]}}
+      imagePullSecrets: [null]
+      certificateRefs: [x]
+      secretRef: text
+      env: {secretKeyRef: {name: k}}
+    """
+    assert found(odd) == {Reference("", "s"), Reference("", "k")}
+    assert list(claims_of(yaml.safe_load(odd))) == []
+    claims = "{kind: A, volumeClaimTemplates: [null, {spec: {accessModes: [ReadWriteMany]}}], volumeClaimTemplate: 3}"
+    assert list(claims_of(yaml.safe_load(claims))) == [Claim(None, True)]
+
+
+def test_secrets_that_operators_make() -> None:
+    def made(kind: str, spec: str) -> str:
+        return made_by(yaml.safe_load(f"{{kind: {kind}, metadata: {{name: x}}, spec: {spec}}}"))
+
+    assert (made("Secret", "null"), made("SealedSecret", "{}"), made("ExternalSecret", "{}")) == ("x", "x", "x")
+    assert made("ExternalSecret", "{target: {name: y}}") == made("Certificate", "{secretName: y}") == "y"
+    assert made("ConfigMap", "{}") == made("Certificate", "null") == ""
