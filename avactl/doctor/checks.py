@@ -60,7 +60,7 @@ def _kinds(needs: Needs, live: Live) -> Iterator[Finding]:
         group = version.rpartition("/")[0]
         remedy = _INSTALL.get(group, f"install the CRD, or upgrade what serves {version}")
         users = _some(needs.users[version, kind])
-        yield Finding("api", State.FAILED, f"{kind} of {version} is not served; {users} needs it", remedy)
+        yield Finding("api", State.FAILED, f"{kind} of {version} is not served; needed by {users}", remedy)
     if len(missing) < len(needs.kinds):
         defined = (
             f", {len(own)} of them once the specs are applied" if (own := needs.defined - live.served.keys()) else ""
@@ -78,7 +78,7 @@ def _gates(needs: Needs, live: Live) -> Iterator[Finding]:
         return
     off = {gate: users for gate, users in needs.gates.items() if live.gates.get(gate) is False}
     for gate, users in sorted(off.items()):
-        words = f"feature gate {gate} is off; {_some(users)} needs it"
+        words = f"feature gate {gate} is off; needed by {_some(users)}"
         remedy = f"start the API server, scheduler, controller manager and kubelets with --feature-gates={gate}=true"
         yield Finding("gates", State.FAILED, words, remedy)
     if len(off) < len(needs.gates):
@@ -110,13 +110,13 @@ def _storage(needs: Needs, live: Live) -> Iterator[Finding]:
             remedy = (
                 f"set `storageClasses.default` of Cluster {needs.cluster}, or annotate a class with {_DEFAULT_CLASS}"
             )
-            yield Finding("storage", State.FAILED, f"no default storage class; {who} needs it", remedy)
+            yield Finding("storage", State.FAILED, f"no default storage class; needed by {who}", remedy)
         elif item is None:
             known = _some(live.classes) or "none"
             remedy = f"create it, or select another in `storageClasses` of Cluster {needs.cluster}; there are: {known}"
-            yield Finding("storage", State.FAILED, f"no storage class {wanted}; {who} needs it", remedy)
+            yield Finding("storage", State.FAILED, f"no storage class {wanted}; needed by {who}", remedy)
         elif many and offers_many(str(item.get("provisioner")), ()) is False:
-            words = f"storage class {chosen} ({item.get('provisioner')}) offers no ReadWriteMany; {who} needs it"
+            words = f"storage class {chosen} ({item.get('provisioner')}) offers no ReadWriteMany; needed by {who}"
             yield Finding("storage", State.FAILED, words, "select a class of a shared file system (CephFS, NFS, …)")
         else:
             good += 1
@@ -133,7 +133,7 @@ def _devices(needs: Needs, live: Live) -> Iterator[Finding]:
     for name, users in sorted(needs.device_classes.items()):
         if name not in live.device_classes:
             remedy = "install the DRA driver that brings it, or declare it in `deviceClasses` of the Cluster"
-            yield Finding("devices", State.FAILED, f"no device class {name}; {_some(users)} needs it", remedy)
+            yield Finding("devices", State.FAILED, f"no device class {name}; needed by {_some(users)}", remedy)
 
 
 def _pools(needs: Needs, live: Live) -> Iterator[Finding]:
@@ -205,14 +205,14 @@ def _secrets(needs: Needs, live: Live) -> Iterator[Finding]:
         where = f"{need.namespace}/{need.name}"
         if key not in live.secrets:
             state = State.WARNING if need.optional else State.FAILED
-            words = f"no Secret {where}; {who} {'can use' if need.optional else 'needs'} it"
+            words = f"no Secret {where}; {'used' if need.optional else 'needed'} by {who}"
             yield Finding("secrets", state, words, f"`{need.command()}`")
             continue
         present = live.secrets[key]
         if present is None:
             yield _hidden("secrets", f"Secret {where}")
         elif lacking := need.lacks(present):
-            words = f"Secret {where} has no key {lacking}; {who} needs it"
+            words = f"Secret {where} has no key {lacking}; needed by {who}"
             yield Finding("secrets", State.FAILED, words, f"create it anew: `{need.command()}`")
         else:
             good += 1

@@ -29,9 +29,9 @@ def test_storage() -> None:
     live = Live("1.36.0", classes={"rbd": {"metadata": {"name": "rbd"}, "provisioner": "ebs.csi.aws.com"}})
     assert [message for message, _ in _messages(needs, live)] == [
         "storage class rbd has provisioner ebs.csi.aws.com; the specs declare rbd.csi.ceph.com",
-        "no default storage class; A needs it",
-        "no storage class gone; C, D needs it",
-        "storage class rbd (ebs.csi.aws.com) offers no ReadWriteMany; B needs it",
+        "no default storage class; needed by A",
+        "no storage class gone; needed by C, D",
+        "storage class rbd (ebs.csi.aws.com) offers no ReadWriteMany; needed by B",
     ]
     default = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     live.classes = {"fs": {"metadata": default, "provisioner": "cephfs.csi.ceph.com"}}
@@ -43,7 +43,7 @@ def test_gates() -> None:
     needs = Needs("c", "1.36", gates={"DRAConsumableCapacity": {"A"}})
     assert _messages(needs, Live("1.36.0", gates={"DRAConsumableCapacity": True})) == []
     ((message, _),) = _messages(needs, Live("1.36.0", gates={"DRAConsumableCapacity": False}))
-    assert message == "feature gate DRAConsumableCapacity is off; A needs it"
+    assert message == "feature gate DRAConsumableCapacity is off; needed by A"
     assert len(_messages(needs, Live("1.36.0"), State.UNKNOWN)) == 1
 
 
@@ -76,6 +76,6 @@ def test_kinds_that_the_specs_define_are_not_missing() -> None:
     needs = Needs("c", "1.36", kinds={("g/v1", "K"): {""}, ("h/v1", "L"): {""}}, defined={("g/v1", "K")})
     needs.users = {("g/v1", "K"): {"A"}, ("h/v1", "L"): {"B"}}
     ((message, _),) = _messages(needs, Live("1.36.0"))
-    assert message == "L of h/v1 is not served; B needs it"
+    assert message == "L of h/v1 is not served; needed by B"
     found = [message for message, _ in _messages(needs, Live("1.36.0"), State.OK)]
     assert "1 of 2 kinds are served, 1 of them once the specs are applied" in found

@@ -138,7 +138,7 @@ def test_a_secret_with_other_keys(platform: Platform) -> None:
     platform.kube.create({**secret, "stringData": {"accessKeyId": "x"}})
     found = platform.findings()
     assert (
-        "Secret avactl-cache/corpus-s3 has no key secretAccessKey; CacheTier corpus needs it"
+        "Secret avactl-cache/corpus-s3 has no key secretAccessKey; needed by CacheTier corpus"
         in (found["secrets", "missing"])
     )
 
