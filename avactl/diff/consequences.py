@@ -165,9 +165,9 @@ def _rights(item: Item, manifests: Sequence[Manifest], program: Program) -> dict
     platform = {image for name in item.clusters if (cluster := program.find_cluster(name))
                 for image in cluster.spec.images.model_dump().values()}  # fmt: skip
     spec = item.resource.spec.model_dump(by_alias=True)
+    given = {*_texts(spec), *_texts([patch.model_dump(by_alias=True) for patch in item.resource.patches])}
     # An image of the platform's that a spec names runs the spec's command.
-    platform -= set(_texts(spec, "image"))
-    given = set(_texts(spec))
+    platform -= given
     for manifest in manifests:
         for what, value in (*_of_pods(manifest, platform, given), *_of_roles(manifest)):
             found.setdefault(what, {})[value] = None
@@ -271,13 +271,12 @@ def _variables(value: Any) -> Iterator[str]:
             yield from _variables(inner)
 
 
-def _texts(value: Any, key: str | None = None, at: str | None = None) -> Iterator[str]:
-    """Yield the texts in a value, or those under a key. `at` is the key of the value."""
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a value."""
     if isinstance(value, dict):
-        for name, inner in value.items():
-            yield from _texts(inner, key, name)
-    elif isinstance(value, list):
+        value = list(value.values())
+    if isinstance(value, list):
         for inner in value:
-            yield from _texts(inner, key, at)
-    elif isinstance(value, str) and key in (None, at):
+            yield from _texts(inner)
+    elif isinstance(value, str):
         yield value

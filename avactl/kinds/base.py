@@ -64,12 +64,12 @@ def _own_key(key: str, what: str) -> str:
     return key
 
 
-_OF_CONTROLLERS = ("controller-revision-hash", "controller-uid", "job-name", "pod-template-hash")
+OF_CONTROLLERS = ("controller-revision-hash", "controller-uid", "job-name", "pod-template-hash")
 """Labels without a domain by which Kubernetes' controllers know their pods; the API server refuses Jobs with others."""
 
 
 def _own_label(key: str) -> str:
-    if key in _OF_CONTROLLERS:
+    if key in OF_CONTROLLERS:
         raise bad(f"label `{key}` is set by Kubernetes", "choose another key")
     return label_key(_own_key(key, "label"))
 
@@ -82,7 +82,7 @@ def _key_schema(allowed: tuple[str, ...] = (), taken: tuple[str, ...] = ()) -> W
     return WithJsonSchema({"type": "string", "pattern": f"^{other}(?!{but}{own}){LABEL_KEY_PATTERN[1:]}"})
 
 
-LabelKey = Annotated[str, AfterValidator(_own_label), _key_schema(taken=_OF_CONTROLLERS)]
+LabelKey = Annotated[str, AfterValidator(_own_label), _key_schema(taken=OF_CONTROLLERS)]
 LabelValue = Annotated[
     str, AfterValidator(label_value), WithJsonSchema({"type": "string", "pattern": LABEL_VALUE_PATTERN})
 ]

@@ -44,9 +44,13 @@ def active(ready: Ready) -> list[Active]:
 
 
 def _images(item: Item) -> Iterator[tuple[Path, str]]:
-    """Yield the images in a spec."""
+    """Yield the images in a spec and its patches."""
     for path, text, is_key in strings(item.doc.value):
-        if not is_key and path[:1] == ("spec",) and (path[-1] == "image" or path[-2:-1] == ("images",)):
+        if is_key or path[:1] not in (("spec",), ("patches",)):
+            continue
+        # `jsonPatch` has the key in the path beside the value.
+        operation = str(item.doc.get(*path[:-1], "path")) if path[2:3] == ("jsonPatch",) and path[-1] == "value" else ""
+        if path[-1] == "image" or path[-2:-1] == ("images",) or operation.endswith("/image"):
             yield path, text
 
 

@@ -165,6 +165,64 @@ def test_incremental_compiles_apply_and_refuse_them(tmp_path: Path) -> None:
     assert [problem.code for problem in compiled().diagnostics] == ["patch-without-target"]
 
 
+EVERYONE = {"podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "namespaceSelector": {},
+                                "labelSelector": {}}, "weight": 1}  # fmt: skip
+TERM = EVERYONE["podAffinityTerm"]
+PODS = {"Job": "TrainingJob", "Deployment": "ServingDeployment", "HorizontalPodAutoscaler": "ServingDeployment"}
+
+
+def volume(**source: Any) -> dict[str, Any]:
+    return {"spec": {"volumes": [{"name": "x", **source}]}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "merge"),
+    [
+        ("Deployment", {"spec": {"affinity": {"podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [TERM]}}}}),
+        ("Deployment", {"spec": {"affinity": {"podAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [EVERYONE]}}}}),
+        ("Job", {"spec": {"nodeSelector": {"avactl.dev/gpu": None}}}),
+        ("Job", {"spec": {"nodeSelector": {"avactl.dev/gpu": "H100"}}}),
+        ("Job", {"spec": {"nodeSelector": {"node-role.kubernetes.io/control-plane": ""}}}),
+        ("Job", {"metadata": {"annotations": {"devices.crio.io": "/dev/mem"}}}),
+        ("Job", {"metadata": {"annotations": {"io.kubernetes.cri-o.Devices": "/dev/mem"}}}),
+        ("Job", {"metadata": {"labels": {"job-name": "other"}}}),
+        ("Job", volume(projected={"sources": [{"serviceAccountToken": {"path": "token"}}]})),
+        ("Job", volume(projected={"sources": [{"podCertificate": {
+            "signerName": "kubernetes.io/kube-apiserver-client-pod", "keyType": "ED25519"}}]})),
+        ("Job", volume(ephemeral={"volumeClaimTemplate": {"spec": {
+            "accessModes": ["ReadWriteOnce"], "volumeName": "pv", "resources": {"requests": {"storage": "1Gi"}}}}})),
+    ],
+)  # fmt: skip
+def test_escapes_of_the_tenancy(kind: str, merge: dict[str, Any]) -> None:
+    patch = {"target": {"kind": kind}, "merge": {"spec": {"template": merge}}}
+    result = compile_tree(MemoryTree(files(PODS[kind], [patch])))
+    assert [problem.code for problem in result.diagnostics] == ["patch-not-allowed"]
+
+
+def test_the_most_replicas_are_those_of_the_spec() -> None:
+    patch = {"target": {"kind": "HorizontalPodAutoscaler"}, "merge": {"spec": {"maxReplicas": 1000}}}
+    result = compile_tree(MemoryTree(files("ServingDeployment", [patch], replicas={"min": 1, "max": 2})))
+    assert [problem.code for problem in result.diagnostics] == ["patch-not-allowed"]
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        {"merge": {"spec": {"template": {"spec": {"containers": [{"name": "worker", "image": "miner:latest"}]}}}}},
+        {"jsonPatch": [
+            {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "miner:latest"}]},
+    ],
+)  # fmt: skip
+def test_policies_see_the_images_of_patches(patch: dict[str, Any]) -> None:
+    tree = MemoryTree(
+        {**files("TrainingJob", [{"target": {"kind": "Job"}, **patch}], image=f"a@sha256:{'0' * 64}"),
+         "avactl.yaml": b"policies: {images-pinned: error}"}
+    )  # fmt: skip
+    assert "policy/images-pinned" in [problem.id for problem in compile_tree(tree).diagnostics]
+
+
 @pytest.mark.parametrize(("patches", "codes"), [("[]", ["not-owner"]), ("[Service]", ["not-owner"]), ("[Job]", [])])
 def test_owners_limit_them_by_path(patches: str, codes: list[str]) -> None:
     config = f"""

@@ -328,6 +328,13 @@ def test_pod_settings_show_what_they_reach() -> None:
     assert [each for each in reached[2:] if each not in text] == []
 
 
+def test_patched_commands_do_not_hide_behind_images_of_the_platform() -> None:
+    patch = {"target": {"kind": "Job"}, "merge": {"spec": {"template": {"spec": {
+        "containers": [{"name": "worker", "image": KUBECTL, "command": ["kubectl", "delete"]}]}}}}}  # fmt: skip
+    (text,) = texts(the(changes([], [f"{job()}\npatches: {[patch]!r}"]), "j"), "security")
+    assert text.startswith("runs kubectl delete ")
+
+
 def test_a_changed_job_shows_what_else_it_may_reach() -> None:
     old = job(env={"B": {"secret": {"name": "old", "key": "k"}}})
     (text,) = texts(the(changes([old], [job(env=SECRET)]), "j"), "security")

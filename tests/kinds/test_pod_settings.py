@@ -266,6 +266,13 @@ spec: {{cluster: main, machineType: h100-sxm-8, count: 2, rdmaResource: {resourc
     assert "rdma-unavailable" in codes(compiled("TrainingJob", more, PLATFORM + pool))
 
 
+@pytest.mark.parametrize("name", ["health-check", "worker-library"])
+def test_names_of_the_health_check_are_taken(name: str) -> None:
+    more = {"strategy": "allReduce", "workers": {"replicas": 2, "gpus": 1}, "healthCheck": {}}
+    sidecar = {"pod": {"sidecars": [{"name": name, "image": "a:1"}]}}
+    assert codes(compiled("TrainingJob", {**more, **sidecar})) == ["duplicate-entry"]
+
+
 def test_root_reaches_every_container() -> None:
     more = {"runAsUser": 0, "strategy": "mpi", "workers": {"replicas": 2}, **BUSY}
     result = compiled("TrainingJob", more)

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 from avactl.compiler.patches.pods import pod_refusals, template_of
 from avactl.kinds import registry
-from avactl.kinds.base import foreign_key
+from avactl.kinds.base import OF_CONTROLLERS, foreign_key
 from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pod_settings.spec import of_runtime
 from avactl.kinds.program import Item, Program
 
 FORBIDDEN = frozenset(
@@ -23,7 +24,8 @@ OF_TEAMS = frozenset(
      "ConfigMap", "PersistentVolumeClaim")
 )  # fmt: skip
 """Kinds that patches of a team's specs may change, in the team's namespaces: those that its members may write."""
-_COUNTS = {"replicas": "replicas", "parallelism": "workers.replicas", "completions": "workers.replicas"}
+_COUNTS = {"replicas": "replicas", "parallelism": "workers.replicas", "completions": "workers.replicas",
+           "maxReplicas": "replicas"}  # fmt: skip
 _IDENTITY = ("selector", "serviceName", "managedBy", "manualSelector")
 
 
@@ -85,7 +87,9 @@ def _metadata(old: Body, new: Body, path: tuple[str, ...]) -> Iterator[Refusal]:
             continue
         one, other = old.get(key) or {}, new.get(key) or {}
         for name in {**one, **other}:
-            owner = foreign_key(name)
+            owner = "container runtimes" if key == "annotations" and of_runtime(name) else foreign_key(name)
+            if key == "labels" and name in OF_CONTROLLERS:
+                owner = "Kubernetes"
             if one.get(name) != other.get(name) and owner:
                 hint = "use a prefix of your own"
                 yield Refusal((*path, key, name), f"`{name}` belongs to {owner}", hint)

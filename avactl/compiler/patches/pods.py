@@ -10,7 +10,7 @@ from typing import Any
 
 from avactl.diagnostics.secrets import looks_secret
 from avactl.kinds.manifest import Body
-from avactl.kinds.pod_settings.affinity import NODE_TAINTS
+from avactl.kinds.pod_settings.affinity import NODE_TAINTS, node_label
 from avactl.kinds.pod_settings.collisions import OWN_CONTAINERS, OWN_VOLUMES, hides
 from avactl.kinds.pod_settings.levels import BASELINE, RESTRICTED, level
 from avactl.kinds.pod_settings.spec import LONGEST_GRACE
@@ -32,6 +32,8 @@ _CONTAINER = frozenset(
 _VOLUMES = frozenset(
     ("name", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret")
 )
+_PROJECTED = frozenset(("clusterTrustBundle", "configMap", "downwardAPI", "secret"))
+"""Sources of projected volumes that are no credentials of the pod's account."""
 _CONTAINER_SECURITY = frozenset(
     ("readOnlyRootFilesystem", "allowPrivilegeEscalation", "capabilities", "runAsUser", "runAsGroup", "runAsNonRoot")
 )
@@ -79,6 +81,7 @@ def pod_refusals(item: Item, program: Program, old: Body, new: Body) -> Iterator
         old.get("securityContext") or {}, new.get("securityContext") or {}, _POD_SECURITY, ("securityContext",)
     )
     yield from _volumes(item, program, old, new)
+    yield from _places(old, new)
     taints = {taint.key for pool in program.pools(item.cluster) for taint in pool.spec.taints} | {*NODE_TAINTS}
     for toleration in new.get("tolerations") or ():
         if toleration.get("key") not in taints:
@@ -98,8 +101,39 @@ def _volumes(item: Item, program: Program, old: Body, new: Body) -> Iterator[Ref
         kinds = {*after.get(name, ())} - allowed
         if kinds:
             yield ("volumes", name), f"pods of the team cannot mount `{min(kinds)}`", "use a claim or `emptyDir`"
-        if name in OWN_VOLUMES or "serviceAccountToken" in str(after.get(name)):
+        sources = (after.get(name, {}).get("projected") or {}).get("sources") or ()
+        if name in OWN_VOLUMES or any({*source} - _PROJECTED for source in sources):
             yield ("volumes", name), "the volume has a token of an account", "write it in `pod.volumes`"
+        claim = ((after.get(name, {}).get("ephemeral") or {}).get("volumeClaimTemplate") or {}).get("spec") or {}
+        for key in sorted({*claim} & {"volumeName", "selector", "dataSource", "dataSourceRef"}):
+            yield ("volumes", name), f"`{key}` can bind a volume of someone else", f"remove `{key}`"
+
+
+def _places(old: Body, new: Body) -> Iterator[Refused]:
+    """Yield labels of nodes that avactl selects by, and affinities to pods of other teams."""
+    before, after = old.get("nodeSelector") or {}, new.get("nodeSelector") or {}
+    for name in {**before, **after}:
+        if before.get(name) != after.get(name):
+            try:
+                node_label(name)
+            except ValueError:
+                hint = "write `pool` or `gpu` beside `gpus` in `spec`"
+                yield ("nodeSelector", name), f"patches do not select nodes by `{name}`", hint
+    own = _elsewhere(old.get("affinity"))
+    if any(each not in own for each in _elsewhere(new.get("affinity"))):
+        message = "pods of other namespaces belong to other teams"
+        yield ("affinity",), message, "remove `namespaces` and `namespaceSelector`"
+
+
+def _elsewhere(value: Any) -> list[Any]:
+    """Return the terms of an affinity that are about other namespaces."""
+    if isinstance(value, list):
+        return [each for entry in value for each in _elsewhere(entry)]
+    if not isinstance(value, dict):
+        return []
+    if "namespaces" in value or "namespaceSelector" in value:
+        return [value]
+    return [each for entry in value.values() for each in _elsewhere(entry)]
 
 
 def _container(item: Item, program: Program, key: str, old: Body, new: Body) -> Iterator[Refused]:

@@ -12,10 +12,10 @@ from avactl.kinds.pod_settings.spec import Container, PodSettings
 from avactl.kinds.program import Item
 
 Path = tuple[str | int, ...]
-OWN_CONTAINERS = ("follower", "partner", "publisher")
+OWN_CONTAINERS = ("follower", "partner", "publisher", "health-check", "worker-library")
 """Containers that the compiler adds to some pods later."""
-OWN_VOLUMES = ("token",)
-"""Volumes that the compiler adds to some pods later. They hold credentials of avactl's accounts."""
+OWN_VOLUMES = ("token", "worker-library")
+"""Volumes that the compiler adds to some pods later: credentials of avactl's accounts, and the workers' library."""
 _SYSTEM = frozenset(
     ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var",
      "/var/run")

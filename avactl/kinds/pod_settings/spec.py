@@ -52,9 +52,14 @@ def _searched(value: list[str]) -> list[str]:
     return value
 
 
+def of_runtime(key: str) -> bool:
+    """Return True for an annotation that container runtimes act on."""
+    return key.startswith(RUNTIME_PREFIXES) or any(part in key for part in RUNTIME_PARTS)
+
+
 def _no_runtime_keys(value: dict[str, str]) -> dict[str, str]:
     for key in value:
-        if key.startswith(RUNTIME_PREFIXES) or any(part in key for part in RUNTIME_PARTS):
+        if of_runtime(key):
             raise bad(f"the annotation `{key[:80]}` makes the container runtime inject devices", "remove it")
     return value
 
