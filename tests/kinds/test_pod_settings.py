@@ -266,6 +266,32 @@ spec: {{cluster: main, machineType: h100-sxm-8, count: 2, rdmaResource: {resourc
     assert "rdma-unavailable" in codes(compiled("TrainingJob", more, PLATFORM + pool))
 
 
+@pytest.mark.parametrize("kind", ["Workspace", "ServingDeployment"])
+def test_sidecars_listen_on_ports_of_their_own(kind: str) -> None:
+    pod = template(compiled(kind, {}), kind)["spec"]
+    used = pod["containers"][0]["ports"][0]["containerPort"]
+    assert codes(compiled(kind, ports({"containerPort": used}))) == ["duplicate-entry"]
+    assert codes(compiled(kind, ports({"containerPort": used, "protocol": "UDP"}))) == []
+    two = [{"name": name, "image": "a:1", "ports": [{"containerPort": 9999}]} for name in ("a", "b")]
+    assert codes(compiled(kind, {"pod": {"sidecars": two}})) == ["duplicate-entry"]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "pod", "found"),
+    [
+        (2, {"dnsPolicy": "Default"}, ["invalid-value"]),
+        (2, {"dnsPolicy": "None", "dnsConfig": {"nameservers": ["10.0.0.10"]}}, ["invalid-value"]),
+        (2, {"dnsPolicy": "ClusterFirst", "dnsConfig": {"nameservers": ["10.0.0.10"]}}, []),
+        (1, {"dnsPolicy": "Default"}, []),
+    ],
+)
+def test_pods_of_a_job_find_each_other_by_name(replicas: int, pod: dict[str, Any], found: list[str]) -> None:
+    strategy = "single" if replicas == 1 else "allReduce"
+    result = compiled("TrainingJob", {"strategy": strategy, "workers": {"replicas": replicas}, "pod": pod})
+    assert [problem.code for problem in result.diagnostics] == found
+    assert result.ok
+
+
 @pytest.mark.parametrize("name", ["health-check", "worker-library"])
 def test_names_of_the_health_check_are_taken(name: str) -> None:
     more = {"strategy": "allReduce", "workers": {"replicas": 2, "gpus": 1}, "healthCheck": {}}

@@ -28,7 +28,11 @@ _RESERVED = ("/dev", "/proc", "/sys", "/etc/avactl", "/run/avactl", "/run/secret
 
 def refuse_collisions(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) -> None:
     """Raise RefusedError for settings that take a name or a directory of the pod. `paths`: where settings may stand."""
-    problems = [*_names(item, paths, pod, settings), *_mounts(item, paths, pod, settings)]
+    problems = [
+        *_names(item, paths, pod, settings),
+        *_mounts(item, paths, pod, settings),
+        *_ports(item, paths, pod, settings),
+    ]
     if problems:
         raise RefusedError(problems)
 
@@ -62,6 +66,26 @@ def _names(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) 
                     hint="choose another name",
                 )
             taken.add(container.name)
+
+
+def _ports(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) -> Iterator[Diagnostic]:
+    """Yield ports on which two containers of a pod listen at the same time: the second one could not start."""
+    taken = {
+        (port["containerPort"], port.get("protocol", "TCP")): each["name"]
+        for each in pod["containers"]
+        for port in each.get("ports", ())
+    }
+    for container in settings.sidecars:
+        for index, port in enumerate(container.ports):
+            other = taken.setdefault((port.container_port, port.protocol), container.name)
+            if other != container.name:
+                yield Diagnostic(
+                    "duplicate-entry",
+                    f"container `{other}` of the pods listens on port {port.container_port} already: containers of a "
+                    "pod share its network",
+                    _span(item, paths, "sidecars", container.name, "ports", index, "containerPort"),
+                    hint="let one of them listen on another port",
+                )
 
 
 def _mounts(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) -> Iterator[Diagnostic]:

@@ -19,6 +19,7 @@ from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering.storage import sharing_problems
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
+from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import listens
 from avactl.kinds.training.init_containers.health_check import health_problems
@@ -267,6 +268,27 @@ def _pods(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic
     yield from pod_problems(item, program, spec.pod, ("spec", "pod"), computes, other_account=others)
     for (path, role), compute in zip(declared(spec), computes, strict=True):
         yield from pod_problems(item, program, role.pod, (*path, "pod"), [compute], other_account=others)
+    if sum(part.replicas for part in made) > 1:
+        yield from _names_of_pods(item, spec.pod, ("spec", "pod"))
+        for path, role in declared(spec):
+            yield from _names_of_pods(item, role.pod, (*path, "pod"))
+
+
+def _names_of_pods(item: Item, settings: PodSettings | None, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+    """Yield a `dnsPolicy` with which the pods of a job do not find each other: it would wait until its timeout."""
+    policy = None if settings is None else settings.dns_policy
+    config = None if settings is None else settings.dns_config
+    right = "ClusterFirst" if item.spec.host_network is None else "ClusterFirstWithHostNet"
+    # In the machines' network, `ClusterFirst` means `Default`.
+    outside = policy == "Default" or (policy == "ClusterFirst" and right != policy)
+    if outside or (policy == "None" and (config is None or not config.searches)):
+        yield Diagnostic(
+            "invalid-value",
+            f"with `dnsPolicy: {policy}` the pods of the job do not find each other by their names in the cluster",
+            item.span(*path, "dnsPolicy"),
+            severity="warning",
+            hint=f"write `dnsPolicy: {right}`: name servers of `dnsConfig` are added to the cluster's",
+        )
 
 
 def _listening(item: Item, made: list[Part]) -> list[Role]:
