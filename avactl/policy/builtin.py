@@ -61,6 +61,25 @@ def _images_pinned(item: Item, rule: Rule) -> Iterator[Problem]:
             yield problem(f"image `{image}` is not pinned by digest: tags are mutable", *path, help=help)
 
 
+def _of_files(manifest: Manifest) -> Iterator[tuple[Path, str]]:
+    """Yield the images of manifests that a spec takes from files; those in the spec itself are not among them."""
+    item = manifest.item
+    if item.kind != "KubernetesObjects" or not item.spec.files:
+        return
+    own = {image for _, image in _images(item)}
+    for pod, path in pods(manifest.body):
+        for container, inside in _containers(pod, path):
+            image = str(container.get("image") or "")
+            if image not in own:
+                yield (*inside, "image"), image
+
+
+def _files_pinned(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
+    for path, image in _of_files(manifest):
+        if "@" not in image:
+            yield problem(f"image `{image}` is not pinned by digest: tags are mutable", *path)
+
+
 def _versions_fixed(item: Item, rule: Rule) -> Iterator[Problem]:
     for path, image in _images(item):
         name, digest, _ = image.partition("@")
@@ -171,8 +190,9 @@ _OVER_SPECS: dict[str, OverSpec] = {
     "services-redundant": _services_redundant,
     "egress-closed": _egress_closed,
 }
-_OVER_MANIFESTS: dict[str, OverManifest] = {"no-privileged": _no_privileged}
+_OVER_MANIFESTS: dict[str, OverManifest] = {"no-privileged": _no_privileged, "images-pinned": _files_pinned}
 HELP = {
+    "images-pinned": "write `NAME@sha256:…` in the file of the manifest",
     "no-privileged": "remove the setting, or list the spec under `exempt` of the policy in avactl.yaml",
 }
 """Remedies for policies whose problems do not include one."""

@@ -117,6 +117,9 @@ ATTEMPTS = {
     "runtime class": changed(*TEMPLATE, "runtimeClassName", value="kata"),
     "priority": changed(*TEMPLATE, "priorityClassName", value="avactl-serving"),
     "account": changed(*TEMPLATE, "serviceAccountName", value="admin"),
+    "older key of the account": changed(*TEMPLATE, "serviceAccount", value="admin"),
+    "runtime of CRI-O": changed("spec", "template", "metadata", "annotations", value={"devices.crio.io": "/dev/mem"}),
+    "plugin of NRI": changed("spec", "template", "metadata", "annotations", value={"x.noderesource.dev/pod": "x"}),
     "tolerations": changed(*TEMPLATE, "tolerations", value=[{"operator": "Exists"}]),
     "grace": changed(*TEMPLATE, "terminationGracePeriodSeconds", value=9999),
     "devices": changed(*MAIN, "env", value=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
@@ -160,6 +163,14 @@ INVALID = {
 def test_manifests_that_are_refused_to_everyone(case: str) -> None:
     body, code = INVALID[case]
     assert codes(compile_tree(tree({"objects": [body]}, None))) == [code]
+
+
+def test_policies_see_the_images_of_files() -> None:
+    given = tree({"files": ["manifests"]}, files={"teams/manifests/web.yaml": WORKLOAD})
+    config = b"exclude: [teams/manifests/]\npolicies: {images-pinned: error}\n"
+    files = {path: given.read(path) for path in given.paths()}
+    found = compile_tree(MemoryTree({**files, "avactl.yaml": config})).diagnostics
+    assert [problem.id for problem in found if "a:1" in problem.message] == ["policy/images-pinned"]
 
 
 def test_problems_of_files_stand_in_them() -> None:

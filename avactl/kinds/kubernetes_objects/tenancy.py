@@ -10,7 +10,7 @@ from avactl.kinds.base import foreign_key
 from avactl.kinds.manifest import Body
 from avactl.kinds.pod_settings.affinity import NODE_TAINTS
 from avactl.kinds.pod_settings.levels import BASELINE, RESTRICTED, level
-from avactl.kinds.pod_settings.spec import LONGEST_GRACE, RUNTIME_PREFIXES
+from avactl.kinds.pod_settings.spec import LONGEST_GRACE, of_runtime
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
 
@@ -31,7 +31,10 @@ _OWN_KEYS = (
 )  # fmt: skip
 """Labels and annotations that pods without a spec may have."""
 _LEVELS = ("low", "normal", "high")
-_NEVER = ("hostPID", "hostIPC", "hostNetwork", "nodeName", "runtimeClassName", "priority", "hostUsers")
+# `serviceAccount` is an older name of `serviceAccountName`, which the API server takes, too.
+_NEVER = (
+    "hostPID", "hostIPC", "hostNetwork", "nodeName", "runtimeClassName", "priority", "hostUsers", "serviceAccount",
+)  # fmt: skip
 _VOLUMES = (
     "name", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
 )  # fmt: skip
@@ -85,7 +88,7 @@ def _metadata(metadata: Body, path: tuple[str, ...]) -> Iterator[Problem]:
     for group in ("labels", "annotations"):
         for key in metadata.get(group) or {}:
             owner = foreign_key(key)
-            inject = key.startswith(RUNTIME_PREFIXES) or ".nri.io" in key
+            inject = group == "annotations" and of_runtime(key)
             if inject or (owner and key not in _OWN_KEYS and not key.startswith("app.kubernetes.io/")):
                 yield (*path, group, key), f"`{key}` belongs to {owner or 'the container runtime'}", "remove it"
 
