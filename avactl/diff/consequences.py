@@ -129,10 +129,11 @@ def policy(old: Item | None, new: Item | None) -> list[Consequence]:
 _RIGHTS = (
     "runs", "env", "Secrets", "data of", "open to team", "service account", "volumes", "host paths", "host network",
     "privileged", "may", "pod security", "grants",
+    "patches",
 )  # fmt: skip
 _ENFORCED, _STRICTEST = "pod-security.kubernetes.io/enforce", "restricted"
 """Label of namespaces, and its value in which pods have no access to machines."""
-_IN_SPEC = ("runs", "env")
+_IN_SPEC = ("runs", "env", "patches")
 """Facts that a changed spec shows as fields anyway."""
 _MOST = 12
 """Values shown of one fact."""
@@ -171,6 +172,9 @@ def _rights(item: Item, manifests: Sequence[Manifest], program: Program) -> dict
     for manifest in manifests:
         for what, value in (*_of_pods(manifest, platform, given), *_of_roles(manifest)):
             found.setdefault(what, {})[value] = None
+    for number, name in sorted({(each.number, manifest.kind) for manifest in manifests for each in manifest.patched}):
+        span = item.span("patches", number)
+        found.setdefault("patches", {})[f"{name} ({span.file}:{span.line})"] = None
     if "runs" in found:
         found["env"] = dict.fromkeys(_variables(spec))
     for mount in dataset_access.mounts(item):

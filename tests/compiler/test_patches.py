@@ -148,6 +148,13 @@ def test_the_diff_shows_patched_values_as_the_users_own() -> None:
         assert f'"patch":"teams/one.yaml:{line}"' in render_json(diff).replace(": ", ":")
 
 
+def test_a_new_spec_shows_its_patches() -> None:
+    given = files("TrainingJob", [PATCH])
+    diff = compare(*compile_change(MemoryTree({"platform.yaml": given["platform.yaml"]}), MemoryTree(given)))
+    line = given["teams/one.yaml"].decode().splitlines().index("- target:") + 1
+    assert f"patches Job (teams/one.yaml:{line})" in render_text(diff)
+
+
 def test_incremental_compiles_apply_and_refuse_them(tmp_path: Path) -> None:
     for name, data in files("TrainingJob", [PATCH]).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
