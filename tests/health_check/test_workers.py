@@ -6,12 +6,13 @@ import json
 import signal
 import socket
 import struct
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from avactl_worker.health_check import FAILED, REPLACED, STARTS, Settings
-from avactl_worker.health_check.frames import MOST_BYTES
+from avactl_worker.health_check.frames import GREETING, MOST_BYTES
 from avactl_worker.health_check.member import Member
 
 from avactl import names
@@ -211,6 +212,39 @@ def test_strangers_do_not_disturb_a_check(tmp_path: Path) -> None:
         assert "Traceback" not in job.output(0)
         for connection in open_ones:
             connection.close()
+
+
+_ORDERS = {
+    "end": b'{"end": 3, "message": ""}',
+    "processes": json.dumps(
+        {"test": {"round": 1, "backend": "sockets", "host": "127.0.0.1", "port": 1, "first": 0, "processes": 65,
+                  "world": 65, "bytes": 1, "timeout": 1e9, "with": []}}).encode(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", _ORDERS)
+def test_a_worker_does_not_obey_a_false_coordinator(order: str) -> None:
+    """As another program could be, that listens where worker 0 was."""
+    with socket.create_server(("127.0.0.1", 0)) as false:
+        found = Settings(
+            2, false.getsockname(), 29500, 1024, 5, 4, 2, 0.5, False,
+            index=1, address="127.0.0.1", run="r", incarnation="u", gpus=0, restarts=0,
+        )  # fmt: skip
+        ended: list[tuple[int, str]] = []
+        said: list[str] = []
+        worker = threading.Thread(target=lambda: ended.append(Member(found, said.append).run(lambda: False)))
+        worker.start()
+        connection, _ = false.accept()
+        with connection:
+            connection.settimeout(60)
+            connection.sendall(_framed(json.dumps(GREETING).encode()))
+            assert connection.recv(MOST_BYTES)
+            connection.sendall(_framed(_ORDERS[order]))
+            while connection.recv(MOST_BYTES):
+                pass
+    worker.join(timeout=60)
+    assert [code for code, _ in ended] == [STARTS]
+    assert said[0].startswith("the coordinator is lost: ") or said[1].startswith("the coordinator is lost: ")
 
 
 def test_a_worker_that_reaches_nobody_is_replaced_once() -> None:

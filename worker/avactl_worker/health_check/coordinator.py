@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 from avactl_worker.health_check.diagnosis import Diagnosis, Result
 from avactl_worker.health_check.frames import GREETING, Channel, Message, ProtocolError
-from avactl_worker.health_check.settings import FAILED, REPLACED, STARTS, Settings, patience
+from avactl_worker.health_check.settings import FAILED, MOST_PROCESSES, REPLACED, STARTS, Settings, patience
 
 BEAT = 5.0
 """Seconds between two messages to a worker that waits."""
@@ -25,7 +25,6 @@ _FAREWELL = 10.0
 """Seconds in which workers must have read the end of the check."""
 _SHOWN = 8
 """Workers that a message names."""
-_MOST_PROCESSES = 64
 _BACKENDS = ("nccl", "gloo", "sockets")
 
 
@@ -311,7 +310,7 @@ class Coordinator:
         if not 0 <= index < limit or False in known or told["backend"] not in _BACKENDS:
             raise ProtocolError("out of bounds")
         devices, gpus = int(told["devices"]), int(told["gpus"])
-        if not (0 <= devices <= _MOST_PROCESSES and 0 <= gpus <= _MOST_PROCESSES):
+        if not (0 <= devices <= MOST_PROCESSES and 0 <= gpus <= MOST_PROCESSES):
             raise ProtocolError("out of bounds")
         return _Hello(
             index, str(told["incarnation"])[:64], str(ipaddress.ip_address(str(told["address"]))),

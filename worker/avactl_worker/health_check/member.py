@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping, Tuple
 
 from avactl_worker.health_check.diagnosis import Result
 from avactl_worker.health_check.frames import GREETING, Channel, Message, ProtocolError, dial, free_port
-from avactl_worker.health_check.settings import REPLACED, STARTS, Settings, patience
+from avactl_worker.health_check.settings import FAILED, MOST_PROCESSES, REPLACED, STARTS, Settings, patience
 
 Outcome = Tuple[int, str]
 """Exit code, and what to print."""
@@ -29,6 +29,8 @@ _STRANGE = 5
 """Attempts in a row that find another program at worker 0."""
 _IMPORTS = 5
 """Share of a test's timeout that the first import of torch may take: it may be read over the network."""
+_MOST_SAID = 2000
+"""Characters of the coordinator's message that are printed."""
 _PROBE = (sys.executable, "-m", "avactl_worker.health_check.probe")
 
 
@@ -153,7 +155,9 @@ class Member:
                 return None
             self._met = True
             if "end" in message:
-                return int(message["end"]), str(message["message"])
+                if message["end"] not in (STARTS, REPLACED, FAILED):
+                    raise ProtocolError("an end that no check has")
+                return message["end"], str(message["message"])[:_MOST_SAID]
             if "replaced" in message:
                 self._replaced = {str(each): int(count) for each, count in message["replaced"].items()}
             elif "test" in message:
@@ -170,11 +174,16 @@ class Member:
         channel.send({"report": {"round": test["round"], "port": port, **result._asdict()}})
 
     def _test(self, test: Mapping[str, Any]) -> Result:
-        """Run the processes of one test on this node."""
-        probes = [
-            {**test, "rank": test["first"] + device, "device": device} for device in range(int(test["processes"]))
-        ]
-        found = _run_probes(probes, float(test["timeout"]))
+        """Run the processes of one test on this node. Raises ProtocolError if they are too many.
+
+        Size and time are those of this worker's own settings, whoever has answered as the coordinator.
+        """
+        count, size, timeout = int(test["processes"]), self._settings.size, self._settings.timeout
+        if not 0 < count <= MOST_PROCESSES:
+            raise ProtocolError(f"a test of {count} processes")
+        given = {**test, "bytes": size, "timeout": timeout}
+        probes = [{**given, "rank": int(test["first"]) + device, "device": device} for device in range(count)]
+        found = _run_probes(probes, timeout)
         error = next((each["error"] for each in found if "error" in each), "")
         return Result(error=str(error)) if error else Result(max(float(each["seconds"]) for each in found))
 
