@@ -33,8 +33,8 @@ def _safe(name: str) -> str:
 def _kind(group: str, kind: str) -> str:
     """Return Kubernetes' own kinds by name, others with their group, because names repeat (Service, Cluster)."""
     if "." in group and not group.endswith(".k8s.io"):
-        return f"{kind}.{group}".lower()
-    return kind.lower()
+        return _safe(f"{kind}.{group}".lower())
+    return _safe(kind.lower())
 
 
 def object_path(manifest: Manifest) -> str:

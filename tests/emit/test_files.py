@@ -41,6 +41,11 @@ def test_places() -> None:
     assert path("PriorityClass", "a.b", version="scheduling.k8s.io/v1") == "main/vision/_cluster/priorityclass-a.b.yaml"
 
 
+def test_no_kind_or_group_leaves_the_directory() -> None:
+    for kind, version in (("../../x", "example.com/v1"), ("X", "a./../../v1")):
+        assert path(kind, "a", "ns", version).count("/") == 3
+
+
 def test_no_two_objects_share_a_path() -> None:
     paths = [
         path("Role", "system:node", "ns"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -24,6 +25,12 @@ _APPLIED = frozenset(
      "ResourceClaimTemplate", "ComputeDomain", "Role", "RoleBinding")
 )  # fmt: skip
 """Kinds that the account of `avactl reconcile` may write."""
+_SHOWN = 80
+_VERSION = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?v[a-z0-9]{1,30}").fullmatch
+_KIND = re.compile("[A-Za-z][A-Za-z0-9]{0,62}").fullmatch
+_NAME = re.compile("[A-Za-z0-9]([A-Za-z0-9._:@-]{0,251}[A-Za-z0-9])?").fullmatch
+"""Names become paths of files and URLs. RBAC's may have colons; the API server knows what else each kind allows."""
+_NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
 
 
 def check(item: Item, program: Program) -> Iterable[Diagnostic]:
@@ -94,11 +101,19 @@ def _shape(source: Source) -> Diagnostic | None:
     for key in ("apiVersion", "kind"):
         if not isinstance(body.get(key), str) or not body[key]:
             return Diagnostic("manifest-invalid", f"the object has no `{key}`", source.span(), hint=f"add `{key}: …`")
+        if not (_KIND if key == "kind" else _VERSION)(body[key]) or len(body[key]) > 253:
+            message, hint = f"`{body[key][:_SHOWN]}` is not a {key}", "`kubectl api-resources` lists the kinds"
+            return Diagnostic("manifest-invalid", message, source.span(key), hint=hint)
     metadata = body.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         generate = isinstance(metadata, dict) and "generateName" in metadata
         hint = "write `name` in place of `generateName`" if generate else "add `metadata: {name: …}`"
         return Diagnostic("manifest-invalid", f"the {body['kind']} has no name", source.span(), hint=hint)
+    for key, valid in (("name", _NAME), ("namespace", _NAMESPACE)):
+        given = metadata.get(key)
+        if given is not None and not (isinstance(given, str) and valid(given)):
+            message, hint = f"`{str(given)[:_SHOWN]}` is not a {key}", "use letters, digits, `-` and `.`"
+            return Diagnostic("manifest-invalid", message, source.span("metadata", key), hint=hint)
     for group in ("labels", "annotations"):
         given = metadata.get(group) or {}
         wrong = not isinstance(given, dict)
