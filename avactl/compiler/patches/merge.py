@@ -105,46 +105,17 @@ def _list(schema: Schema, target: list[Any], patch: list[Any], path: tuple[str |
 
 def json_patched(target: Any, operations: Sequence[JsonOperation]) -> Any:
     """Return the target after the operations. Raises PatchError with the index of the one that fails."""
+    from jsonpatch import JsonPatchException, JsonPointerException, apply_patch
+
     found = copy.deepcopy(target)
     for index, operation in enumerate(operations):
+        step = {"op": operation.op, "path": operation.path, "value": copy.deepcopy(operation.value)}
         try:
-            _apply(found, operation)
-        except (LookupError, TypeError, ValueError):
+            found = apply_patch(found, [step], in_place=True)
+        except (JsonPatchException, JsonPointerException):  # their texts have the whole object
             message = f"`{operation.op} {operation.path}` does not fit to the object"
             raise PatchError(message, (index, "path"), "the path must exist; `/-` appends to a list") from None
     return found
-
-
-def _apply(target: Any, operation: JsonOperation) -> None:
-    steps = [step.replace("~1", "/").replace("~0", "~") for step in operation.path.split("/")[1:]]
-    value = target
-    for step in steps[:-1]:
-        value = value[_index(value, step)] if isinstance(value, list) else value[step]
-    last = steps[-1]
-    new = copy.deepcopy(operation.value)
-    if isinstance(value, list):
-        if operation.op == "add":
-            value.insert(len(value) if last == "-" else _index([*value, None], last), new)
-            return
-        at: Any = _index(value, last)
-    else:
-        at = last
-        if operation.op == "add":
-            value[at] = new
-            return
-    old = value[at]
-    if operation.op == "remove":
-        del value[at]
-    elif operation.op == "replace":
-        value[at] = new
-    elif old != operation.value:
-        raise ValueError("the test failed")
-
-
-def _index(value: Sequence[Any], step: str) -> int:
-    if not step.isdecimal() or not 0 <= int(step) < len(value):
-        raise IndexError(step)
-    return int(step)
 
 
 def changed_paths(old: Any, new: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
