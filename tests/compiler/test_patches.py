@@ -230,6 +230,44 @@ def test_policies_see_the_images_of_patches(patch: dict[str, Any]) -> None:
     assert "policy/images-pinned" in [problem.id for problem in compile_tree(tree).diagnostics]
 
 
+def serving(*terms: Any) -> Any:
+    key = "requiredDuringSchedulingIgnoredDuringExecution"
+    pod = {
+        "affinity": {"podAntiAffinity": {key: [{"topologyKey": "kubernetes.io/hostname", **term} for term in terms]}}
+    }
+    return {"target": {"kind": "Deployment"}, "merge": {"spec": {"template": {"spec": pod}}}}
+
+
+def of_run(path: str, value: Any) -> Any:
+    return {"target": {"kind": "Job"}, "jsonPatch": [{"op": "add", "path": f"/spec/template/{path}", "value": value}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "patch", "code"),
+    [
+        ("ServingDeployment", serving({"namespaceSelector": {}}), "patch-not-allowed"),
+        ("ServingDeployment", serving({}, {"namespaces": ["nlp"]}), "patch-not-allowed"),
+        ("TrainingJob", of_run("metadata/annotations/io.kubernetes.cri-o.Devices", "/dev/mem"), "patch-not-allowed"),
+        ("TrainingJob", of_run("spec/tolerations", [None]), "patch-invalid"),
+        ("TrainingJob", of_run("spec/containers/0/env/-", None), "patch-invalid"),
+        ("TrainingJob", of_run("spec/containers/-", None), "patch-invalid"),
+    ],
+)
+def test_what_only_the_platforms_account_could_do_is_refused(kind: str, patch: Any, code: str) -> None:
+    result = compile_tree(MemoryTree(files(kind, [patch])))
+    assert {problem.code for problem in result.diagnostics} == {code}
+
+
+def test_services_may_stay_away_from_pods_of_their_own_namespace() -> None:
+    assert bodies("ServingDeployment", [serving({"labelSelector": {"matchLabels": {"a": "b"}}})])
+
+
+def test_numbers_of_autoscaled_pods_stand_in_the_spec() -> None:
+    patch = {"target": {"kind": "HorizontalPodAutoscaler"}, "merge": {"spec": {"maxReplicas": 500}}}
+    result = compile_tree(MemoryTree(files("ServingDeployment", [patch], replicas={"min": 1, "max": 4})))
+    assert [problem.code for problem in result.diagnostics] == ["patch-not-allowed"]
+
+
 @pytest.mark.parametrize(("patches", "codes"), [("[]", ["not-owner"]), ("[Service]", ["not-owner"]), ("[Job]", [])])
 def test_owners_limit_them_by_path(patches: str, codes: list[str]) -> None:
     config = f"""

@@ -100,6 +100,13 @@ def changed(*path: str, value: Any) -> dict[str, Any]:
 
 
 TEMPLATE = ("spec", "template", "spec")
+AFFINITY = {
+    "podAntiAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": "kubernetes.io/hostname", "labelSelector": {}, "namespaceSelector": {}}
+        ]
+    }
+}
 MAIN = (*TEMPLATE, "containers", "0")
 ATTEMPTS = {
     "cluster role": ROLE,
@@ -120,6 +127,22 @@ ATTEMPTS = {
     "older key of the account": changed(*TEMPLATE, "serviceAccount", value="admin"),
     "runtime of CRI-O": changed("spec", "template", "metadata", "annotations", value={"devices.crio.io": "/dev/mem"}),
     "plugin of NRI": changed("spec", "template", "metadata", "annotations", value={"x.noderesource.dev/pod": "x"}),
+    "account by its former key": changed(*TEMPLATE, "serviceAccount", value="train-follower"),
+    "other teams' nodes": changed(*TEMPLATE, "affinity", value=AFFINITY),
+    "runtime": changed("spec", "template", "metadata", "annotations", value={"devices.crio.io": "/dev/mem"}),
+    "devices of a variable": changed(*MAIN, "env", value=[{
+        "name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "x"}}}]),
+    "no profile of AppArmor": changed(
+        *MAIN, "securityContext", value={**SECURITY, "appArmorProfile": {"type": "Unconfined"}}
+    ),
+    "labels of runs": {
+        "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "c"},
+        "spec": {"schedule": "0 0 * * *", "jobTemplate": {
+            "metadata": {"labels": {"avactl.dev/team": "nlp"}},
+            "spec": {"template": {"spec": {**POD, "restartPolicy": "Never"}}}}},
+    },
+    "ephemeral": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+                  "spec": {**POD, "ephemeralContainers": [{"name": "e", "image": "a:1"}]}},
     "tolerations": changed(*TEMPLATE, "tolerations", value=[{"operator": "Exists"}]),
     "grace": changed(*TEMPLATE, "terminationGracePeriodSeconds", value=9999),
     "devices": changed(*MAIN, "env", value=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
@@ -176,6 +199,19 @@ def test_policies_see_the_images_of_files() -> None:
     files = {path: given.read(path) for path in given.paths()}
     found = compile_tree(MemoryTree({**files, "avactl.yaml": config})).diagnostics
     assert [problem.id for problem in found if "a:1" in problem.message] == ["policy/images-pinned"]
+
+
+EMPTY = {
+    "container": changed(*TEMPLATE, "containers", value=[None]),
+    "toleration": changed(*TEMPLATE, "tolerations", value=[None]),
+    "volume": changed(*TEMPLATE, "volumes", value=[None]),
+    "name": changed(*MAIN, "name", value=None),
+}
+
+
+@pytest.mark.parametrize("what", EMPTY)
+def test_empty_entries_are_refused(what: str) -> None:
+    assert codes(compile_tree(tree({"objects": [EMPTY[what]]}))) == ["manifest-invalid"]
 
 
 def test_problems_of_files_stand_in_them() -> None:

@@ -24,9 +24,11 @@ OF_TEAMS = frozenset(
      "ConfigMap", "PersistentVolumeClaim")
 )  # fmt: skip
 """Kinds that patches of a team's specs may change, in the team's namespaces: those that its members may write."""
-_COUNTS = {"replicas": "replicas", "parallelism": "workers.replicas", "completions": "workers.replicas",
-           "maxReplicas": "replicas"}  # fmt: skip
-_IDENTITY = ("selector", "serviceName", "managedBy", "manualSelector")
+_COUNTS = {
+    "replicas": "replicas", "minReplicas": "replicas", "maxReplicas": "replicas", "parallelism": "workers.replicas",
+    "completions": "workers.replicas",
+}  # fmt: skip
+_IDENTITY = ("selector", "serviceName", "managedBy", "manualSelector", "scaleTargetRef")
 
 
 class Refusal(NamedTuple):
@@ -69,10 +71,13 @@ def refusals(item: Item, program: Program, manifest: Manifest, new: Body) -> Ite
                 hint = f"write `{own}` in `spec`, which counts in quotas and capacity"
                 yield Refusal(("spec", key), f"patches do not change `{key}`", hint)
         yield from _of_kind(item, program, manifest.kind, before, after)
-    one, other = template_of(old), template_of(new)
-    if one is not None and other is not None:
-        path, before = one
-        after = other[1]
+        if manifest.kind == "CronJob":
+            one, other = ((each.get("jobTemplate") or {}).get("metadata") or {} for each in (before, after))
+            yield from _metadata(one, other, ("spec", "jobTemplate", "metadata"))
+    was, becomes = template_of(old), template_of(new)
+    if was is not None and becomes is not None:
+        path, before = was
+        after = becomes[1]
         yield from _metadata(before.get("metadata") or {}, after.get("metadata") or {}, (*path, "metadata"))
         for refusal in pod_refusals(item, program, before.get("spec") or {}, after.get("spec") or {}):
             yield Refusal((*path, "spec", *refusal[0]), refusal[1], refusal[2])

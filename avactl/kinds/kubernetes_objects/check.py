@@ -102,7 +102,7 @@ def _shape(source: Source) -> Diagnostic | None:
         if not isinstance(body.get(key), str) or not body[key]:
             return Diagnostic("manifest-invalid", f"the object has no `{key}`", source.span(), hint=f"add `{key}: …`")
         if not (_KIND if key == "kind" else _VERSION)(body[key]) or len(body[key]) > 253:
-            message, hint = f"`{body[key][:_SHOWN]}` is not a {key}", "`kubectl api-resources` lists the kinds"
+            message, hint = f"`{body[key][:_SHOWN]}` is not a valid {key}", "`kubectl api-resources` lists the kinds"
             return Diagnostic("manifest-invalid", message, source.span(key), hint=hint)
     metadata = body.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
@@ -112,7 +112,7 @@ def _shape(source: Source) -> Diagnostic | None:
     for key, valid in (("name", _NAME), ("namespace", _NAMESPACE)):
         given = metadata.get(key)
         if given is not None and not (isinstance(given, str) and valid(given)):
-            message, hint = f"`{str(given)[:_SHOWN]}` is not a {key}", "use letters, digits, `-` and `.`"
+            message, hint = f"`{str(given)[:_SHOWN]}` is not a valid {key}", "use letters, digits, `-` and `.`"
             return Diagnostic("manifest-invalid", message, source.span("metadata", key), hint=hint)
     for group in ("labels", "annotations"):
         given = metadata.get(group) or {}

@@ -49,17 +49,17 @@ def _manifest(item: Item, program: Program, cluster: str, given: Body) -> Manife
     body["metadata"] = metadata
     path = template_path(body["kind"])
     if item.team and path is not None:
-        _complete(item, program, at(body, (*path, "spec")))
+        _complete(program, cluster, at(body, (*path, "spec")))
     keeps = body["kind"] in _HOLD_DATA and item.spec.deletion_policy != "delete"
     return Manifest(item, cluster, body, holds_data=keeps)
 
 
-def _complete(item: Item, program: Program, pod: Body) -> None:
+def _complete(program: Program, cluster: str, pod: Body) -> None:
     """Add the scheduler and the variable for GPUs, which the admission policies require of pods of teams."""
-    scheduler = program.cluster_spec(item.cluster).daemons.scheduler
+    scheduler = program.cluster_spec(cluster).daemons.scheduler
     if scheduler:
         pod.setdefault("schedulerName", names.SCHEDULER_NAME)
-    gpus = {pool.spec.resource_name for pool in program.pools(item.cluster)}
+    gpus = {pool.spec.resource_name for pool in program.pools(cluster)}
     for container in (*(pod.get("containers") or ()), *(pod.get("initContainers") or ())):
         env = list(container.get("env") or ())
         limits = (container.get("resources") or {}).get("limits") or {}

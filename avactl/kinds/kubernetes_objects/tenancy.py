@@ -7,8 +7,9 @@ from typing import Any
 
 from avactl import names
 from avactl.kinds.base import foreign_key
+from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.kinds.manifest import Body
-from avactl.kinds.pod_settings.affinity import NODE_TAINTS
+from avactl.kinds.pod_settings.affinity import NODE_TAINTS, foreign_terms
 from avactl.kinds.pod_settings.levels import BASELINE, RESTRICTED, level
 from avactl.kinds.pod_settings.spec import LONGEST_GRACE, of_runtime
 from avactl.kinds.program import Item, Program
@@ -31,9 +32,8 @@ _OWN_KEYS = (
 )  # fmt: skip
 """Labels and annotations that pods without a spec may have."""
 _LEVELS = ("low", "normal", "high")
-# `serviceAccount` is an older name of `serviceAccountName`, which the API server takes, too.
 _NEVER = (
-    "hostPID", "hostIPC", "hostNetwork", "nodeName", "runtimeClassName", "priority", "hostUsers", "serviceAccount",
+    "hostPID", "hostIPC", "hostNetwork", "nodeName", "runtimeClassName", "priority", "hostUsers", "ephemeralContainers",
 )  # fmt: skip
 _VOLUMES = (
     "name", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
@@ -77,6 +77,9 @@ def problems(item: Item, program: Program, body: Body, namespace: str) -> Iterat
     pod = at(body, path)
     if path:
         yield from _metadata(at(pod, ("metadata",)), (*path, "metadata"))
+    if kind == "CronJob":
+        job = ("spec", "jobTemplate", "metadata")
+        yield from _metadata(at(body, job), job)
     for where, message, hint in _pod(item, program, at(pod, ("spec",)), namespace):
         yield (*path, "spec", *where), message, hint
 
@@ -98,7 +101,8 @@ def _pod(item: Item, program: Program, pod: Body, namespace: str) -> Iterator[Pr
     for key in _NEVER:
         if pod.get(key):
             yield (key,), f"pods of teams cannot have `{key}`", "remove the key"
-    if pod.get("schedulerName", _scheduler(item, program)) != _scheduler(item, program):
+    schedulers = {_scheduler(program, cluster) for cluster in item.clusters}
+    if "schedulerName" in pod and {pod["schedulerName"]} != schedulers:
         yield ("schedulerName",), "other schedulers ignore the team's quota", "remove the key"
     allowed = _LEVELS[: _LEVELS.index(team.spec.member_priority) + 1]
     classes = ("", *(f"avactl-{each}" for each in allowed))
@@ -106,12 +110,16 @@ def _pod(item: Item, program: Program, pod: Body, namespace: str) -> Iterator[Pr
         hint = f"use `{classes[-1]}` or lower, or raise `memberPriority` of Team {team.name}"
         yield ("priorityClassName",), "the priority class is above the team's", hint
     accounts = ("default", RUN_ACCOUNT, *(each.name for each in team.spec.service_accounts))
-    if pod.get("serviceAccountName", "default") not in accounts:
-        hint = f"use `{RUN_ACCOUNT}`, or one of `serviceAccounts` of Team {team.name}"
-        yield ("serviceAccountName",), "the account is not one of the team's", hint
-    taints = {taint.key for pool in program.pools(item.cluster) for taint in pool.spec.taints} | {*NODE_TAINTS}
-    if any(each.get("key") not in taints for each in pod.get("tolerations") or ()):
-        yield ("tolerations",), "pods tolerate only taints of pools", "name the key of a pool's taint"
+    for key in ("serviceAccountName", "serviceAccount"):  # the second is the former name of the first
+        if (pod.get(key) or "default") not in accounts:
+            hint = f"use `{RUN_ACCOUNT}`, or one of `serviceAccounts` of Team {team.name}"
+            yield (key,), "the account is not one of the team's", hint
+    for each in pod.get("tolerations") or ():
+        if not all(_tolerated(program, cluster, each.get("key")) for cluster in item.clusters):
+            yield ("tolerations",), "pods tolerate only taints of pools", "name the key of a pool's taint"
+    if foreign_terms(pod):
+        message = "the affinity selects pods of other namespaces, which belong to other teams"
+        yield ("affinity",), message, "remove `namespaces` and `namespaceSelector`"
     if (pod.get("terminationGracePeriodSeconds") or 0) > LONGEST_GRACE:
         hint = f"write {LONGEST_GRACE} or less"
         yield ("terminationGracePeriodSeconds",), "reclaimed GPUs must be free soon", hint
@@ -130,15 +138,21 @@ def _pod(item: Item, program: Program, pod: Body, namespace: str) -> Iterator[Pr
             yield from _container(container, path)
 
 
-def _scheduler(item: Item, program: Program) -> str:
-    return names.SCHEDULER_NAME if program.cluster_spec(item.cluster).daemons.scheduler else "default-scheduler"
+def _scheduler(program: Program, cluster: str) -> str:
+    return names.SCHEDULER_NAME if program.cluster_spec(cluster).daemons.scheduler else "default-scheduler"
+
+
+def _tolerated(program: Program, cluster: str, key: str | None) -> bool:
+    return key in NODE_TAINTS or any(taint.key == key for pool in program.pools(cluster) for taint in pool.spec.taints)
 
 
 def _container(container: Body, path: tuple[str, ...]) -> Iterator[Problem]:
     if any(port.get("hostPort") for port in container.get("ports") or ()):
         yield (*path, "ports"), "pods of teams open no ports of machines", "remove `hostPort`"
     for variable in container.get("env") or ():
-        if variable.get("name") in names.GPU_VARIABLES and variable.get("value") != "void" and "value" in variable:
+        field = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath")
+        chosen = variable.get("name") == VISIBLE_DEVICES and field == DEVICES_FIELD
+        if variable.get("name") in names.GPU_VARIABLES and variable.get("value") != "void" and not chosen:
             hint = "write `void`, or remove it"
             yield (*path, "env", str(variable["name"])), "the variable makes the runtime inject devices", hint
 
@@ -151,6 +165,8 @@ def _security(
     for key in ("privileged", "seLinuxOptions", "windowsOptions", "sysctls"):
         if given.get(key):
             yield (*path, key), f"pods of teams cannot have `{key}`", "remove the key"
+    if (given.get("appArmorProfile") or {}).get("type") == "Unconfined":
+        yield (*path, "appArmorProfile"), "pods of teams cannot have this `appArmorProfile`", "remove the key"
     if given.get("procMount", "Default") != "Default":
         yield (*path, "procMount"), "pods of teams cannot have `procMount`", "remove the key"
     profile = (given.get("seccompProfile") or pod.get("seccompProfile") or {}).get("type")

@@ -79,7 +79,7 @@ def child(schema: Schema, step: str | int) -> Schema:
 
 
 def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violation]:
-    """Yield what an object violates: unknown keys, missing keys, wrong types."""
+    """Yield what an object violates: unknown keys, missing keys, empty entries, wrong types."""
     schema = resolved(schema)
     kind = schema["type"]
     if kind == "any" or value is None:
@@ -90,6 +90,8 @@ def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violatio
         yield Violation(path, f"expected {_WORDS[kind]}, got `{str(value)[:60]}`", hint)
     elif kind == "list":
         for index, entry in enumerate(value):
+            if entry is None:
+                yield Violation((*path, index), "the entry is empty", "remove it")
             yield from violations(schema["items"], entry, (*path, index))
     elif kind == "map":
         for key, entry in value.items():
@@ -104,5 +106,5 @@ def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violatio
                 hint = f"did you mean `{near}`?" if near else "`kubectl explain` shows the keys"
                 yield Violation((*path, key), f"unknown key `{key}`", hint)
         for key in schema.get("required", ()):
-            if key not in value:
+            if value.get(key) is None:
                 yield Violation(path, f"`{key}` is missing", f"add `{key}: …`")

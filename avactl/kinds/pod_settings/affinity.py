@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -134,6 +134,17 @@ class Toleration(Model):
     toleration_seconds: Annotated[int, Field(ge=0, le=86_400)] | None = Field(
         None, description="How long a pod stays after the taint appears, for `NoExecute`. Default: for ever."
     )
+
+
+def foreign_terms(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the terms of a pod's affinity and anti-affinity that select pods of other namespaces."""
+    terms: list[dict[str, Any]] = []
+    for group in ("podAffinity", "podAntiAffinity"):
+        own = (pod.get("affinity") or {}).get(group) or {}
+        terms += own.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+        preferred = own.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+        terms += [each.get("podAffinityTerm") or {} for each in preferred]
+    return [each for each in terms if each.get("namespaces") or each.get("namespaceSelector") is not None]
 
 
 NODE_TAINTS = tuple(f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "memory-pressure"))
