@@ -10,6 +10,13 @@ if TYPE_CHECKING:
 Body = dict[str, Any]
 
 
+def without_nulls(value: Any) -> Any:
+    """Return a copy of an object of Kubernetes without keys that are null, which the API server ignores."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
 class ObjectId(NamedTuple):
     """Identity of an object in a cluster."""
 

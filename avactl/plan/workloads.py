@@ -221,15 +221,11 @@ class Maker:
             name = f"{name}-{self._mark}"
         elif id_.kind == "StatefulSet":
             labels |= {"statefulset.kubernetes.io/pod-name": name, "apps.kubernetes.io/pod-index": str(number)}
-            claims = work.spec.get("volumeClaimTemplates") or ()
+            claims = [
+                (each.get("metadata") or {}).get("name", "") for each in work.spec.get("volumeClaimTemplates") or ()
+            ]
             if claims:
-                own = [
-                    {
-                        "name": each["metadata"]["name"],
-                        "persistentVolumeClaim": {"claimName": f"{each['metadata']['name']}-{name}"},
-                    }
-                    for each in claims
-                ]
+                own = [{"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-{name}"}} for claim in claims]
                 spec = {**spec, "volumes": [*spec["volumes"], *own]}
         else:
             if id_.kind == "Deployment":

@@ -251,6 +251,7 @@ def of_run(path: str, value: Any) -> Any:
         ("TrainingJob", of_run("spec/tolerations", [None]), "patch-invalid"),
         ("TrainingJob", of_run("spec/containers/0/env/-", None), "patch-invalid"),
         ("TrainingJob", of_run("spec/containers/-", None), "patch-invalid"),
+        ("TrainingJob", of_run("spec/containers/0/resources/requests/cpu", "many"), "patch-invalid"),
     ],
 )
 def test_what_only_the_platforms_account_could_do_is_refused(kind: str, patch: Any, code: str) -> None:

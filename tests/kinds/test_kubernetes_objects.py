@@ -214,6 +214,27 @@ def test_empty_entries_are_refused(what: str) -> None:
     assert codes(compile_tree(tree({"objects": [EMPTY[what]]}))) == ["manifest-invalid"]
 
 
+HOSTILE = {
+    "pods": changed("spec", "replicas", value=10**9),
+    "fewer than none": changed("spec", "replicas", value=-1),
+    "quantity": changed(*MAIN, "resources", value={"limits": {"cpu": "many"}}),
+    "exponent": changed(*MAIN, "resources", value={"requests": {"memory": "1e999999999"}}),
+    "no spec": changed("spec", value=None),
+    "no pod": changed(*TEMPLATE, value=None),
+    "autoscaler": {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "h"}},
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_what_plan_could_not_read_is_refused(what: str) -> None:
+    assert codes(compile_tree(tree({"objects": [HOSTILE[what]]}))) == ["manifest-invalid"]
+
+
+def test_keys_that_are_null_are_absent() -> None:
+    found = mine(compile_tree(tree({"objects": [changed("spec", "replicas", value=None)]})))
+    assert "replicas" not in found["Deployment/web"]["spec"]
+
+
 def test_problems_of_files_stand_in_them() -> None:
     files = {"teams/manifests/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndatas: {}\n"}
     (problem,) = compile_tree(tree({"files": ["manifests"]}, files=files)).diagnostics

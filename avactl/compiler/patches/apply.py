@@ -15,7 +15,7 @@ from avactl.kinds.base import GROUP, Patch
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import RUN_ANNOTATION
 from avactl.kinds.lowering.refused import RefusedError
-from avactl.kinds.manifest import Manifest, Patched
+from avactl.kinds.manifest import Manifest, Patched, without_nulls
 from avactl.kinds.program import Item, Program
 
 COMPONENT = "app.kubernetes.io/component"
@@ -88,12 +88,14 @@ def _applied(
     if reason:
         span, hint = item.span("patches", index, "target", "kind"), "remove the patch"
         return [Diagnostic("patch-not-allowed", f"{manifest.id}: {reason}", span, hint=hint)], False
-    schema = kubernetes_schema.find(manifest.body["apiVersion"], manifest.kind) or kubernetes_schema.ANY
+    known = kubernetes_schema.find(manifest.body["apiVersion"], manifest.kind)
+    schema = known or kubernetes_schema.ANY
     try:
         if patch.merge is not None:
             new = merged(schema, manifest.body, patch.merge)
         else:
             new = json_patched(manifest.body, patch.json_patch or ())
+            new = without_nulls(new) if known else new
     except PatchError as error:
         span = item.span(*where, *error.path)
         return [Diagnostic("patch-invalid", f"{manifest.id}: {error}", span, hint=error.hint)], False

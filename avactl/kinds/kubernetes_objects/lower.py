@@ -10,7 +10,7 @@ from avactl.kinds.base import GROUP
 from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.kinds.kubernetes_objects.sources import sources
 from avactl.kinds.kubernetes_objects.tenancy import at, template_path
-from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.manifest import Body, Manifest, without_nulls
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact
 
@@ -35,7 +35,8 @@ def lower(item: Item, program: Program) -> list[Manifest]:
 
 
 def _manifest(item: Item, program: Program, cluster: str, given: Body) -> Manifest:
-    body = copy.deepcopy({key: value for key, value in given.items() if key != "status"})
+    known = kubernetes_schema.find(given["apiVersion"], given["kind"]) is not None
+    body = (without_nulls if known else copy.deepcopy)({key: value for key, value in given.items() if key != "status"})
     metadata = {key: value for key, value in body["metadata"].items() if key != "namespace"}
     namespace = namespace_of(item, given)
     if namespace is not None:

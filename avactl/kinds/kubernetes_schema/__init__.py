@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.diagnostics.suggest import closest
+from avactl.quantity import quantity
 
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
@@ -22,6 +23,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "list": (list,), "map": (dict,),
     "object": (dict,), "text-or-number": (str, int, float),
 }  # fmt: skip
+_QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
+_COUNTS = ("replicas", "minReplicas", "maxReplicas", "parallelism", "completions")
+_MOST_PODS = 100_000
+"""Largest number of pods of one object, which `avactl plan` simulates: as in the kinds."""
 _WORDS = {
     "string": "a string", "integer": "an integer", "number": "a number", "boolean": "true or false", "list": "a list",
     "map": "a mapping", "object": "a mapping", "text-or-number": "a string or a number",
@@ -79,7 +84,8 @@ def child(schema: Schema, step: str | int) -> Schema:
 
 
 def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violation]:
-    """Yield what an object violates: unknown keys, missing keys, empty entries, wrong types."""
+    """Yield what an object violates: unknown keys, missing keys, empty entries, wrong types and amounts."""
+    amount = schema.get("ref") == _QUANTITY
     schema = resolved(schema)
     kind = schema["type"]
     if kind == "any" or value is None:
@@ -88,9 +94,17 @@ def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violatio
     if wrong:
         hint = f'quote it: `"{value}"`' if kind == "string" and isinstance(value, int | float) else ""
         yield Violation(path, f"expected {_WORDS[kind]}, got `{str(value)[:60]}`", hint)
+    elif amount:
+        try:
+            quantity(value)
+        except ValueError:
+            yield Violation(path, f"`{str(value)[:60]}` is not a quantity", "write an amount such as `500m` or `2Gi`")
+    elif kind == "integer":
+        if path[-1:] and path[-1] in _COUNTS and not 0 <= value <= _MOST_PODS:
+            yield Violation(path, f"{str(value)[:30]} pods", f"write a number from 0 to {_MOST_PODS:,}")
     elif kind == "list":
         for index, entry in enumerate(value):
-            if entry is None:
+            if entry is None and resolved(schema["items"])["type"] != "any":
                 yield Violation((*path, index), "the entry is empty", "remove it")
             yield from violations(schema["items"], entry, (*path, index))
     elif kind == "map":
@@ -108,3 +122,7 @@ def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violatio
         for key in schema.get("required", ()):
             if value.get(key) is None:
                 yield Violation(path, f"`{key}` is missing", f"add `{key}: …`")
+        # The schema calls `spec` optional even where keys in it are required.
+        optional = "spec" in fields and "spec" not in schema.get("required", ())
+        if optional and value.get("spec") is None and resolved(fields["spec"]).get("required"):
+            yield Violation(path, "`spec` is missing", "add `spec: …`")
