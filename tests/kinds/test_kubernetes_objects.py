@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from avactl.compiler.driver import compile_change
 from avactl.compiler.incremental.compile import compile_cached
 from avactl.diff.compare import compare
 from avactl.diff.text import render_text
+from avactl.kinds.kubernetes_objects.sources import MOST_OBJECTS
 from avactl.source.tree import DirTree, MemoryTree
 from tests.conftest import ROOT
 from tests.kinds.compiling import apply
@@ -243,6 +245,14 @@ def test_problems_of_files_stand_in_them() -> None:
     assert codes(compile_tree(tree({"files": ["none", "none.yaml"]}))) == ["missing-reference"] * 2
     assert codes(compile_tree(tree({"objects": [CONFIG, CONFIG]}))) == ["duplicate-entry"]
     assert codes(compile_tree(tree({}))) == ["missing-key"]
+    twice = {"files": ["manifests/a.yaml", "manifests", "manifests/a.yaml"]}
+    assert codes(compile_tree(tree(twice, files={"teams/manifests/a.yaml": CONFIG}))) == ["duplicate-entry"] * 2
+
+
+def test_a_spec_with_too_many_manifests_reads_no_further() -> None:
+    many = {"apiVersion": "v1", "kind": "List", "items": [{}] * (MOST_OBJECTS + 1)}
+    files = {"teams/manifests/a.json": json.dumps(many), "teams/manifests/b.yaml": "not: [yaml"}
+    assert codes(compile_tree(tree({"files": ["manifests"]}, files=files))) == ["invalid-value"]
 
 
 def test_the_diff_names_the_spec() -> None:

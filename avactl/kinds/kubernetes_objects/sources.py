@@ -41,8 +41,10 @@ def sources(item: Item, program: Program) -> Sources:
 
 
 def _sources(item: Item, program: Program) -> Sources:
-    found = [Source(value, item.doc, ("spec", "objects", index)) for index, value in enumerate(item.spec.objects)]
+    inline = (Source(value, item.doc, ("spec", "objects", index)) for index, value in enumerate(item.spec.objects))
+    found = [entry for source in inline for entry in _entries(source)]
     problems: list[Diagnostic] = []
+    seen: set[str] = set()
     for index, name in enumerate(item.spec.files):
         span = item.span("spec", "files", index)
         path = posixpath.normpath(posixpath.join(posixpath.dirname(item.doc.file), name))
@@ -52,6 +54,13 @@ def _sources(item: Item, program: Program) -> Sources:
             hint = "write its path relative to this file"
             problems.append(Diagnostic("missing-reference", message, span, hint=hint))
         for each in paths:
+            if each in seen:
+                message, hint = f"`{each}` is listed twice", "remove one of them"
+                problems.append(Diagnostic("duplicate-entry", message, span, hint=hint))
+                break
+            if len(found) > MOST_OBJECTS:
+                break
+            seen.add(each)
             data = program.read_file(each)
             if data is None or len(data) > MAX_BYTES:
                 what = "cannot be read" if data is None else f"is larger than {MAX_BYTES:,} bytes"
@@ -60,21 +69,21 @@ def _sources(item: Item, program: Program) -> Sources:
                 continue
             documents, wrong = load_yaml(each, data)
             problems += [problem for problem in wrong if problem.code != "empty-file"]
-            found += [Source(doc.value, doc, ()) for doc in documents]
-    every = [each for source in found for each in _entries(source) if each.value is not None]
-    if len(every) > MOST_OBJECTS:
-        message = f"{len(every):,} manifests; a spec has at most {MOST_OBJECTS:,}"
+            found += [entry for doc in documents for entry in _entries(Source(doc.value, doc, ()))]
+    if len(found) > MOST_OBJECTS:
         hint = "split it into several specs"
-        problems.append(Diagnostic("invalid-value", message, item.span("spec"), hint=hint))
-    return Sources(tuple(every), tuple(problems))
+        problem = Diagnostic("invalid-value", f"more than {MOST_OBJECTS:,} manifests", item.span("spec"), hint=hint)
+        return Sources((), (problem,))
+    return Sources(tuple(found), tuple(problems))
 
 
 def _entries(source: Source) -> list[Source]:
-    """Return the entries of a List, or the manifest itself."""
+    """Return the entries of a List, or the manifest itself; nothing of an empty document."""
     value = source.value
     if isinstance(value, dict) and value.get("kind") == "List" and isinstance(value.get("items"), list):
-        return [Source(entry, source.doc, (*source.path, "items", index)) for index, entry in enumerate(value["items"])]
-    return [source]
+        made = (Source(each, source.doc, (*source.path, "items", at)) for at, each in enumerate(value["items"]))
+        return [each for each in made if each.value is not None]
+    return [] if value is None else [source]
 
 
 def _listed(program: Program, path: str) -> list[str]:
