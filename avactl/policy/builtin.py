@@ -44,49 +44,49 @@ def active(ready: Ready) -> list[Active]:
 
 
 def _images(item: Item) -> Iterator[tuple[Path, str]]:
-    """Yield the images in a spec and its patches."""
+    """Yield the images in a spec."""
     for path, text, is_key in strings(item.doc.value):
-        if is_key or path[:1] not in (("spec",), ("patches",)):
-            continue
-        # `jsonPatch` has the key in the path beside the value.
-        operation = str(item.doc.get(*path[:-1], "path")) if path[2:3] == ("jsonPatch",) and path[-1] == "value" else ""
-        if path[-1] == "image" or path[-2:-1] == ("images",) or operation.endswith("/image"):
+        if not is_key and path[:1] == ("spec",) and (path[-1] == "image" or path[-2:-1] == ("images",)):
             yield path, text
 
 
-def _images_pinned(item: Item, rule: Rule) -> Iterator[Problem]:
-    for path, image in _images(item):
+def _later_images(manifest: Manifest) -> Iterator[tuple[Path, str]]:
+    """Yield the images that patches and files of manifests bring into an object, beyond those in the spec."""
+    from_files = bool(getattr(manifest.item.spec, "files", ()))
+    if not from_files and not manifest.patched:
+        return
+    given = {image for _, image in _images(manifest.item)}
+    for pod, path in pods(manifest.body):
+        for container, inside in _containers(pod, path):
+            named = (*inside[:-1], str(container.get("name")), "image")
+            brought = from_files or any(named[: len(each.path)] == each.path for each in manifest.patched)
+            image = container.get("image")
+            if brought and isinstance(image, str) and image not in given:
+                yield (*inside, "image"), image
+
+
+def _unpinned(images: Iterator[tuple[Path, str]]) -> Iterator[Problem]:
+    for path, image in images:
         if "@" not in image:
             help = "write `NAME@sha256:…`: `crane digest` prints it, or `docker buildx imagetools inspect`"
             yield problem(f"image `{image}` is not pinned by digest: tags are mutable", *path, help=help)
 
 
-def _of_files(manifest: Manifest) -> Iterator[tuple[Path, str]]:
-    """Yield the images of manifests that a spec takes from files; those in the spec itself are not among them."""
-    item = manifest.item
-    if item.kind != "KubernetesObjects" or not item.spec.files:
-        return
-    own = {image for _, image in _images(item)}
-    for pod, path in pods(manifest.body):
-        for container, inside in _containers(pod, path):
-            image = str(container.get("image") or "")
-            if image not in own:
-                yield (*inside, "image"), image
-
-
-def _files_pinned(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
-    for path, image in _of_files(manifest):
-        if "@" not in image:
-            yield problem(f"image `{image}` is not pinned by digest: tags are mutable", *path)
-
-
-def _versions_fixed(item: Item, rule: Rule) -> Iterator[Problem]:
-    for path, image in _images(item):
+def _unversioned(images: Iterator[tuple[Path, str]]) -> Iterator[Problem]:
+    for path, image in images:
         name, digest, _ = image.partition("@")
         tag = name.rpartition("/")[2].partition(":")[2]
         if not digest and tag in ("", "latest"):
             what = "has no tag and defaults to `latest`" if not tag else "has the mutable tag `latest`"
             yield problem(f"image `{image}` {what}", *path, help="use a version tag or a digest")
+
+
+def _images_pinned(item: Item, rule: Rule) -> Iterator[Problem]:
+    yield from _unpinned(_images(item))
+
+
+def _versions_fixed(item: Item, rule: Rule) -> Iterator[Problem]:
+    yield from _unversioned(_images(item))
     workload = registry.kind(item.kind).workload
     for version in workload.unpinned(item) if workload is not None else ():
         yield problem(version.message, *version.path, help=version.remedy)
@@ -158,7 +158,8 @@ def pods(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
 def _containers(pod: dict[str, Any], path: Path) -> Iterator[tuple[dict[str, Any], Path]]:
     for key in ("initContainers", "containers"):
         for index, container in enumerate(pod.get(key) or ()):
-            yield container, (*path, key, index)
+            if isinstance(container, dict):  # custom resources may have other things of that name
+                yield container, (*path, key, index)
 
 
 def _no_privileged(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
@@ -167,7 +168,7 @@ def _no_privileged(manifest: Manifest, rule: Rule) -> Iterator[Problem]:
             if pod.get(key):
                 yield problem(f"pods have `{key}: true`", *path, key)
         for index, volume in enumerate(pod.get("volumes") or ()):
-            if "hostPath" in volume:
+            if isinstance(volume, dict) and volume.get("hostPath"):
                 where = volume["hostPath"].get("path")
                 yield problem(f"pods mount the host directory `{where}`", *path, "volumes", index, "hostPath", "path")
         for container, inside in _containers(pod, path):
@@ -190,9 +191,12 @@ _OVER_SPECS: dict[str, OverSpec] = {
     "services-redundant": _services_redundant,
     "egress-closed": _egress_closed,
 }
-_OVER_MANIFESTS: dict[str, OverManifest] = {"no-privileged": _no_privileged, "images-pinned": _files_pinned}
+_OVER_MANIFESTS: dict[str, OverManifest] = {
+    "images-pinned": lambda manifest, _: _unpinned(_later_images(manifest)),
+    "versions-fixed": lambda manifest, _: _unversioned(_later_images(manifest)),
+    "no-privileged": _no_privileged,
+}
 HELP = {
-    "images-pinned": "write `NAME@sha256:…` in the file of the manifest",
     "no-privileged": "remove the setting, or list the spec under `exempt` of the policy in avactl.yaml",
 }
 """Remedies for policies whose problems do not include one."""
