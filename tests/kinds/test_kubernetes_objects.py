@@ -17,6 +17,7 @@ from avactl.compiler.driver import compile_change
 from avactl.compiler.incremental.compile import compile_cached
 from avactl.diff.compare import compare
 from avactl.diff.text import render_text
+from avactl.kinds import kubernetes_schema
 from avactl.kinds.kubernetes_objects.sources import MOST_OBJECTS
 from avactl.source.tree import DirTree, MemoryTree
 from tests.conftest import ROOT
@@ -184,6 +185,8 @@ INVALID = {
     "namespace of a path": ({**RULE, "metadata": {"name": "x", "namespace": ".."}}, "manifest-invalid"),
     "secret": ({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "x"},
                 "data": {"a": "YQ=="}}, "credential-literal"),
+    "secret of a wrong type": ({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "x"},
+                                "stringData": {"pin": 12345678}}, "credential-literal"),
     "credential": ({**CONFIG, "metadata": {"name": "a", "namespace": "x"},
                     "data": {"password": "hunter2hunter2"}}, "credential-literal"),
 }  # fmt: skip
@@ -230,6 +233,14 @@ HOSTILE = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_what_plan_could_not_read_is_refused(what: str) -> None:
     assert codes(compile_tree(tree({"objects": [HOSTILE[what]]}))) == ["manifest-invalid"]
+
+
+def test_problems_of_one_manifest_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(kubernetes_schema, "closest", lambda word, _: asked.append(word))
+    body = {**CONFIG, **{f"x{index}": 1 for index in range(1000)}}
+    assert codes(compile_tree(tree({"objects": [body]}))) == ["manifest-invalid"] * 50
+    assert len(asked) == 50
 
 
 def test_keys_that_are_null_are_absent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from avactl.compiler.patches.limits import refusals, target_refusal
@@ -19,6 +20,8 @@ from avactl.kinds.manifest import Manifest, Patched, without_nulls
 from avactl.kinds.program import Item, Program
 
 COMPONENT = "app.kubernetes.io/component"
+_MOST = 50
+"""Problems reported per patch and object."""
 _RESTARTS = (RUN_ANNOTATION, f"{GROUP}/config-digest")
 """Annotations with digests of what pods are started with: a patch changes them too."""
 
@@ -99,7 +102,7 @@ def _applied(
     except PatchError as error:
         span = item.span(*where, *error.path)
         return [Diagnostic("patch-invalid", f"{manifest.id}: {error}", span, hint=error.hint)], False
-    problems = list(_violations(item, manifest, schema, new, where))
+    problems = list(islice(_violations(item, manifest, schema, new, where), _MOST))
     if not problems:
         for refusal in refusals(item, program, manifest, new):
             span = item.span(*where, *_in_patch(item, where, refusal.path))

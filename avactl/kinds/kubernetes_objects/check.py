@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note, Span
@@ -47,7 +48,7 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
         return found
     seen: dict[tuple[str, ...], Source] = {}
     for source in given.found:
-        problems = list(_manifest(item, program, source))
+        problems = list(islice(_manifest(item, program, source), _MOST))
         if not problems:
             body = source.value
             id_ = (body["apiVersion"], body["kind"], namespace_of(item, body) or "", body["metadata"]["name"])
@@ -77,6 +78,12 @@ def _manifest(item: Item, program: Program, source: Source) -> Iterator[Diagnost
         message = f"Kubernetes 1.36 has no {kind} in `{version}`"
         yield Diagnostic("manifest-invalid", message, source.span("apiVersion"), hint=hint)
         return
+    if kind == "Secret" and (body.get("data") or body.get("stringData")):
+        # Before the types, whose problems quote the value.
+        message = f"Secret `{body['metadata']['name']}` is visible to everyone with access to the repository"
+        hint = "create it separately, or by an operator such as External Secrets"
+        yield Diagnostic("credential-literal", message, source.span("kind"), hint=hint)
+        return
     wrong = False
     for violation in kubernetes_schema.violations(schema or kubernetes_schema.ANY, body):
         wrong = True
@@ -86,10 +93,6 @@ def _manifest(item: Item, program: Program, source: Source) -> Iterator[Diagnost
     if wrong:
         return
     yield from _credentials(source)
-    if kind == "Secret" and (body.get("data") or body.get("stringData")):
-        message = f"Secret `{body['metadata']['name']}` is visible to everyone with access to the repository"
-        hint = "create it separately, or by an operator such as External Secrets"
-        yield Diagnostic("credential-literal", message, source.span("kind"), hint=hint)
     yield from _rights(item, program, source, bool(schema))
 
 
