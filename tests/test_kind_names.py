@@ -53,8 +53,6 @@ ALLOWED = {
     "avactl/kinds/reference/kubernetes_keys.py": {"TrainingJob"},
     # The account of pods that have no rights.
     "avactl/diff/consequences.py": {"Team"},
-    # Images in files of manifests are in no spec.
-    "avactl/policy/builtin.py": {"KubernetesObjects"},
     # `avactl run` is about training jobs, as `avactl jobs` and `avactl logs` are.
     "avactl/jobs/branch.py": {"TrainingJob"},
     # Runs in the cluster, where no kind may be imported: badges of pods by their labels. Others are shown as `pod`.
