@@ -36,7 +36,7 @@ def test_slow_workers_are_not_replaced(settings: str) -> None:
 
 def test_the_master_has_probes() -> None:
     master = container(objects(ELASTIC + "  workers: {min: 2, max: 5}\n"), "master")
-    assert master["args"][master["args"].index("--http") + 1] == f":{master['ports'][0]['containerPort']}"
+    assert master["args"][master["args"].index("--http") + 1] == f"$(POD_IP):{master['ports'][0]['containerPort']}"
     for probe, path in (("startup", "/livez"), ("liveness", "/livez"), ("readiness", "/readyz")):
         assert master[f"{probe}Probe"]["httpGet"] == {"path": path, "port": master["ports"][0]["name"]}
 

@@ -19,10 +19,10 @@ from tests.diff.repository import Repository
 SOURCES = Path(module.__file__).parents[2]
 PROCESSES = {
     "avactl/source/git.py", "avactl/source/sandbox_runner.py", "avactl/topology/daemon.py", "avactl/cli/main.py",
-    "avactl/datasets/pack/workers.py", "avactl/local/process.py",
+    "avactl/datasets/pack/workers.py", "avactl/local/process.py", "avactl/kube/exec_plugin.py",
 }  # fmt: skip
 """Modules that start a program: git, Python for a spec file, nvidia-smi, Python for the command line itself and for the
-workers of a pack, and the pods of a local run."""
+workers of a pack, the pods of a local run, and the credential programs of the user's kubeconfig."""
 
 
 @pytest.fixture

@@ -59,7 +59,7 @@ def container(item: Item, program: Program, part: Part) -> Body:
             *("--run", "$(AVACTL_RUN)", "--config-map", f"{item.ns}/{state_name(item)}"),
             # The model goes on from its checkpoint, and so does the data.
             *(["--resume"] if item.spec.checkpoint is not None else []),
-            *(["--http", f":{HTTP_PORT}"] if http else []),
+            *(["--http", f"$(POD_IP):{HTTP_PORT}"] if http else []),
         ],
         "env": [
             field("AVACTL_RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
