@@ -6,12 +6,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.diff.repository import Repository
+from tests.e2e.platform import Repository
 from tests.e2e.pods import TIMEOUT
 from tests.jobs.following import Following
 from tools.controlplane import KubeClient
@@ -19,17 +18,7 @@ from tools.realnode import RealNode
 
 pytestmark = pytest.mark.e2e
 
-SPECS = """\
-apiVersion: avactl.dev/v1
-kind: Cluster
-metadata: {name: lab}
-spec: {}
----
-apiVersion: avactl.dev/v1
-kind: NodePool
-metadata: {name: t4}
-spec: {cluster: lab, machineType: t4, nodes: [node-0, node-1]}
----
+TEAM = """\
 apiVersion: avactl.dev/v1
 kind: Team
 metadata: {name: logs}
@@ -56,24 +45,24 @@ def until(what: Callable[[], Any]) -> Any:
     return found
 
 
-def test_an_experiment_from_start_to_end(node: RealNode, kube: KubeClient, tmp_path: Path, busybox: str) -> None:
-    specs = Repository(tmp_path / "specs")
-    specs.commit({"platform.yaml": SPECS})
-    specs.write({"count.yaml": JOB.replace("IMAGE", busybox)})
+def test_an_experiment_from_start_to_end(
+    node: RealNode, kube: KubeClient, repository: Repository, busybox: str
+) -> None:
+    repository.write("logs.yaml", TEAM)
+    spec = repository.path / "count.yaml"  # not committed
+    spec.write_text(JOB.replace("IMAGE", busybox))
     words = [sys.executable, "-m", "avactl.cli.main"]
     config = ["--kubeconfig", str(node.kubeconfig)]
 
     def avactl(*arguments: str) -> str:
         done = subprocess.run(
-            [*words, *arguments, *config], cwd=specs.root, capture_output=True, text=True, check=False
+            [*words, *arguments, *config], cwd=repository.path, capture_output=True, text=True, check=False
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    (specs.root / "count.yaml").rename(tmp_path / "count.yaml")
-    avactl("reconcile", ".", "--once", "--timeout=5m")
-    (tmp_path / "count.yaml").rename(specs.root / "count.yaml")
     place = avactl("run", "count.yaml", "--now", "--for", "10m", "--keep", "1s").split()[0]
+    spec.unlink()
     name = place.partition("/")[2]
 
     def pod(index: int) -> str:
