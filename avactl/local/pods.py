@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -237,6 +238,8 @@ def _pod(
         )
     argv = [local(translation.text(expand(word, variables))) for word in words]
     env = {"PYTHONUNBUFFERED": "1", **place.caller, **own}
+    # The job master runs `avactl`, which is on no PATH if its environment is not activated.
+    env["PATH"] = os.pathsep.join((env.get("PATH", os.defpath), str(Path(sys.executable).parent)))
     if os.geteuid() == 0:
         # Pods never run as root, so mpirun need not refuse to.
         env |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
