@@ -32,7 +32,7 @@ def is_pipe(fd):
         return stat.S_ISFIFO(os.fstat(fd).st_mode)
     except OSError:
         return False
-out = next(fd for fd in range(3, 64) if is_pipe(fd))
+out = next(fd for fd in range(3, 4096) if is_pipe(fd))
 """
 
 

@@ -114,7 +114,7 @@ def test_a_forged_answer_points_into_the_repository_only(
 FORGE = """\
 import os, stat
 specs = []
-for fd in range(3, 64):
+for fd in range(3, 4096):
     try:
         os.write(fd, {answer!r})
     except OSError:
