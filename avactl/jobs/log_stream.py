@@ -191,10 +191,11 @@ class JobLogs:
 
     async def _read(self, pod: Member) -> None:
         """Show the log of a pod until it has ended."""
+        await self._predecessor(pod)
         self._introduce(pod)
         restarts, refused = pod.restarts, ""
         while True:
-            now = self._now(pod)
+            now = self._now(pod.uid)
             ended = now is None or now.state in _ENDED
             if now is not None and now.restarts > restarts:
                 restarts = now.restarts
@@ -220,9 +221,16 @@ class JobLogs:
                 return
             await asyncio.sleep(_AGAIN)
 
-    def _now(self, pod: Member) -> Member | None:
+    async def _predecessor(self, pod: Member) -> None:
+        """Wait until the end of the pod that this one replaces was shown. One that still runs is not waited for."""
+        uid = self._newest.get(pod.label, pod.uid)
+        before = self._now(uid)
+        if uid != pod.uid and uid in self._reading and (before is None or before.state in _ENDED):
+            await asyncio.wait([self._reading[uid]])
+
+    def _now(self, uid: str) -> Member | None:
         job = self._job()
-        return next((each for each in job.members if each.uid == pod.uid), None) if job is not None else None
+        return next((each for each in job.members if each.uid == uid), None) if job is not None else None
 
     def _job(self) -> TrainingJob | None:
         return next(iter(self._view.jobs()), None)
