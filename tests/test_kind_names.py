@@ -43,7 +43,8 @@ ALLOWED = {
     "avactl/kinds/training/init_containers/workspace_code.py": {"Workspace"},
     # Namespaces of teams allow the host's network.
     "avactl/kinds/fields/host_network.py": {"Team"},
-    # Pods read the buckets of their team.
+    # Patches change objects in the team's namespaces only.
+    "avactl/compiler/patches/limits.py": {"Team"},
     # A plan simulates the scheduler on the machines, placement policy and prices that a cluster declares.
     "avactl/plan/cluster_state.py": {"Cluster", "NodePool"},
     "avactl/plan/compiled_side.py": {"Cluster"},

@@ -164,6 +164,15 @@ class Program:
         )
         return pools
 
+    def taints(self, cluster: str) -> list[str]:
+        """Return the keys of the taints of a cluster's pools, sorted."""
+
+        def read() -> list[str]:
+            return sorted({taint.key for pool in self.pools(cluster) for taint in pool.spec.taints})
+
+        keys: list[str] = self.memo(("taints", cluster), read)
+        return keys
+
     def find_pool(self, name: str) -> Item | None:
         """Return the node pool with that name."""
         return self.find("NodePool", name)

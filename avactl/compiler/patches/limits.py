@@ -11,6 +11,7 @@ from avactl.kinds.base import OF_CONTROLLERS, foreign_key
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.pod_settings.spec import of_runtime
 from avactl.kinds.program import Item, Program
+from avactl.kinds.team.names import namespaces
 
 FORBIDDEN = frozenset(
     ("Namespace", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount", "Secret",
@@ -47,8 +48,7 @@ def target_refusal(item: Item, program: Program, manifest: Manifest) -> str:
         return ""
     if manifest.kind not in OF_TEAMS:
         return f"specs of teams do not patch a {manifest.kind}"
-    namespaces = program.team(item.team).spec.namespaces or ()
-    if manifest.namespace not in ([each.name for each in namespaces] or [item.team]):
+    if manifest.namespace not in namespaces(program.team(item.team)):
         return f"it is in namespace {manifest.namespace}, which is not the team's"
     return ""
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from avactl.diagnostics.secrets import looks_secret
 from avactl.kinds.manifest import Body
-from avactl.kinds.pod_settings.affinity import NODE_TAINTS, node_label
+from avactl.kinds.pod_settings.affinity import NODE_TAINTS, foreign_terms, node_label
 from avactl.kinds.pod_settings.collisions import OWN_CONTAINERS, OWN_VOLUMES, hides
 from avactl.kinds.pod_settings.levels import BASELINE, RESTRICTED, level
 from avactl.kinds.pod_settings.spec import LONGEST_GRACE
@@ -82,7 +82,7 @@ def pod_refusals(item: Item, program: Program, old: Body, new: Body) -> Iterator
     )
     yield from _volumes(item, program, old, new)
     yield from _places(old, new)
-    taints = {taint.key for pool in program.pools(item.cluster) for taint in pool.spec.taints} | {*NODE_TAINTS}
+    taints = (*program.taints(item.cluster), *NODE_TAINTS)
     for toleration in new.get("tolerations") or ():
         if toleration.get("key") not in taints:
             yield ("tolerations",), "pods tolerate only taints of pools", "name the key of a pool's taint"
@@ -119,21 +119,10 @@ def _places(old: Body, new: Body) -> Iterator[Refused]:
             except ValueError:
                 hint = "write `pool` or `gpu` beside `gpus` in `spec`"
                 yield ("nodeSelector", name), f"patches do not select nodes by `{name}`", hint
-    own = _elsewhere(old.get("affinity"))
-    if any(each not in own for each in _elsewhere(new.get("affinity"))):
+    own = foreign_terms(old)
+    if any(each not in own for each in foreign_terms(new)):
         message = "pods of other namespaces belong to other teams"
         yield ("affinity",), message, "remove `namespaces` and `namespaceSelector`"
-
-
-def _elsewhere(value: Any) -> list[Any]:
-    """Return the terms of an affinity that are about other namespaces."""
-    if isinstance(value, list):
-        return [each for entry in value for each in _elsewhere(entry)]
-    if not isinstance(value, dict):
-        return []
-    if "namespaces" in value or "namespaceSelector" in value:
-        return [value]
-    return [each for entry in value.values() for each in _elsewhere(entry)]
 
 
 def _container(item: Item, program: Program, key: str, old: Body, new: Body) -> Iterator[Refused]:

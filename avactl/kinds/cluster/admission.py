@@ -144,9 +144,8 @@ def _strings(values: tuple[str, ...]) -> str:
 
 
 def _pod_rules(item: Item, program: Program) -> list[Rule]:
-    taints = sorted({taint.key for pool in program.pools(item.name) for taint in pool.spec.taints})
     priorities = tuple(name for name, *_ in PRIORITIES if name != names.SYSTEM_PRIORITY)
-    tolerated = (*taints, *NODE_TAINTS)
+    tolerated = (*program.taints(item.name), *NODE_TAINTS)
     rules = [
         Rule(
             "host-network",

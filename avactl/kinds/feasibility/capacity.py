@@ -165,8 +165,7 @@ def _model_problem(item: Item, program: Program, compute: GpuCompute, path: tupl
 
 def _taint_problem(item: Item, program: Program, compute: GpuCompute, path: tuple[str | int, ...]) -> Diagnostic | None:
     """A taint that no pool has, or taints that keep the pods off all pools with their GPUs."""
-    pools = program.pools(item.cluster)
-    known = sorted({taint.key for pool in pools for taint in pool.spec.taints})
+    known = program.taints(item.cluster)
     # Tolerations of pod settings have a check of their own.
     for index, key in enumerate(getattr(compute, "compute", compute).tolerates):
         if key not in known:

@@ -143,7 +143,7 @@ def _scheduler(program: Program, cluster: str) -> str:
 
 
 def _tolerated(program: Program, cluster: str, key: str | None) -> bool:
-    return key in NODE_TAINTS or any(taint.key == key for pool in program.pools(cluster) for taint in pool.spec.taints)
+    return key in (*program.taints(cluster), *NODE_TAINTS)
 
 
 def _container(container: Body, path: tuple[str, ...]) -> Iterator[Problem]:

@@ -144,7 +144,7 @@ def foreign_terms(pod: dict[str, Any]) -> list[dict[str, Any]]:
         terms += own.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
         preferred = own.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
         terms += [each.get("podAffinityTerm") or {} for each in preferred]
-    return [each for each in terms if each.get("namespaces") or each.get("namespaceSelector") is not None]
+    return [each for each in terms if "namespaces" in each or "namespaceSelector" in each]
 
 
 NODE_TAINTS = tuple(f"node.kubernetes.io/{name}" for name in ("not-ready", "unreachable", "memory-pressure"))

@@ -202,7 +202,7 @@ def _account(
 
 
 def _tolerations(item: Item, program: Program, settings: PodSettings, path: Path) -> Iterator[Diagnostic]:
-    known = sorted({taint.key for pool in program.pools(item.cluster) for taint in pool.spec.taints})
+    known = program.taints(item.cluster)
     for index, toleration in enumerate(settings.tolerations):
         at = (*path, "tolerations", index)
         if toleration.key not in (*known, *NODE_TAINTS):
