@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from avactl.elastic.state.config_map import ConfigMapState
     from avactl.kube.access import Access
 
+_COLLECT = (50_000, 20, 100)
+"""Thresholds of the garbage collector: requests make no cycles, and a thousand streams are much to traverse."""
 _SYNC = 1.0
 """Seconds between two calls of fdatasync."""
 _COPY = 3.0
@@ -226,4 +229,6 @@ class Daemon:
 
 async def run(options: Options, access: Access | None = None) -> None:
     """Run a master until SIGTERM or SIGINT. Raises StoreError, ListenError and LostError."""
+    gc.freeze()
+    gc.set_threshold(*_COLLECT)
     await run_until_signal(Daemon(options, access).run)

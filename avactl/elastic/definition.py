@@ -6,8 +6,11 @@ Everything is computed from the definition: no object is kept per task, so a mil
 from __future__ import annotations
 
 import re
+from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +32,7 @@ class DefinitionError(ValueError):
     """A dataset cannot be registered as a worker asks; the message says why, for the author of its script."""
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(NamedTuple):
     """Records `start` to `end` (exclusive) of one file."""
 
     file: int
@@ -56,17 +58,19 @@ class Definition:
     """Evaluation: the dataset after each epoch of which this one is passed once."""
     timeout: float = 0.0
     """Seconds after which a task is given to another worker too; 0: none."""
-    _ends: npt.NDArray[np.int64] = field(init=False, repr=False, compare=False)
+    tasks: int = field(init=False, repr=False, compare=False)
+    """Number of tasks of an epoch."""
+    # Single numbers are read from an array of Python's in a third of the time that NumPy takes.
+    _ends: array[int] = field(init=False, repr=False, compare=False)
     """Number of tasks up to the end of each file."""
+    _records: array[int] = field(init=False, repr=False, compare=False)
+    """Records of each file."""
 
     def __post_init__(self) -> None:
-        tasks = -(-self.counts // self.records_per_task)
-        object.__setattr__(self, "_ends", np.cumsum(tasks))
-
-    @property
-    def tasks(self) -> int:
-        """Number of tasks of an epoch."""
-        return int(self._ends[-1])
+        ends = np.cumsum(-(-self.counts // self.records_per_task), dtype=np.int64)
+        object.__setattr__(self, "tasks", int(ends[-1]))
+        object.__setattr__(self, "_ends", array("q", ends.tobytes()))
+        object.__setattr__(self, "_records", array("q", self.counts.astype(np.int64).tobytes()))
 
     @property
     def records(self) -> int:
@@ -75,10 +79,10 @@ class Definition:
 
     def task(self, index: int) -> Task:
         """Return a task by its index in the order of files."""
-        file = int(self._ends.searchsorted(index, side="right")) if len(self._ends) > 1 else 0
-        before = int(self._ends[file - 1]) if file else 0
+        file = bisect_right(self._ends, index)
+        before = self._ends[file - 1] if file else 0
         start = (index - before) * self.records_per_task
-        return Task(file, start, min(start + self.records_per_task, int(self.counts[file])))
+        return Task(file, start, min(start + self.records_per_task, self._records[file]))
 
     def order(self, epoch: int) -> npt.NDArray[np.int32] | None:
         """Return the task index at each position of an epoch; None for the order of files.

@@ -408,7 +408,9 @@ class Job:
         if len(worker.held) >= MAX_HELD:
             raise JobError(f"worker {worker.name} holds {MAX_HELD} tasks, and can have no more")
         unfinished = [dataset for dataset in wanted if not self.finished(dataset)]
-        for dataset in sorted(unfinished, key=lambda each: not each.definition.after):
+        if len(unfinished) > 1:
+            unfinished.sort(key=lambda each: not each.definition.after)
+        for dataset in unfinished:
             if not self._open(dataset):
                 continue
             position = self._choose(dataset, worker, now, idle)

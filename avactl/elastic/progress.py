@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import math
 import zlib
+from array import array
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,7 +62,8 @@ class Progress:
 
     def _start(self) -> None:
         self.result = EpochResult(self.epoch)
-        self._order = self.definition.order(self.epoch)
+        order = self.definition.order(self.epoch)
+        self._order = None if order is None else array("i", order.tobytes())
         self._done = bytearray(-(-self.definition.tasks // 8))
         self._asked = -1, Task(0, 0, 0)
         self.frontier = 0
@@ -74,7 +76,7 @@ class Progress:
     def task(self, position: int) -> Task:
         """Return the task at a position of the epoch."""
         if position != self._asked[0]:  # a report asks twice
-            index = position if self._order is None else int(self._order[position])
+            index = position if self._order is None else self._order[position]
             self._asked = position, self.definition.task(index)
         return self._asked[1]
 
