@@ -19,6 +19,7 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.manifest import Manifest
 from avactl.source.tree import DirTree
 from tests.compute_domains import define_compute_domains
+from tests.definitions import define_routes
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,6 +63,7 @@ def test_applied_twice(example: str, new_plane: Callable[..., ControlPlane]) -> 
         plane = new_plane()
         with plane.client() as kube:
             define_compute_domains(kube)
+            define_routes(kube)
             versions = [_settled(kube, manifest) for manifest in manifests]
             assert [_apply(kube, manifest) for manifest in manifests] == versions
             _admitted(plane, kube, manifests)

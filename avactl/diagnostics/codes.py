@@ -116,6 +116,10 @@ CODES: dict[str, str] = {
     "unsupported-batching": "The runtime of a service does not support the batching settings.",
     "replicas-do-not-fit": "More replicas are allowed than the cluster's GPUs can ever hold.",
     "shared-gpu-needs-scheduler": "A fractional GPU is requested on a cluster without avactl's scheduler.",
+    "missing-gateway": "A spec is exposed on a cluster that declares no gateway.",
+    "host-not-allowed": "A host is in no domain that the cluster gives to the team.",
+    "host-conflict": "Two specs are exposed under the same host.",
+    "exposed-without-authentication": "A workspace is exposed, and nothing authenticates its users.",
     "user-not-in-team": "The user of a workspace is not a member of its team.",
     # patches
     "patch-without-target": "A patch matches no object of its spec.",

@@ -127,9 +127,8 @@ def policy(old: Item | None, new: Item | None) -> list[Consequence]:
 # -- security --------------------------------------------------------------------------------------------------------
 
 _RIGHTS = (
-    "runs", "env", "Secrets", "data of", "open to team", "service account", "volumes", "host paths", "host network",
-    "privileged", "may", "pod security", "grants",
-    "patches",
+    "runs", "env", "Secrets", "data of", "open to team", "reachable at", "service account", "volumes", "host paths",
+    "host network", "privileged", "may", "pod security", "grants", "patches",
 )  # fmt: skip
 _ENFORCED, _STRICTEST = "pod-security.kubernetes.io/enforce", "restricted"
 """Label of namespaces, and its value in which pods have no access to machines."""
@@ -170,7 +169,7 @@ def _rights(item: Item, manifests: Sequence[Manifest], program: Program) -> dict
     # An image of the platform's that a spec names runs the spec's command.
     platform -= given
     for manifest in manifests:
-        for what, value in (*_of_pods(manifest, platform, given), *_of_roles(manifest)):
+        for what, value in (*_of_pods(manifest, platform, given), *_of_roles(manifest), *_of_routes(manifest)):
             found.setdefault(what, {})[value] = None
     for number, name in sorted({(each.number, manifest.kind) for manifest in manifests for each in manifest.patched}):
         span = item.span("patches", number)
@@ -244,6 +243,21 @@ def _of_roles(manifest: Manifest) -> Iterator[tuple[str, str]]:
         for subject in manifest.body.get("subjects", ()):
             if subject["kind"] != "ServiceAccount" or manifest.kind == "ClusterRoleBinding":
                 yield "grants", f"{manifest.body['roleRef']['name']} to {subject['kind']} {subject['name']}"
+
+
+def _of_routes(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield the URLs under which a route is reached from outside of the cluster."""
+    spec = manifest.body.get("spec") or {}
+    if manifest.kind == "Ingress":
+        for rule in spec.get("rules") or ():
+            for entry in (rule.get("http") or {}).get("paths") or ():
+                yield "reachable at", phrases.show(f"{rule.get('host') or '*'}{entry.get('path') or '/'}")
+    elif manifest.kind == "HTTPRoute":
+        matches = [match for rule in spec.get("rules") or () for match in rule.get("matches") or [{}]]
+        paths = [(match.get("path") or {}).get("value") or "/" for match in matches]
+        for host in spec.get("hostnames") or ("*",):
+            for path in paths:
+                yield "reachable at", phrases.show(f"{host}{path}")
 
 
 _SECRET_KEYS = ("secretKeyRef", "secretRef", "secret", "nodePublishSecretRef")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from avactl.kinds.exposure.lower import ISSUER
 from avactl.kinds.lowering.pods import GIT_SECRET
 from avactl.kinds.manifest import Manifest
 
@@ -107,6 +108,10 @@ def made_by(body: Mapping[str, Any]) -> str:
         case "ExternalSecret", _:
             return name
         case "Certificate", {"secretName": str(target)}:
+            return target
+        case "Ingress", {"tls": [{"secretName": str(target)}, *_]} if ISSUER in (
+            body["metadata"].get("annotations") or {}
+        ):
             return target
     return ""
 

@@ -23,7 +23,7 @@ _VERSIONS = {
     "apps/v1": ("DaemonSet", "StatefulSet", "Deployment"),
     "batch/v1": ("Job", "CronJob"),
     "rbac.authorization.k8s.io/v1": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
-    "networking.k8s.io/v1": ("NetworkPolicy",),
+    "networking.k8s.io/v1": ("NetworkPolicy", "Ingress"),
     "policy/v1": ("PodDisruptionBudget",),
     "autoscaling/v2": ("HorizontalPodAutoscaler",),
     "scheduling.k8s.io/v1": ("PriorityClass",),

@@ -8,6 +8,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cluster import check_reconcile
 from avactl.kinds.cluster.daemons import builtin
 from avactl.kinds.cluster.prices import price_problems
+from avactl.kinds.exposure.check import cluster_problems
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.lowering import namespaces
@@ -24,6 +25,7 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
     spec = item.spec
     yield from _version(item, program)
     yield from price_problems(item, program)
+    yield from cluster_problems(item, program)
     yield from namespaces.problems(namespaces.of_cluster(item, program), (item.name,), program)
     yield from duplicates(
         item, ("spec", "deviceClasses"), (entry.name for entry in spec.device_classes), "device class"

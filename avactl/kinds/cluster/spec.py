@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from avactl.kinds.base import Labels, Model, Resource
 from avactl.kinds.cluster.prices import Prices
 from avactl.kinds.cluster.reconcile import Reconcile
+from avactl.kinds.exposure.spec import Exposure
 from avactl.kinds.fields.values import Duration, HostPath, Name, PinnedImage, bad, label_key
 
 _VERSION = re.compile(r"1\.[0-9]{1,2}(\.[0-9]+)?").fullmatch
@@ -227,6 +228,9 @@ class ClusterSpec(Model):
     host_directories: list[HostPath] = Field(
         default_factory=lambda: ["/data", "/mnt", "/var/lib/avactl"],
         description="Directories of the machines that cache tiers may use, with everything below them.",
+    )
+    exposure: Exposure | None = Field(
+        None, description="Gateway by which services and workspaces with `expose` are reached from outside."
     )
     prices: Prices | None = Field(None, description="GPU prices, for cost estimates in `avactl plan`.")
     default_job_ttl: Duration | None = Field(

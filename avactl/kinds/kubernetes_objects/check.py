@@ -22,8 +22,8 @@ _MOST = 50
 _APPLIED = frozenset(
     ("Namespace", "ServiceAccount", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
      "PersistentVolumeClaim", "Service", "DaemonSet", "StatefulSet", "Deployment", "Job", "CronJob", "NetworkPolicy",
-     "PodDisruptionBudget", "HorizontalPodAutoscaler", "PriorityClass", "StorageClass", "DeviceClass",
-     "ResourceClaimTemplate", "ComputeDomain", "Role", "RoleBinding")
+     "PodDisruptionBudget", "HorizontalPodAutoscaler", "HTTPRoute", "Ingress", "PriorityClass", "StorageClass",
+     "DeviceClass", "ResourceClaimTemplate", "ComputeDomain", "Role", "RoleBinding")
 )  # fmt: skip
 """Kinds that the account of `avactl reconcile` may write."""
 _SHOWN = 80

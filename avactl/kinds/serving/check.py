@@ -7,6 +7,7 @@ from math import ceil
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
+from avactl.kinds.exposure.check import expose_problems
 from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.fields.images import require_image
@@ -58,6 +59,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
     yield from _pods(item, program)
     yield from _exposed(item, program)
+    yield from expose_problems(item, program)
     yield from _capacity(item, program)
 
 

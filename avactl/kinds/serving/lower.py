@@ -8,6 +8,7 @@ from typing import Any
 from avactl import names
 from avactl.kinds import dataset_access
 from avactl.kinds.base import GROUP
+from avactl.kinds.exposure.lower import ingress_rules, routes
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
@@ -62,6 +63,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     objects.append(_network_policy(item, program, run, select))
     if not isinstance(spec.replicas, int):
         objects.append(_autoscaler(item))
+    objects += routes(item, program, item.name, run.ports["http"], component=COMPONENT)
     return objects
 
 
@@ -228,7 +230,8 @@ def _autoscaler(item: Item) -> Manifest:
 
 
 def _network_policy(item: Item, program: Program, run: Server, select: dict[str, str]) -> Manifest:
-    """Return the NetworkPolicy: own team and platform on every port, teams in `expose_to` on the service ports."""
+    """Return the NetworkPolicy: own team and platform on every port, teams in `expose_to` on the service ports, the
+    gateway of an exposed service on the HTTP port."""
     spec, cluster = item.spec, item.cluster
     platform = [namespace.name for namespace in program.cluster_spec(cluster).namespaces]
     sidecars = [port.container_port for each in (spec.pod.sidecars if spec.pod else ()) for port in each.ports]
@@ -236,6 +239,7 @@ def _network_policy(item: Item, program: Program, run: Server, select: dict[str,
     if spec.expose_to:
         served = [port for name, port in run.ports.items() if name != "metrics"]
         rules.append(_from(_of_teams(program, spec.expose_to), served))
+    rules += ingress_rules(item, program, run.ports["http"])
     return k8s.manifest(
         item, cluster, "networking.k8s.io/v1", "NetworkPolicy", item.name, namespace=item.ns,
         component=COMPONENT,

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Env, Model, Resource
+from avactl.kinds.exposure.spec import Expose
 from avactl.kinds.fields.compute import Compute, PodUser
 from avactl.kinds.fields.values import Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port, TeamRef
 from avactl.kinds.pod_settings.spec import PodSettings
@@ -99,13 +100,17 @@ class ServingDeploymentSpec(PodUser):
     )
     drain: Duration = Field("30s", description="Time for a terminating pod to finish its requests.")
     expose_to: list[TeamRef] = Field(default_factory=list, description="Other teams whose pods may call the service.")
+    expose: Expose | None = Field(
+        None, description="Host under which the HTTP port is reached from outside. Default: only inside of the cluster."
+    )
 
 
 class ServingDeployment(Resource):
     """A model server behind a Service: TensorFlow Serving, Triton, TorchServe or a custom server.
 
     Compiles to a Deployment, a Service, a headless Service for client-side balancing, an autoscaler, a
-    PodDisruptionBudget, a NetworkPolicy and, if the server reads options from files, a ConfigMap.
+    PodDisruptionBudget, a NetworkPolicy, an HTTPRoute or Ingress if it is exposed and, if the server reads options from
+    files, a ConfigMap.
     """
 
     KIND: ClassVar[str] = "ServingDeployment"

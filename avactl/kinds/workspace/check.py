@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.dataset_access import mount_problems
+from avactl.kinds.exposure.check import expose_problems
 from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.lowering.storage import sharing_problems
@@ -13,6 +14,7 @@ from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
 from avactl.kinds.pod_settings.requests import with_pod
 from avactl.kinds.program import Item, Program
+from avactl.kinds.workspace.authentication import authentication_problems
 from avactl.kinds.workspace.lower import image, is_shared
 
 
@@ -33,6 +35,9 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from argument_problems(item, spec.args, ("spec", "args"))
     yield from mount_problems(item, program, spec.datasets, ("spec", "datasets"))
     yield from _home(item)
+    yield from expose_problems(item, program)
+    if spec.expose is not None:
+        yield from authentication_problems(item, program)
     yield from root_problem(item, program)
     yield from pod_problems(item, program, spec.pod, ("spec", "pod"), [with_pod(spec, spec.pod)])
     if spec.shared_home:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from avactl.kinds.base import GROUP
+from avactl.kinds.exposure.lower import ingress_rules, routes
 from avactl.kinds.fields.compute import Compute
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s, pods
@@ -70,6 +71,11 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     ports = {"http": spec.port}
     objects.append(k8s.service(item, cluster, item.name, ns, select, ports, headless=True, component=COMPONENT))
     objects.append(_network_policy(item, program, select))
+    if spec.expose is not None:
+        # Not all gateways route to a headless Service, and the StatefulSet needs that one.
+        web = f"{item.name}-web"
+        objects.append(k8s.service(item, cluster, web, ns, select, ports, component=COMPONENT))
+        objects += routes(item, program, web, spec.port, component=COMPONENT)
     body = {
         "replicas": 1 if spec.running else 0,
         "serviceName": item.name,
@@ -149,8 +155,8 @@ def _editor_config(item: Item) -> dict[str, str]:
 
 
 def _network_policy(item: Item, program: Program, select: dict[str, str]) -> Manifest:
-    """Return the NetworkPolicy: only team and platform reach the editor; users connect by `kubectl port-forward` or a
-    gateway."""
+    """Return the NetworkPolicy: only team, platform and, if it is exposed, the gateway reach the editor; users
+    connect by `kubectl port-forward` or the gateway."""
     names = {*namespaces(program.get("Team", str(item.team)))}
     names.update(namespace.name for namespace in program.cluster_spec(item.cluster).namespaces)
     match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(names)}]
@@ -161,5 +167,9 @@ def _network_policy(item: Item, program: Program, select: dict[str, str]) -> Man
     return k8s.manifest(
         item, item.cluster, "networking.k8s.io/v1", "NetworkPolicy", item.name, namespace=item.ns,
         component=COMPONENT,
-        spec={"podSelector": {"matchLabels": select}, "policyTypes": ["Ingress"], "ingress": [rule]},
+        spec={
+            "podSelector": {"matchLabels": select},
+            "policyTypes": ["Ingress"],
+            "ingress": [rule, *ingress_rules(item, program, item.spec.port)],
+        },
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from avactl.kinds.base import Env, Resource
+from avactl.kinds.exposure.spec import Expose
 from avactl.kinds.fields.compute import TOLERATES, DatasetMount, GpuModel, PodUser, Tolerates
 from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Cpu, Duration, Image, NodePoolRef, Port
 from avactl.kinds.pod_settings.spec import PodSettings
@@ -42,6 +43,11 @@ class WorkspaceSpec(PodUser):
         "the volume is created.",
     )
     port: Port = Field(8888, description="Port of the image's editor.")
+    expose: Expose | None = Field(
+        None,
+        description="Host under which the editor is reached from outside. The gateway or the editor must authenticate "
+        "users.",
+    )
     datasets: list[DatasetMount] = Field(default_factory=list, description="Datasets to mount.")
     idle_timeout: Duration = Field(
         "2h",
@@ -64,7 +70,8 @@ class WorkspaceSpec(PodUser):
 class Workspace(Resource):
     """A user's development container with a persistent home directory.
 
-    Compiles to a StatefulSet, a Service, a PersistentVolumeClaim, a NetworkPolicy and the editor's ConfigMap.
+    Compiles to a StatefulSet, a Service, a PersistentVolumeClaim, a NetworkPolicy, the editor's ConfigMap and, if it
+    is exposed, a Service for the gateway with an HTTPRoute or Ingress.
     """
 
     KIND: ClassVar[str] = "Workspace"

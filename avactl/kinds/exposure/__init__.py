@@ -1,0 +1,1 @@
+"""Exposure: services and workspaces under host names, by the Gateway API or an Ingress controller."""

@@ -1,0 +1,176 @@
+"""Checks of exposure: hosts that the cluster gives to the team, one owner of each host, and certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.kinds import registry
+from avactl.kinds.fields.unique_entries import duplicates
+from avactl.kinds.program import Item, Program
+
+_PATH = ("spec", "expose")
+
+
+def cluster_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield the problems of what a cluster offers."""
+    offered, path = item.spec.exposure, ("spec", "exposure")
+    if offered is None:
+        return
+    if (offered.gateway is None) == (offered.ingress is None):
+        both = offered.gateway is not None
+        yield Diagnostic(
+            "conflicting-keys" if both else "missing-key",
+            "`gateway` and `ingress` exclude each other" if both else "`spec.exposure` needs `gateway` or `ingress`",
+            item.span(*path, "ingress", key=True) if both else item.span(*path, key=True),
+            hint="remove one of them"
+            if both
+            else "add `gateway: {name: …, namespace: …}`, or `ingress: {className: …}`",
+        )
+    yield from duplicates(item, (*path, "domains"), (domain.name for domain in offered.domains), "domain")
+    known = [team.name for team in program.teams(item.name)]
+    for index, domain in enumerate(offered.domains):
+        for position, name in enumerate(domain.teams or ()):
+            if name in known or ("Team", name) in program.broken:
+                continue
+            team = program.find_team(name)
+            message = f"unknown Team `{name}`" if team is None else f"team {name} does not use cluster {item.name}"
+            hint = did_you_mean(name, known, "teams of the cluster") if known else "declare it: `kind: Team`"
+            span = item.span(*path, "domains", index, "teams", position)
+            yield Diagnostic("missing-reference", message, span, hint=hint)
+
+
+class Claim(NamedTuple):
+    """A host and path that a spec claims."""
+
+    host: str
+    path: str
+    position: int
+    """Index of the path in the spec."""
+
+
+def _claims_of(item: Item, program: Program) -> tuple[Claim, ...]:
+    wanted = getattr(item.spec, "expose", None)
+    if wanted is None:
+        return ()
+    return tuple(Claim(wanted.host, path.rstrip("/") or "/", index) for index, path in enumerate(wanted.paths))
+
+
+def _by_host(program: Program) -> dict[str, list[Item]]:
+    """Map each host to the specs that claim it, in reading order."""
+
+    def make() -> dict[str, list[Item]]:
+        found: dict[str, list[Item]] = {}
+        items = [item for kind in registry.workload_kinds() for item in program.of(kind)]
+        for item in sorted(items, key=lambda item: item.origin):
+            for host in {claim.host for claim in program.derive(item, _claims_of)}:
+                found.setdefault(host, []).append(item)
+        return found
+
+    by_host: dict[str, list[Item]] = program.memo("exposed hosts", make)
+    return by_host
+
+
+def expose_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield the problems of a workload's `expose`."""
+    wanted = item.spec.expose
+    if wanted is None:
+        return
+    offered = program.cluster_spec(item.cluster).exposure
+    if offered is None:
+        cluster = program.get("Cluster", item.cluster)
+        yield Diagnostic(
+            "missing-gateway",
+            f"{item} is exposed, but cluster {item.cluster} declares no gateway",
+            item.span(*_PATH, key=True),
+            hint=f"add `exposure: {{gateway: …, proxies: …, domains: …}}` to Cluster {item.cluster}",
+            notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
+        )
+        return
+    yield from _domain(item, program, wanted, offered)
+    yield from _others(item, program)
+    yield from _tls(item, program, wanted, offered)
+    yield from duplicates(item, (*_PATH, "paths"), (path.rstrip("/") or "/" for path in wanted.paths), "path", key=None)
+
+
+def _domain(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator[Diagnostic]:
+    holding = [domain for domain in offered.domains if f".{wanted.host}".endswith(f".{domain.name}")]
+    longest = max(holding, key=lambda domain: len(domain.name), default=None)
+    if longest is not None and (longest.teams is None or item.team in longest.teams):
+        return
+    given = [domain for domain in offered.domains if domain.teams is None or item.team in domain.teams]
+    cluster = program.get("Cluster", item.cluster)
+    where: tuple[str | int, ...] = ("spec", "exposure", "domains")
+    if longest is None:
+        message = f"host `{wanted.host}` is in none of the domains of cluster {item.cluster}"
+    else:
+        message = f"domain `{longest.name}` of host `{wanted.host}` is not for team {item.team}"
+        where = (*where, offered.domains.index(longest), "teams")
+    first = wanted.host.partition(".")[0]
+    hint = (
+        f"write `{first}.{given[0].name}`" if given else f"add a domain for team {item.team} to Cluster {cluster.name}"
+    )
+    yield Diagnostic(
+        "host-not-allowed", message, item.span(*_PATH, "host"), hint=hint,
+        notes=(Note(cluster.span(*where, key=True), f"domains of team {item.team}: "
+                    f"{one_of([domain.name for domain in given]) if given else 'none'}"),),
+    )  # fmt: skip
+
+
+def _others(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield a host of another team, or a path of another spec, that was claimed before in reading order."""
+    own = program.derive(item, _claims_of)
+    for other in _by_host(program).get(own[0].host, ()):
+        if other is item:
+            return
+        if other.team != item.team:
+            yield Diagnostic(
+                "host-conflict",
+                f"host `{own[0].host}` is already that of {other}, of another team",
+                item.span(*_PATH, "host"),
+                hint="choose another host: whoever has one path of a host receives the cookies of all",
+                notes=(Note(other.span(*_PATH, "host"), "claimed here"),),
+            )
+            return
+        if other.cluster != item.cluster:
+            continue  # one name for the same service in two clusters, by DNS
+        for claim in own:
+            same = next((each for each in program.derive(other, _claims_of) if each.path == claim.path), None)
+            if same is None:
+                continue
+            declared = "paths" in item.spec.expose.model_fields_set
+            yield Diagnostic(
+                "host-conflict",
+                f"{other} is already exposed as `{claim.host}{claim.path}`",
+                item.span(*_PATH, *(("paths", claim.position) if declared else ("host",))),
+                hint="choose another host, or give each spec `paths` of its own",
+                notes=(Note(other.span(*_PATH, "host"), "claimed here"),),
+            )
+            return
+
+
+def _tls(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator[Diagnostic]:
+    if wanted.tls is None:
+        return
+    cluster = program.get("Cluster", item.cluster)
+    if offered.gateway is not None:
+        gateway = offered.gateway
+        yield Diagnostic(
+            "conflicting-keys",
+            f"the certificate is that of listener `{gateway.listener}` of Gateway {gateway.namespace}/{gateway.name}",
+            item.span(*_PATH, "tls", key=True),
+            hint="remove `tls`",
+            notes=(Note(cluster.span("spec", "exposure", "gateway", key=True), "the gateway"),),
+        )
+    elif offered.ingress is not None and wanted.tls.issuer not in (None, *offered.ingress.issuers):
+        yield Diagnostic(
+            "missing-reference",
+            f"`{wanted.tls.issuer}` is not one of the issuers of cluster {cluster.name}",
+            item.span(*_PATH, "tls", "issuer"),
+            hint=did_you_mean(wanted.tls.issuer, offered.ingress.issuers, "issuers")
+            if offered.ingress.issuers
+            else "write `{secret: NAME}`, or remove `tls`: the controller has a certificate of its own",
+            notes=(Note(cluster.span("spec", "exposure", "ingress", key=True), "the controller"),),
+        )

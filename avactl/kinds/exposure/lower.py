@@ -1,0 +1,96 @@
+"""Exposure → an HTTPRoute or an Ingress, and the rule of the NetworkPolicy that lets the gateway in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from avactl.kinds.lowering import k8s
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+
+ISSUER = "cert-manager.io/cluster-issuer"
+"""Annotation of an Ingress by which cert-manager makes the Secret in `spec.tls`.
+
+Source: https://cert-manager.io/docs/usage/ingress/
+"""
+
+
+def routes(item: Item, program: Program, service: str, port: int, *, component: str) -> list[Manifest]:
+    """Return the route to port `http`, with number `port`, of a Service; none if the spec exposes nothing."""
+    wanted, offered = item.spec.expose, program.cluster_spec(item.cluster).exposure
+    if wanted is None or offered is None:
+        return []
+    if offered.gateway is not None:
+        version, kind, spec, notes = (
+            "gateway.networking.k8s.io/v1",
+            "HTTPRoute",
+            _route(wanted, offered, service, port),
+            None,
+        )
+    else:
+        version, kind, spec = "networking.k8s.io/v1", "Ingress", _ingress(item, wanted, offered, service)
+        issuer = issuer_of(wanted, offered)
+        notes = {**offered.ingress.annotations, **({ISSUER: issuer} if issuer else {})}
+    return [
+        k8s.manifest(
+            item, item.cluster, version, kind, item.name, namespace=item.ns, component=component, annotations=notes,
+            spec=spec,
+        )
+    ]  # fmt: skip
+
+
+def issuer_of(wanted: Any, offered: Any) -> str | None:
+    """Return the ClusterIssuer that makes a host's certificate behind an Ingress controller; None: there is none."""
+    if offered.ingress is None or (wanted.tls is not None and wanted.tls.secret is not None):
+        return None
+    if wanted.tls is not None:
+        return str(wanted.tls.issuer)
+    return next(iter(offered.ingress.issuers), None)
+
+
+def _route(wanted: Any, offered: Any, service: str, port: int) -> Body:
+    gateway = offered.gateway
+    # Without the listener, the route would also be served without TLS, on the Gateway's port 80.
+    parent = {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.listener}
+    return {
+        "parentRefs": [parent],
+        "hostnames": [wanted.host],
+        "rules": [
+            {
+                "matches": [{"path": {"type": "PathPrefix", "value": path}} for path in wanted.paths],
+                "backendRefs": [{"name": service, "port": port}],
+            }
+        ],
+    }
+
+
+def _ingress(item: Item, wanted: Any, offered: Any, service: str) -> Body:
+    secret = wanted.tls.secret if wanted.tls is not None else None
+    if issuer_of(wanted, offered):
+        secret = f"{item.name}-tls"
+    backend = {"service": {"name": service, "port": {"name": "http"}}}
+    paths = [{"path": path, "pathType": "Prefix", "backend": backend} for path in wanted.paths]
+    return {
+        "ingressClassName": offered.ingress.class_name,
+        # An entry without a Secret: the controller's own certificate.
+        "tls": [k8s.compact(hosts=[wanted.host], secretName=secret)],
+        "rules": [{"host": wanted.host, "http": {"paths": paths}}],
+    }
+
+
+def ingress_rules(item: Item, program: Program, port: int) -> Iterator[Body]:
+    """Yield the rule of a NetworkPolicy for the gateway's connections; nothing if the spec exposes nothing."""
+    offered = program.cluster_spec(item.cluster).exposure
+    if item.spec.expose is not None and offered is not None:
+        yield {"from": [_peer(proxy) for proxy in offered.proxies], "ports": [{"protocol": "TCP", "port": port}]}
+
+
+def _peer(proxy: Any) -> Body:
+    if proxy.cidr is not None:
+        return {"ipBlock": {"cidr": proxy.cidr}}
+    return k8s.compact(
+        # The API server sets this label, so that a namespace cannot impersonate another.
+        namespaceSelector={"matchLabels": {"kubernetes.io/metadata.name": proxy.namespace}},
+        podSelector={"matchLabels": dict(proxy.labels)} if proxy.labels else None,
+    )

@@ -1,0 +1,26 @@
+"""Kinds of other projects on a control plane, by their own definitions."""
+
+from __future__ import annotations
+
+from tests.cluster_fixtures import unavailable
+from tools.controlplane import KubeClient, UnavailableError
+from tools.definitions import GATEWAY_API, Release, definitions
+
+
+def define_routes(kube: KubeClient) -> None:
+    """Create the HTTPRoute of the Gateway API, and wait until the API server serves it."""
+    _define(kube, GATEWAY_API, "httproutes")
+
+
+def _define(kube: KubeClient, release: Release, *plurals: str) -> None:
+    try:
+        found = definitions(release, *plurals)
+    except UnavailableError as reason:
+        unavailable(reason)
+    for body in found:
+        body.pop("status", None)
+        kube.apply(body)
+        kube.wait_for(
+            "apiextensions.k8s.io/v1", "CustomResourceDefinition", body["metadata"]["name"],
+            until=lambda crd: "Established" in str(crd.get("status", {}).get("conditions")),
+        )  # fmt: skip

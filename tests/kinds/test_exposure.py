@@ -1,0 +1,148 @@
+"""Exposure: routes, certificates, who gets through the NetworkPolicy, and on what terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from avactl.compiler import Compilation
+from avactl.doctor.secrets import needed_secrets
+from tests.definitions import define_routes
+from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
+from tools.controlplane import KubeClient
+
+GATEWAY = "gateway: {name: public, namespace: gateways}"
+INGRESS = "ingress: {className: nginx, issuers: [letsencrypt, internal], annotations: {example.com/auth: oidc}}"
+PLATFORM = """
+kind: Cluster
+metadata: {name: main}
+spec:
+  exposure:
+    OFFER
+    proxies: [{namespace: envoy-gateway-system, labels: {app.kubernetes.io/name: envoy}}, {cidr: 10.4.0.0/16}]
+    domains: [{name: ai.example.com}, {name: ads.ai.example.com, teams: [ads]}]
+---
+kind: Team
+metadata: {name: vision}
+---
+kind: Team
+metadata: {name: ads}
+---
+"""
+SERVICE = """
+kind: ServingDeployment
+metadata: {name: detector, team: vision}
+spec:
+  model: {name: detector, version: "3"}
+  runtime: {name: triton, image: "registry.example.com/triton:24.05"}
+  expose: {host: detector.ai.example.comEXPOSE}
+"""
+WORKSPACE = """
+kind: Workspace
+metadata: {name: lin, team: vision}
+spec:
+  user: lin@example.com
+  image: jupyter/scipy-notebook:2025-03-14
+  env: {JUPYTER_TOKEN: {secret: {name: lin, key: token}}}
+  expose: {host: lin.ai.example.com}
+"""
+
+
+def platform(offer: str, *specs: str) -> str:
+    return PLATFORM.replace("OFFER", offer) + "\n---\n".join(specs)
+
+
+def service(more: str = "") -> str:
+    return SERVICE.replace("EXPOSE", more)
+
+
+def from_outside(result: Compilation, name: str) -> dict[str, Any]:
+    """The last rule of a NetworkPolicy."""
+    rule: dict[str, Any] = body(result, "NetworkPolicy", name, "vision")["spec"]["ingress"][-1]
+    return rule
+
+
+def test_a_route_attaches_to_the_listener_with_tls_only() -> None:
+    result = compiled(platform(GATEWAY, service(", paths: [/v2, /metrics]")))
+    route = body(result, "HTTPRoute", "detector", "vision")["spec"]
+    assert route["parentRefs"] == [{"name": "public", "namespace": "gateways", "sectionName": "https"}]
+    assert route["hostnames"] == ["detector.ai.example.com"]
+    (rule,) = route["rules"]
+    assert [match["path"]["value"] for match in rule["matches"]] == ["/v2", "/metrics"]
+    (backend,) = rule["backendRefs"]
+    ports = body(result, "Service", "detector", "vision")["spec"]["ports"]
+    assert (backend["name"], backend["port"]) == ("detector", next(p["port"] for p in ports if p["name"] == "http"))
+    assert names(result, "Ingress") == []
+
+
+def test_only_the_gateways_pods_and_addresses_reach_the_http_port() -> None:
+    result = compiled(platform(GATEWAY, service(), WORKSPACE))
+    pods = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "envoy-gateway-system"}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "envoy"}},
+    }
+    for name, port in (("detector", 8000), ("lin", 8888)):
+        assert from_outside(result, name) == {
+            "from": [pods, {"ipBlock": {"cidr": "10.4.0.0/16"}}], "ports": [{"protocol": "TCP", "port": port}],
+        }  # fmt: skip
+    hidden = compiled(platform(GATEWAY, service().partition("  expose")[0]))
+    assert "envoy-gateway-system" not in str(body(hidden, "NetworkPolicy", "detector", "vision"))
+    assert names(hidden, "HTTPRoute") == []
+
+
+@pytest.mark.parametrize(
+    ("tls", "secret", "issuer", "needed"),
+    [
+        ("", "detector-tls", "letsencrypt", []),
+        (", tls: {issuer: internal}", "detector-tls", "internal", []),
+        (", tls: {secret: bought}", "bought", None, ["bought"]),
+    ],
+)
+def test_an_ingress_is_never_without_tls(tls: str, secret: str, issuer: str | None, needed: list[str]) -> None:
+    result = compiled(platform(INGRESS, service(tls)))
+    ingress = body(result, "Ingress", "detector", "vision")
+    assert ingress["spec"]["tls"] == [{"hosts": ["detector.ai.example.com"], "secretName": secret}]
+    assert ingress["metadata"]["annotations"].get("cert-manager.io/cluster-issuer") == issuer
+    assert ingress["metadata"]["annotations"]["example.com/auth"] == "oidc"
+    # Secrets that cert-manager makes are nobody's to create.
+    assert [need.name for need in needed_secrets(result.manifests)] == needed
+
+
+def test_without_issuers_the_certificate_is_the_controllers() -> None:
+    result = compiled(platform("ingress: {className: nginx}", service()))
+    ingress = body(result, "Ingress", "detector", "vision")
+    assert ingress["spec"]["tls"] == [{"hosts": ["detector.ai.example.com"]}]
+
+
+def test_one_team_may_share_a_host_by_paths_and_other_teams_may_not() -> None:
+    second = service(", paths: [/v1]").replace("name: detector, team: vision", "name: second, team: TEAM")
+    first = service(", paths: [/v2]")
+    assert codes(unchecked(platform(GATEWAY, first, second.replace("TEAM", "vision")))) == []
+    assert codes(unchecked(platform(GATEWAY, first, second.replace("TEAM", "ads")))) == ["host-conflict"]
+
+
+def test_a_gateway_that_authenticates_needs_no_token() -> None:
+    bare = WORKSPACE.replace("  env: {JUPYTER_TOKEN: {secret: {name: lin, key: token}}}\n", "")
+    assert codes(unchecked(platform(GATEWAY, bare))) == ["exposed-without-authentication"]
+    assert codes(unchecked(platform(f"{GATEWAY}\n    authenticates: true", bare))) == []
+
+
+def test_members_of_a_team_may_not_write_routes() -> None:
+    """Otherwise a member could take any host without a spec."""
+    result = compiled(
+        platform(GATEWAY, service()).replace("{name: vision}\n", "{name: vision}\nspec: {members: {users: [ada]}}\n", 1)
+    )
+    rules = body(result, "Role", "avactl-member", "vision")["rules"]
+    named = {resource for rule in rules for resource in rule["resources"]}
+    assert not named & {"ingresses", "httproutes", "*"}
+    assert "pods" in named
+
+
+@pytest.mark.parametrize("offer", [GATEWAY, INGRESS])
+def test_the_api_server_takes_every_object(offer: str, kube: KubeClient) -> None:
+    define_routes(kube)
+    result = compiled(platform(offer, service(", paths: [/v2, /v3/models/]"), WORKSPACE))
+    applied = apply(kube, result.manifests)
+    kinds = [each["kind"] for each in applied]
+    assert kinds.count("HTTPRoute" if offer == GATEWAY else "Ingress") == 2

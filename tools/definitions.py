@@ -1,0 +1,63 @@
+"""CustomResourceDefinitions of other projects, from their Go modules, for tests against a real API server."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from tools.controlplane import BuildError, UnavailableError, progress
+from tools.controlplane.build import cache_dir, make_once
+
+
+class Release(NamedTuple):
+    """A version of a Go module, its checksum in the notation of go.sum, and the folder of its definitions."""
+
+    module: str
+    version: str
+    checksum: str
+    folder: str
+
+
+GATEWAY_API = Release(
+    "sigs.k8s.io/gateway-api", "v1.4.0", "h1:ZwlNM6zOHq0h3WUX2gfByPs2yAEsy/EenYJB78jpQfQ=", "config/crd/standard"
+)
+PROMETHEUS_OPERATOR = Release(
+    "github.com/prometheus-operator/prometheus-operator",
+    "v0.85.0",
+    "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+    "example/prometheus-operator-crd",
+)
+
+
+def definitions(release: Release, *plurals: str) -> list[dict[str, Any]]:
+    """Return the definitions of the kinds with these plural names, fetched once into the cache of all runs.
+
+    Raises UnavailableError without Go, BuildError if the module cannot be fetched or is not the pinned one.
+    """
+    folder = cache_dir() / "definitions" / f"{release.module.rpartition('/')[2]}-{release.version}"
+    make_once(folder, f"waiting for another fetch of {release.module}", lambda aside: _fetch(release, aside))
+    found = [yaml.safe_load(path.read_bytes()) for path in sorted(folder.glob("*.yaml"))]
+    by_plural = {each["spec"]["names"]["plural"]: each for each in found if each.get("spec", {}).get("names")}
+    return [by_plural[plural] for plural in plurals]
+
+
+def _fetch(release: Release, folder: Path) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise UnavailableError(f"the definitions of {release.module} are unavailable: Go is not on PATH")
+    environment = {**os.environ, "GOFLAGS": "-mod=mod", "GOWORK": "off"}
+    command = [go, "mod", "download", "-json", f"{release.module}@{release.version}"]
+    with progress.step(f"fetching {release.module}", f"fetched {release.module}"):
+        done = subprocess.run(command, cwd=folder.parent, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"{' '.join(command[1:])} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    told = json.loads(done.stdout)
+    if told["Sum"] != release.checksum:
+        raise BuildError(f"{release.module} {release.version} has checksum {told['Sum']}, not {release.checksum}")
+    folder.mkdir()
+    for path in sorted((Path(told["Dir"]) / release.folder).glob("*.yaml")):
+        shutil.copyfile(path, folder / path.name)
