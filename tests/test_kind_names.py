@@ -50,8 +50,8 @@ ALLOWED = {
     "avactl/plan/compiled_side.py": {"Cluster"},
     "avactl/plan/cost.py": {"Cluster"},
     "avactl/plan/snapshot/capture.py": {"Cluster"},
-    # Remedies for keys of Kubernetes say which kind has another one.
-    "avactl/kinds/reference/kubernetes_keys.py": {"TrainingJob"},
+    # Remedies for keys and kinds of Kubernetes say which kind has another one.
+    "avactl/kinds/reference/kubernetes_keys.py": WORKLOADS | {"Dataset", "NodePool", "Quota", "Team"},
     # The account of pods that have no rights.
     "avactl/diff/consequences.py": {"Team"},
     # `avactl run` is about training jobs, as `avactl jobs` and `avactl logs` are.

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from avactl.compiler.internal_error import defect
 from avactl.compiler.pass_state import State
+from avactl.compiler.slips import slips
 from avactl.diagnostics import Diagnostic
 from avactl.kinds import registry
 from avactl.kinds.program import Item, Program
@@ -39,6 +40,7 @@ def problems_of(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Return the problems of one spec: those found by its kind, and roles that never fit on the cluster's machines."""
     kind = registry.kind(item.kind)
     yield from kind.check(item, program)
+    yield from slips(item)
     if kind.workload is not None and not kind.workload.checks_capacity:
         from avactl.kinds.feasibility.capacity import role_problems
 

@@ -7,19 +7,19 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from avactl.compiler import remedies
+from avactl.compiler.remedies import show
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.secrets import holds_secret, looks_secret
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
-from avactl.kinds.reference import introspect
-from avactl.kinds.reference.kubernetes_keys import HINTS
+from avactl.kinds.reference import introspect, kubernetes_keys
 from avactl.source.document import Document, Path
+from avactl.source.yaml import written
 from avactl.terminal import shortened
 
 MAX_PROBLEMS = 100
 """Maximum number of problems reported per spec. More usually have one cause, and a good report of each takes time."""
 
-_DIGITS = 12
-"""Numbers with at least this many digits are not suggested as fixes."""
 _EXPECTED = {
     **dict.fromkeys(("string_type", "string_sub_type"), "a string"),
     **dict.fromkeys(("int_type", "int_from_float", "int_parsing"), "an integer"),
@@ -36,30 +36,6 @@ _EXPECTED = {
 
 _ECHOED = 24
 """Minimum number of characters of a value shown in messages."""
-_SHORT = 4096
-"""Characters of a text searched for credentials; far fewer are shown."""
-
-
-def shown(text: str) -> str:
-    """Truncate text to a short line and redact credentials."""
-    from avactl.diagnostics.redaction import redact  # its patterns take long to compile
-
-    text = redact(text[:_SHORT])
-    return text if len(text) <= 60 else text[:57] + "…"
-
-
-def show(value: Any) -> str:
-    """Describe a value in a short line: its type and text."""
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list):
-        return "a list"
-    text = shown(str(value).replace("\n", "\\n"))
-    return f"string `{text}`" if isinstance(value, str) else f"number `{text}`"
 
 
 def _walk(value: Any, loc: Iterable[str | int]) -> tuple[Path, Any, int]:
@@ -97,6 +73,10 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
     found: list[Diagnostic] = []
     deepest = {path[:i] for path in groups for i in range(len(path))}
     misspelt = _misspelt(groups)
+    outside = [path[0] for path in groups if len(path) == 1 and path[0] in _keys(model, ("spec",))]
+    if ("spec",) in groups and groups["spec",][0][1]["type"] == "missing" and outside:
+        found.append(_without_spec(doc, [str(key) for key in outside]))
+        misspelt |= {("spec",), *((key,) for key in outside)}
     for path, entries in groups.items():
         if len(found) == MAX_PROBLEMS:
             message = f"{len(groups) - MAX_PROBLEMS:,} more problems in this spec"
@@ -109,6 +89,12 @@ def to_diagnostics(model: type[BaseModel], doc: Document, error: ValidationError
             continue  # another branch of the union matched more of the value: report that one
         found.append(_one(model, doc, path, [entry for _, entry in entries]))
     return found
+
+
+def _without_spec(doc: Document, keys: list[str]) -> Diagnostic:
+    message = f"{one_of(keys).replace(' or ', ' and ')} belong{'s' if len(keys) == 1 else ''} to `spec`"
+    hint = "write `spec:` above this line, and indent what belongs to it"
+    return Diagnostic("unknown-key", message, doc.span(keys[0], key=True), hint=hint)
 
 
 def _misspelt(groups: dict[Path, list[tuple[int, Any]]]) -> set[Path]:
@@ -131,6 +117,7 @@ _SYNONYMS = {
     **dict.fromkeys(("secretKeyRef", "secretRef", "valueFrom"), "secret"),
     **dict.fromkeys(("configMapKeyRef", "configMapRef"), "configMap"),
     "fieldRef": "field",
+    "httpGet": "path",
     **dict.fromkeys(("instanceType", "nodeType"), "machineType"),
     "generateName": "name",
     "size": "count",
@@ -152,7 +139,8 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
     if kind == "missing":
         return _missing_key(model, doc, path)
     value = doc.get(*path) if path else doc.value
-    span = doc.span(*path)
+    # An empty value has no place of its own.
+    span = doc.span(*path, key=value is None and bool(path) and not written(doc, *path))
     name = dotted(path)
     context = first.get("ctx") or {}
     if kind in ("invalid_value", "unsafe_path"):
@@ -161,7 +149,10 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
         code = "unsafe-path" if kind == "unsafe_path" else "invalid-value"
         if first["loc"][-1] == "[key]":
             name, span = dotted(path[:-1]), doc.span(*path, key=True)
-        message, hint = f"{name}: {shortened(first['msg'])}", shortened(str(context.get("hint", "")))
+        hint = remedies.of_text(value) or shortened(str(context.get("hint", "")))
+        message, hint = f"{name}: {shortened(first['msg'])}", hint
+        if hint == "quote it":
+            hint = remedies.quoted(value, written(doc, *path))
         return Diagnostic(code, message, span, hint=hint)
     at_key = any(entry["loc"][-1] == "[key]" for entry in entries)
     if path and not at_key and holds_secret(value, str(path[-1])):
@@ -171,7 +162,8 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
         if "a number" in words:
             words.pop("an integer", None)
         expected = " or ".join(words)
-        hint = _type_hint(entries, value, path) or _explained(model, path)
+        types = {entry["type"] for entry in entries}
+        hint = remedies.of_type(types, value, path, written(doc, *path), _keys(model, path)) or _explained(model, path)
         return Diagnostic("wrong-type", f"{name}: expected {expected}, got {show(value)}", span, hint=hint)
     entry = next((entry for entry in entries if entry["type"] not in _EXPECTED), first)
     if entry["loc"][-1] == "[key]":
@@ -206,39 +198,6 @@ def _covered(name: str, span: Span) -> Diagnostic:
     return Diagnostic("invalid-value", message, span, hint=hint, secret=True)
 
 
-def _type_hint(entries: list[Any], value: Any, path: Path) -> str:
-    types = {entry["type"] for entry in entries}
-    key = path[-1] if path else ""
-    if "string_type" in types and isinstance(value, bool | int | float):
-        raw = str(value).lower() if isinstance(value, bool) else str(value)
-        return f'quote it: `"{shown(raw)}"`'
-    if "list_type" in types and value is not None:
-        return "begin each entry with `- `" if isinstance(value, dict) else f"write `{key}: [{shown(str(value))}]`"
-    if types & {"int_type", "int_parsing"} and isinstance(value, str) and value.strip().isdigit():
-        return f"write {value.strip()} without quotes" if len(value) < _DIGITS else ""
-    if "bool_type" in types and isinstance(value, str):
-        word = value.lower()
-        if word in ("yes", "on", "y", "true"):
-            return "write `true`"
-        if word in ("no", "off", "n", "false"):
-            return "write `false`"
-    if value is None:
-        return f"give `{key}` a value, or remove the key"
-    if types & {"int_type", "int_from_float", "float_type"} and _number(value) is not None:
-        return f"write `{_number(value)}`"
-    if "dict_type" in types and isinstance(value, list):
-        return f"write a mapping: `{key}: {{NAME: value}}`"
-    return ""
-
-
-def _number(value: Any) -> int | None:
-    """Return the integer that was probably meant by `3.0` or `1_000`."""
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) < 10**_DIGITS else None
-    digits = value.replace("_", "").replace(",", "").strip() if isinstance(value, str) else ""
-    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < _DIGITS else None
-
-
 def _value_message(entry: Any, value: Any) -> tuple[str, str]:
     context = entry.get("ctx") or {}
     match entry["type"]:
@@ -270,21 +229,25 @@ def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnosti
     parents = introspect.models_at(model, path[:-1])
     known = _keys(model, path[:-1])
     near = _meant(key, known)
-    if key in HINTS:
-        hint = HINTS[key]
+    if hint := kubernetes_keys.hint(getattr(model, "KIND", ""), path):
+        pass
     elif near is not None:
         hint = f"did you mean `{near}`?"
     else:
         elsewhere = next((p for parent in parents for p in introspect.paths_of_key(parent, key)), None)
         if elsewhere is None and len(path) > 1:
             elsewhere_up = next(iter(introspect.paths_of_key(model, key)), None)
-            hint = f"it belongs to `{'.'.join(elsewhere_up[:-1])}`" if elsewhere_up else ""
+            hint = _belongs(elsewhere_up[:-1], key) if elsewhere_up else ""
         else:
-            hint = f"it belongs to `{dotted((*path[:-1], *elsewhere[:-1]))}`" if elsewhere else ""
+            hint = _belongs((*path[:-1], *elsewhere[:-1]), key) if elsewhere else ""
         hint = hint or did_you_mean(key, known, "known keys")
     top = "a spec" if "metadata" in model.model_fields else doc.file
     where = f"`{dotted(path[:-1])}` has no key `{key}`" if len(path) > 1 else f"{top} has no key `{key}`"
     return Diagnostic("unknown-key", shortened(where), doc.span(*path, key=True), hint=hint)
+
+
+def _belongs(parent: Path, key: str) -> str:
+    return f"it belongs to `{dotted(parent)}`: write `{parent[-1]}: {{{key}: …}}`"
 
 
 def _missing_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnostic:

@@ -8,12 +8,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from avactl.compiler.errors import show, to_diagnostics
+from avactl.compiler.errors import to_diagnostics
 from avactl.compiler.pass_state import State
+from avactl.compiler.remedies import show
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import closest, did_you_mean
 from avactl.kinds import registry
 from avactl.kinds.base import API_VERSION, GROUP, Resource
+from avactl.kinds.reference import kubernetes_keys
 from avactl.source.document import Document
 from avactl.source.yaml import MAX_BYTES
 
@@ -138,6 +140,8 @@ def _envelope(doc: Document) -> Diagnostic | None:
         return _other_version(doc, version, kind)
     if not isinstance(kind, str) or kind not in registry.names():
         hint = did_you_mean(str(kind), registry.names(), "known kinds")
+        if (own := kubernetes_keys.KINDS.get(str(kind))) is not None:
+            hint = f"write `kind: {own}`: `avactl explain {own}` shows its keys"
         message = f"unknown kind `{kind}`" if isinstance(kind, str) else f"kind: expected a string, got {show(kind)}"
         return Diagnostic("unknown-kind", message, doc.span("kind"), hint=hint)
     return None
@@ -152,5 +156,7 @@ def _other_version(doc: Document, version: Any, kind: Any) -> Diagnostic:
         message = f"apiVersion: expected `{API_VERSION}`, got {show(version)}"
         return Diagnostic("unknown-api-version", message, doc.span("apiVersion"), hint=hint)
     message = f"this is a Kubernetes {kind}, not an avactl spec"
-    hint = "list the file under `exclude` in avactl.yaml, and under `files` of a KubernetesObjects to apply it"
+    own = kubernetes_keys.KINDS.get(str(kind))
+    hint = f"write a {own} instead; or " if own else ""
+    hint += "list the file under `exclude` in avactl.yaml, and under `files` of a KubernetesObjects to apply it"
     return Diagnostic("kubernetes-object", message, doc.span("apiVersion"), hint=hint)

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 from avactl.diagnostics.model import Diagnostic
-from avactl.diagnostics.secrets import NAME, is_random, looks_secret, shapes
+from avactl.diagnostics.secrets import NAME, NAMES_OF_SECRETS, is_random, looks_secret, shapes
 from avactl.terminal import shortened
 
 MASK = "***"
@@ -40,7 +40,7 @@ def redact(text: str) -> str:
 
     def cover_words(match: re.Match[str]) -> str:
         name = match[1]
-        if name == "secret":
+        if name in NAMES_OF_SECRETS:
             return match[0]
         words = _WORD.sub(lambda word: cover(word) if looks_secret(word[0], name) else word[0], match[3])
         return f"{name}{match[2]}{words}"
@@ -54,8 +54,8 @@ def redact(text: str) -> str:
 
     def cover_assigned(match: re.Match[str]) -> str:
         value = match[3].strip("\"'")
-        if match[1] == "secret" and NAME(value) and not is_random(value):
-            return match[0]  # a key of avactl's kinds, whose value is the name of a Secret
+        if match[1] in NAMES_OF_SECRETS and NAME(value) and not is_random(value):
+            return match[0]
         if looks_secret(value, match[1]):
             return f"{match[1]}{match[2]}{'*' * len(match[3])}"
         if match[3][0] in "\"'":  # which holds no such quote, so that this goes no deeper than there are quotes

@@ -121,6 +121,10 @@ def has_shape(text: str) -> bool:
 NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?").fullmatch
 
 
+NAMES_OF_SECRETS = frozenset(("secret", "pullSecrets", "imagePullSecrets"))
+"""Keys of avactl's kinds whose values are the names of Secrets."""
+
+
 def holds_secret(value: object, name: str = "") -> bool:
     """Return whether a value of any type contains text that looks like a credential, at any depth."""
     ahead: list[tuple[object, str]] = [(value, name)]  # iterative: values may be deeply nested
@@ -135,8 +139,8 @@ def holds_secret(value: object, name: str = "") -> bool:
         elif isinstance(value, list):
             ahead += [(inner, name) for inner in value]
         elif isinstance(value, str | int | float) and not isinstance(value, bool):
-            if name == "secret" and isinstance(value, str) and NAME(value) and not is_random(value):
-                continue  # a key of avactl's kinds, whose value is the name of a Secret
+            if name in NAMES_OF_SECRETS and isinstance(value, str) and NAME(value) and not is_random(value):
+                continue
             if looks_secret(str(value), name):
                 return True
     return False

@@ -117,6 +117,14 @@ class YamlLocator:
         return _span(self.file, node.start_mark, node.end_mark)
 
 
+def written(doc: Document, *path: str | int) -> str:
+    """Return a scalar as written in its file, such as `1.30`; "" for other values and files that are not YAML."""
+    span = doc.span(*path)
+    if not isinstance(doc.locator, YamlLocator) or not span.end_column:
+        return ""
+    return doc.locator.text.split("\n")[span.line - 1][span.column - 1 : span.end_column - 1]
+
+
 def _child(node: Any, step: str | int) -> tuple[Any, Any]:
     if isinstance(node, yaml.MappingNode):
         merged: list[Any] = []
@@ -183,9 +191,11 @@ class _Constructor:
         merges: list[Any] = []
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
+                is_template = key_node.start_mark.index == node.start_mark.index + 1
                 hint = "quote it; avactl does not render templates (`{{ … }}`)"
                 message = "a mapping key must be a string, not a list or mapping"
-                self.problems.append(Diagnostic("yaml-key", message, self._place(key_node), hint=hint))
+                place = self._place(node if is_template else key_node)
+                self.problems.append(Diagnostic("yaml-key", message, place, hint=hint))
                 continue
             key = key_node.value
             if key == "<<" and key_node.tag == _PLAIN:
@@ -194,6 +204,10 @@ class _Constructor:
             if key in first:
                 span, notes = self._place(key_node), (Note(self._place(first[key]), "first occurrence"),)
                 message, hint = f"duplicate key `{key}`", "remove one of them"
+                if key == "apiVersion" and len(self.open) == 1:
+                    message, hint = "a second spec begins in this document", "write `---` on a line above it"
+                    self.problems.append(Diagnostic("yaml-duplicate-key", message, span, hint=hint, notes=notes))
+                    break  # the rest is the second spec
                 problem = Diagnostic("yaml-duplicate-key", message, span, label="duplicate", hint=hint, notes=notes)
                 self.problems.append(problem)
                 continue
@@ -378,6 +392,10 @@ def _character(lines: list[str], mark: Any) -> str:
 _CONFLICT = re.compile(r"^<{7} .*\n(?:.*\n)*?={7}$", re.MULTILINE).search
 
 
+_is_block_key = re.compile(r"\s*[A-Za-z][\w-]*:(\s|$)").match
+_odd_space = re.compile("[\\u00a0\\u2000-\\u200a\\u202f\\u3000]").search
+
+
 def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
     problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
@@ -404,6 +422,9 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         span = Span(file, span.line, column)
         return Diagnostic("yaml-tab", "tabs cannot indent YAML", span, hint="indent with spaces")
     hint = next((hint for start, hint in _HINTS if start in problem), "compare with a spec of `avactl init DIR`")
+    if odd := _odd_space(line):
+        span = Span(file, span.line, odd.start() + 1)
+        hint = f"replace the character U+{ord(odd[0]):04X} by a space: it only looks like one"
     if "{{" in line or "{%" in line:
         hint = "avactl does not render templates (`{{ … }}`); list template files under `exclude`"
     notes: tuple[Note, ...] = ()
@@ -412,6 +433,11 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         # The position of the end is not helpful: the closing quote is missing somewhere before.
         span, problem = Span(file, start.line + 1, start.column + 1), "unclosed quote"
         hint = "add the closing quote"
+    elif start is not None and ("alias" in context or "anchor" in context):
+        span, hint = Span(file, start.line + 1, start.column + 1), "quote text that begins with `*` or `&`"
+    elif start is not None and "flow" in context and span.line > start.line + 1 and _is_block_key(line):
+        span = Span(file, start.line + 1, start.column + 1)
+        problem, hint = "unclosed bracket", "close the bracket"
     elif start is not None and "flow" in context and _character(lines, start) in ("[", "{"):
         notes = (Note(Span(file, start.line + 1, start.column + 1), "opening bracket"),)
     return Diagnostic("yaml-syntax", f"not YAML: {problem}", span, hint=hint, notes=notes)

@@ -13,13 +13,13 @@ from avactl.kinds.fields.values import (
     Bytes,
     ClusterRef,
     Count,
-    Cpu,
     Duration,
     HostPath,
     Name,
     NodePoolRef,
     ObjectUrl,
     Percent,
+    PodCpu,
     TeamRef,
 )
 
@@ -49,7 +49,7 @@ class Masters(Model):
     replicas: Annotated[int, Field(ge=1, le=7)] = Field(
         3, description="Number of masters: 1, or an odd number for a quorum."
     )
-    cpu: Cpu = Field("4", description="CPU cores per master.")
+    cpu: PodCpu = Field("4", description="CPU cores per master.")
     memory: Bytes = Field(
         "16Gi",
         description="Memory per master, in bytes; a quarter is for the job master. About 1 GiB per million files. "
@@ -67,7 +67,7 @@ class Workers(Model):
         None, description="Number of workers. Default: one per machine of the pools (a DaemonSet)."
     )
     pools: list[NodePoolRef] = Field(default_factory=list, description="Node pools to run on. Default: all machines.")
-    cpu: Cpu = Field("2", description="CPU cores per worker.")
+    cpu: PodCpu = Field("2", description="CPU cores per worker.")
     memory: Bytes = Field(
         "4Gi", description="Memory per worker, excluding the MEM tier, in bytes; a quarter is for the job worker."
     )
@@ -100,7 +100,7 @@ class Fuse(Model):
     """FUSE mount of the tier on each machine."""
 
     enabled: bool = Field(True, description="Run FUSE on each machine, which exposes buckets as directories.")
-    cpu: Cpu = Field("1", description="CPU cores per FUSE pod.")
+    cpu: PodCpu = Field("1", description="CPU cores per FUSE pod.")
     memory: Bytes = Field("4Gi", description="Memory per FUSE pod, in bytes.")
     path: HostPath = Field("/mnt/avactl", description="Directory on the machine under which tiers are mounted.")
 

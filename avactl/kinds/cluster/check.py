@@ -16,6 +16,8 @@ from avactl.kinds.program import Item, Program
 
 OLDEST = (1, 30)
 """Oldest supported minor version: it has ValidatingAdmissionPolicy (KEP-3488) and node-bound tokens (KEP-4193)."""
+NEWEST = (1, 37)
+"""Newest minor version whose API has been compared with what avactl compiles."""
 DRA = (1, 34)
 """First minor version that serves `resource.k8s.io/v1` (KEP-4381, stable in 1.34)."""
 
@@ -63,6 +65,14 @@ def _version(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint=f'upgrade the cluster and write `kubernetesVersion: "{_text(OLDEST)}"` or newer',
         )
         return
+    if minor > NEWEST:
+        yield Diagnostic(
+            "kubernetes-version",
+            f"Kubernetes {version} is unknown: avactl knows {_text(OLDEST)} to {_text(NEWEST)}",
+            item.span("spec", "kubernetesVersion"),
+            severity="warning",
+            hint=f"write the version of the cluster (`kubectl version`), at most {_text(NEWEST)}",
+        )
     if minor >= DRA:
         return
     dra = next((pool for pool in program.pools(item.name) if pool.spec.allocation == "dra"), None)

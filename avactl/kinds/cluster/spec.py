@@ -20,7 +20,7 @@ _SUBDOMAIN = re.compile(_SUBDOMAIN_PATTERN).fullmatch
 
 def _version(value: Any) -> Any:
     if isinstance(value, float):
-        raise bad("the version is a number, which cannot distinguish 1.30 from 1.3", 'quote it: `"1.36"`')
+        raise bad("the version is a number, which cannot distinguish 1.30 from 1.3", "quote it")
     if isinstance(value, str) and not _VERSION(value):
         fixed = value.strip().removeprefix("v")
         hint = f'write `"{fixed}"`' if _VERSION(fixed) else 'write major and minor, e.g. `"1.36"`'

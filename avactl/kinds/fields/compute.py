@@ -11,10 +11,10 @@ from avactl.kinds.base import Model
 from avactl.kinds.fields.values import (
     AbsPath,
     Bytes,
-    Cpu,
     Name,
     NodePoolRef,
     Percent,
+    PodCpu,
     RelPath,
     bad,
     label_key,
@@ -56,7 +56,7 @@ TOLERATES = (
 class Compute(Model):
     """CPU, memory and GPUs of one pod."""
 
-    cpu: Cpu = Field("1", description="CPU cores per pod.")
+    cpu: PodCpu = Field("1", description="CPU cores per pod.")
     memory: Bytes = Field("2Gi", description="Memory per pod, in bytes.")
     gpus: int = Field(0, ge=0, le=16, description="GPUs per pod.")
     gpu: GpuModel | None = Field(

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from avactl.kinds.fields.worded_durations import plain_duration
 from avactl.object_urls import BUCKET, SCHEMES
 from avactl.quantity import quantity
 
@@ -179,7 +180,8 @@ _QUANTITY_SCHEMA = WithJsonSchema(
 def _enough(value: str) -> str:
     if value.endswith("m") or 0 < quantity(value) < 1000:
         number = re.sub("[^0-9.]", "", value)
-        raise bad(f"`{value}` is less than a kilobyte: the suffix is missing or wrong", f"write `{number}Gi`")
+        unit = "Mi" if value.endswith("m") else "Gi"
+        raise bad(f"`{value}` is less than a kilobyte: the suffix is missing or wrong", f"write `{number}{unit}`")
     return value
 
 
@@ -205,6 +207,21 @@ Bytes = Annotated[
 """Memory or storage in bytes, as a Kubernetes quantity: `512Gi`."""
 Cpu = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("CPU cores, as a quantity: `4`, `500m`")]
 """CPU cores, as a Kubernetes quantity: `4`, `500m`."""
+_MOST_CORES = 2048
+"""More CPU cores than any machine has: such a number is in millicores."""
+
+
+def _cores(value: str) -> str:
+    cores = quantity(value)
+    if cores > _MOST_CORES:
+        number = re.sub("[^0-9.]", "", value)
+        fewer = f"write `{number}m`" if value == number else f"write {_MOST_CORES} or less"
+        raise bad(f"`{value}` CPU cores are more than any machine has", fewer)
+    return value
+
+
+PodCpu = Annotated[Cpu, AfterValidator(_cores)]
+"""CPU cores of one pod or machine."""
 
 # -- durations -----------------------------------------------------------------------------------------------------
 
@@ -228,7 +245,10 @@ def _duration(value: str) -> str:
         hint = "write a number and a unit: `1h30m`"
         raise bad(f"`{value[:24]}…` has {len(value)} characters; a duration has at most {MAX_DURATION}", hint)
     if not _DURATION(value):
-        hint = f"write `{value}s`" if value.isdigit() else "write a number and a unit: d, h, m, s, ms; e.g. `1h30m`"
+        hint = "write a number and a unit: d, h, m, s, ms; e.g. `1h30m`"
+        meant = f"{value}s" if value.isdigit() else plain_duration(value)
+        if meant:
+            hint = f"write `{meant}`"
         raise bad(f"`{value}` is not a duration", hint)
     if seconds(value) > _LONGEST:
         raise bad(f"`{value}` is longer than 68 years", "write a shorter duration, or omit the key")
@@ -272,6 +292,10 @@ def _image(value: str) -> str:
         if "@sha256:" in value:
             digits = len(value.rpartition(":")[2])
             hint = f"a sha256 digest has 64 hex digits, this has {digits}"
+        elif (bare := value.partition("://")[2]) and _IMAGE(bare):
+            hint = f"an image has no `https://`: write `{bare}`"
+        elif _IMAGE(name := value.lower()):
+            hint = f"the name of an image is lowercase: write `{name}`"
         raise bad(f"`{value}` is not an image reference", hint)
     return value
 
@@ -316,6 +340,8 @@ def _object_url(value: str) -> str:
             hint = f"write `s3://{rest}`"
         elif scheme in SCHEMES:
             hint = "write the bucket in lowercase, and directories without `..`, `//`, `%` and shell characters"
+        elif (slip := re.fullmatch(r"([a-z0-9]+):/*(.*)", value)) and _OBJECT_URL(url := f"{slip[1]}://{slip[2]}"):
+            hint = f"write `{url}`"
         else:
             hint = f"use one of {', '.join(f'{each}://' for each in SCHEMES)}"
         raise bad(f"`{value.partition('@')[2] or value}` is not an object-store URL", hint)
@@ -346,7 +372,8 @@ def _abs_path(value: str) -> str:
     inner = value.rstrip("/").split("/")[1:]
     if not value.startswith("/") or {"", ".", ".."} & {*inner} or ":" in value or not value.isprintable():
         message = f"`{value}` is not an absolute path without `..`, `.`, `//` and `:`"
-        raise _unsafe_path(message, "write a path such as `/data`")
+        fixed = f"/{value}" if inner != [""] and re.fullmatch(r"[\w-]+(/[\w-]+)*", value) else "/data"
+        raise _unsafe_path(message, f"write a path such as `{fixed}`")
     return value
 
 

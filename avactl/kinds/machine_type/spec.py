@@ -8,7 +8,7 @@ from pydantic import Field
 
 from avactl.kinds.base import Model, Resource
 from avactl.kinds.fields.compute import GpuModel
-from avactl.kinds.fields.values import AnyBytes, Count, Cpu
+from avactl.kinds.fields.values import AnyBytes, Count, PodCpu
 
 GpuIndex = Annotated[int, Field(ge=0, le=15)]
 
@@ -73,7 +73,7 @@ class MachineTypeSpec(Model):
     """Hardware of one machine."""
 
     gpus: Gpus = Field(description="The GPUs.")
-    cpu: Cpu = Field(description="CPU cores that pods may use.")
+    cpu: PodCpu = Field(description="CPU cores that pods may use.")
     memory: AnyBytes = Field(description="Memory that pods may use, in bytes.")
     sockets: Annotated[int, Field(ge=1, le=8)] = Field(1, description="CPU sockets.")
     switches: list[Switch] = Field(

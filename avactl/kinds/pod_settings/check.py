@@ -11,6 +11,7 @@ from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.kinds.feasibility.capacity import gpu_model
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.fields.gpu import VISIBLE_DEVICES
+from avactl.kinds.fields.words import word_problems
 from avactl.kinds.pod_settings.affinity import NODE_TAINTS
 from avactl.kinds.pod_settings.levels import level_problems
 from avactl.kinds.pod_settings.spec import EnvFrom, PodSettings
@@ -44,6 +45,8 @@ def pod_problems(
             yield from credential_problems(item, container.env, (*at, "env"))
             yield from argument_problems(item, container.command, (*at, "command"))
             yield from argument_problems(item, container.args, (*at, "args"))
+            yield from word_problems(item, container.command, (*at, "command"))
+            yield from word_problems(item, container.args, (*at, "args"))
             yield from _env_from(item, program, container.env_from, (*at, "envFrom"), gpus=False)
     gpus = any(compute.gpus for compute in computes)
     yield from _env_from(item, program, settings.env_from, (*path, "envFrom"), gpus=gpus)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Annotations, Env, Labels, Model
-from avactl.kinds.fields.values import AbsPath, Bytes, Cpu, Image, Name, bad
+from avactl.kinds.fields.values import AbsPath, Bytes, Image, Name, PodCpu, bad
 from avactl.kinds.pod_settings.affinity import Affinity, NodeLabel, Toleration, Value
 from avactl.kinds.pod_settings.volumes import MOST_VOLUMES, PodVolume, SecretName, VolumeMount
 
@@ -141,7 +141,7 @@ class Container(Model):
         default_factory=list, description="Variables from all keys of Secrets and ConfigMaps."
     )
     working_dir: AbsPath | None = Field(None, description="Working directory. Default: the image's.")
-    cpu: Cpu = Field("100m", description="CPU cores. They count in the quota.")
+    cpu: PodCpu = Field("100m", description="CPU cores. They count in the quota.")
     memory: Bytes = Field("256Mi", description="Memory, in bytes. It counts in the quota.")
     ephemeral_storage: Bytes | None = Field(None, description="Disk for logs and the writable layer, in bytes.")
     ports: Annotated[list[ContainerPort], Field(max_length=32)] = Field(default_factory=list, description="Ports.")

@@ -21,6 +21,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _amounts(item)
     if not fit.unknown_capacity(program):
         yield from _models(item, program)
+        yield from _borrowing(item, program)
         yield from usage_problems(program, item)
     first = quota_of(program, item.team, item.cluster)
     if first is not None and first is not item:
@@ -113,6 +114,21 @@ def _shape_problem(item: Item, program: Program, index: int) -> Diagnostic | Non
             notes=fit.pool_notes(found),
         )
     return None
+
+
+def _borrowing(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield `borrow` beyond the cluster's GPUs, which can never be reached."""
+    for index, entry in enumerate(item.spec.gpus):
+        has = fit.total_gpus(program, item.cluster, entry.gpu)
+        most = max(0, has - entry.guaranteed)
+        if entry.borrow > most and entry.gpu in program.gpu_models(item.cluster):
+            yield Diagnostic(
+                "quota-over-capacity",
+                f"team {item.team} may borrow {entry.borrow} {entry.gpu}, but cluster {item.cluster} has only {has}",
+                item.span("spec", "gpus", index, "borrow"),
+                severity="warning",
+                hint=f"at most {most} can be borrowed beyond the {entry.guaranteed} guaranteed",
+            )
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:

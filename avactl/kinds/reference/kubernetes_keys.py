@@ -1,10 +1,11 @@
-"""Kubernetes' keys that specs do not have, and what to write instead."""
+"""Kubernetes' keys and kinds that specs do not have, and what to write instead."""
 
 from __future__ import annotations
 
 _NEVER = "pods of teams cannot have it; remove it"
+_POD = "the program has `image`, `command`, `args` and `env` in `spec`; settings of its pods go into `spec.pod`"
 
-HINTS = {
+_HINTS = {
     **dict.fromkeys(("privileged", "hostPID", "hostIPC", "hostUsers", "sysctls", "procMount", "volumeDevices"), _NEVER),
     "hostPath": "pods of teams see no files of machines; use `emptyDir`, `scratch` or `persistentVolumeClaim`",
     "hostNetwork": "only a TrainingJob has it, in `spec`: `hostNetwork: {}`",
@@ -21,5 +22,87 @@ HINTS = {
     "requests": "write `cpu`, `memory` and `gpus` beside each other",
     "limits": "write `cpu`, `memory` and `gpus` beside each other",
     "containers": "the program has `image`, `command` and `env` in the spec; others go into `pod.sidecars`",
+    "template": _POD,
+    "podTemplate": _POD,
+    "volumes": "write `pod: {volumes: [{name: …, mountPath: …, emptyDir: {}}]}`",
+    "volumeMounts": "each volume has its own `mountPath`: `pod: {volumes: [{name: …, mountPath: …, emptyDir: {}}]}`",
+    "volumeClaimTemplates": "write `pod: {volumes: [{name: …, mountPath: …, scratch: {size: 1Ti}}]}`",
+    "imagePullPolicy": "digests never change and tags are pulled by Kubernetes' default; change it by `patches`",
+    "lifecycle": "change it by `patches`",
+    "selector": "avactl writes selectors itself; remove it",
+    "matchLabels": "avactl writes selectors itself; remove it",
+    "valueFrom": "write `NAME: {secret: {name: …, key: …}}`, `{configMap: {name: …, key: …}}` or `{field: …}`",
+    "status": "only the cluster writes it; remove it",
+    "nvidia.com/gpu": "write `gpus`, and the model as `gpu: NAME` if there are several",
+    "workingDir": 'change it by `patches`, or begin the command with `sh, -c, "cd DIR && …"`',
+    "storageClassName": "storage classes are the platform's choice: `storageClasses` of the Cluster",
 }
-"""Key → remedy. It applies where the key is not valid, and no key of the same name is beside it."""
+_SERVICE_PROBE = "write `probe: {path: /health, port: 8000}`; `startup` is the time to load the model"
+_OF_KIND = {
+    "TrainingJob": {
+        **dict.fromkeys(("replicas", "parallelism", "completions", "nodes"), "write `workers: {replicas: 4}`"),
+        **dict.fromkeys(("resources", "limits", "requests"), "write `workers: {gpus: 8, cpu: 16, memory: 64Gi}`"),
+        **dict.fromkeys(("gpus", "gpu", "cpu", "memory", "link", "pool"), "it belongs to `spec.workers`"),
+        "restartPolicy": "pods are restarted by avactl; write how often: `retries: 3`",
+        "suspend": "write `suspended: true`",
+        "ports": "pods of a job reach each other on all ports; remove it",
+    },
+    "ServingDeployment": {
+        **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe"), _SERVICE_PROBE),
+        **dict.fromkeys(("ports", "port", "containerPort", "targetPort"), "write `runtime: {port: 8000}`"),
+        **dict.fromkeys(("image", "command", "args"), "it belongs to `spec.runtime`"),
+        **dict.fromkeys(("strategy", "rollingUpdate", "maxUnavailable"), "write `maxSurge: 1`, or 0"),
+        **dict.fromkeys(("minReplicas", "maxReplicas"), "write `replicas: {min: 1, max: 4}`"),
+        "terminationGracePeriodSeconds": "write `drain: 60s`",
+    },
+    "Workspace": {
+        **dict.fromkeys(("resources", "limits", "requests"), "write `cpu`, `memory` and `gpus` in `spec`"),
+        **dict.fromkeys(("replicas", "accessModes"), "a workspace is one pod; remove it"),
+    },
+    "NodePool": {
+        **dict.fromkeys(("minSize", "minNodes", "minCount"), "write `autoscaling: {min: 0, max: 8}`, or `count`"),
+        **dict.fromkeys(("maxSize", "maxNodes", "maxCount"), "write `autoscaling: {min: 0, max: 8}`, or `count`"),
+        **dict.fromkeys(("size", "replicas", "desiredSize", "nodeCount"), "write `count: 4`"),
+    },
+    "Quota": {
+        "hard": "write `gpus: [{gpu: V100, guaranteed: 8}]`, `cpu` and `memory` in `spec`",
+    },
+}
+"""Remedies for keys of `spec`, by kind."""
+_BELOW = {
+    "probe": dict.fromkeys(
+        ("httpGet", "initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold"),
+        "write `path: /health`, `port: 8000`, `period: 10s`, `timeout: 2s` and `startup: 10m` beside each other",
+    ),
+    "persistentVolumeClaim": {"name": "write `claimName`"},
+    "secret": {"name": "write `secretName`"},
+    "replicas": {"minReplicas": "write `min`", "maxReplicas": "write `max`"},
+    "workers": {"resources": "write `cpu`, `memory` and `gpus` beside each other"},
+    "runtime": {
+        **dict.fromkeys(("ports", "containerPort"), "write `port: 8000`"),
+        **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe", "probe"), f"in `spec`, {_SERVICE_PROBE}"),
+    },
+}
+"""Remedies for keys of a mapping, by its name."""
+
+KINDS = {
+    **dict.fromkeys(("Job", "PyTorchJob", "TFJob", "MPIJob", "TrainJob", "XGBoostJob", "RayJob"), "TrainingJob"),
+    **dict.fromkeys(("Deployment", "InferenceService", "RayService", "Service"), "ServingDeployment"),
+    **dict.fromkeys(("StatefulSet", "Notebook"), "Workspace"),
+    **dict.fromkeys(("ResourceQuota", "LimitRange", "ClusterQueue", "LocalQueue", "Queue"), "Quota"),
+    **dict.fromkeys(("Namespace", "RoleBinding", "Profile"), "Team"),
+    **dict.fromkeys(("Node", "NodeGroup", "MachineSet", "MachinePool", "ResourceFlavor"), "NodePool"),
+    "PersistentVolumeClaim": "Dataset",
+}
+"""Kinds of Kubernetes and its usual extensions → the kind of avactl with the same purpose."""
+
+
+def hint(kind: str, path: tuple[str | int, ...]) -> str:
+    """Return the remedy for an unknown key, the last step of `path`; "" if there is none.
+
+    A remedy for the key below its parent wins over that for `spec` of the kind, and that over the general one.
+    """
+    key, parent = str(path[-1]), str(path[-2]) if len(path) > 1 else ""
+    below = _BELOW.get(parent, {}).get(key, "")
+    of_kind = _OF_KIND.get(kind, {}).get(key, "") if path[:-1] == ("spec",) else ""
+    return below or of_kind or _HINTS.get(key, "")

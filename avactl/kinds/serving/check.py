@@ -12,6 +12,7 @@ from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import seconds
+from avactl.kinds.fields.words import word_problems
 from avactl.kinds.lowering.pods import LONGEST_GRACE
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
@@ -50,6 +51,8 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from credential_problems(item, spec.env, ("spec", "env"))
     yield from argument_problems(item, spec.runtime.command, ("spec", "runtime", "command"))
     yield from argument_problems(item, spec.runtime.args, ("spec", "runtime", "args"))
+    yield from word_problems(item, spec.runtime.command, ("spec", "runtime", "command"))
+    yield from word_problems(item, spec.runtime.args, ("spec", "runtime", "args"))
     if seconds(spec.drain) + KILL_AFTER > LONGEST_GRACE:
         yield Diagnostic(
             "invalid-value",

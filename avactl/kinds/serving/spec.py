@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.exposure.spec import Expose
 from avactl.kinds.fields.compute import Compute, PodUser
-from avactl.kinds.fields.values import Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port, TeamRef
+from avactl.kinds.fields.values import (
+    Bytes,
+    ClusterRef,
+    Count,
+    Duration,
+    Image,
+    Name,
+    ObjectUrl,
+    Port,
+    TeamRef,
+    bad,
+)
 from avactl.kinds.pod_settings.spec import PodSettings
 
 ResourceClass = Literal["gpu", "cpu", "io"]
@@ -58,10 +70,20 @@ class Replicas(Model):
     )
 
 
+def _http_path(value: str) -> str:
+    if not re.fullmatch(r"/\S*", value):
+        path = re.sub(r"^https?://[^/]*", "", value)
+        raise bad(f"`{value[:80]}` is not the path of a URL", f"write `/{path.strip().lstrip('/')[:80]}`")
+    return value
+
+
+HttpPath = Annotated[str, AfterValidator(_http_path), WithJsonSchema({"type": "string", "pattern": r"^/\S*$"})]
+
+
 class Probe(Model):
     """Health check of a pod."""
 
-    path: Annotated[str, Field(pattern=r"^/\S*$")] = Field(description="HTTP path.")
+    path: HttpPath = Field(description="HTTP path.")
     port: Port | None = Field(None, description="Port. Default: the HTTP port.")
     period: Duration = Field("10s", description="How often.")
     timeout: Duration = Field("2s", description="Timeout of one request.")

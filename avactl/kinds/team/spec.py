@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Annotations, Labels, Model, Resource
-from avactl.kinds.fields.values import Bytes, CacheTierRef, ClusterRef, Cpu, Image, Name, ObjectUrl, TeamRef, bad
+from avactl.kinds.fields.values import Bytes, CacheTierRef, ClusterRef, Image, Name, ObjectUrl, PodCpu, TeamRef, bad
 from avactl.names import MANAGER
 
 
@@ -97,7 +97,7 @@ class DefaultWorkspace(Model):
     """Defaults for the team's workspaces."""
 
     image: Image | None = Field(None, description="Image.")
-    cpu: Cpu = Field("2", description="CPU cores.")
+    cpu: PodCpu = Field("2", description="CPU cores.")
     memory: Bytes = Field("8Gi", description="Memory, bytes.")
     storage: Bytes = Field("20Gi", description="Size of the home directory, in bytes.")
 

@@ -16,6 +16,7 @@ from avactl.kinds.fields.host_network import host_network_problems
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
 from avactl.kinds.fields.values import seconds
+from avactl.kinds.fields.words import word_problems
 from avactl.kinds.lowering.storage import sharing_problems
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
@@ -43,6 +44,7 @@ from avactl.kinds.training.strategies import strategy_problems
 from avactl.kinds.workload import Role
 from avactl.quantity import format_quantity, quantity
 
+_YEAR = 366 * 24 * 3600
 _LONG = 24 * 3600
 """Minimum run time, in seconds, for the warning about a missing checkpoint."""
 _SUCCESS_POLICY = 31
@@ -57,6 +59,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _reserved_env(item)
     for path, words in _commands(item.spec):
         yield from argument_problems(item, words, path)
+        yield from word_problems(item, words, path)
     yield from mount_problems(item, program, item.spec.datasets, ("spec", "datasets"))
     yield from start_problems(item, program)
     if item.spec.code is None or (item.spec.code.git is None) != (item.spec.code.workspace is None):
@@ -206,6 +209,25 @@ def _times(item: Item, program: Program) -> Iterator[Diagnostic]:
             item.span("spec", "timeout"),
             hint="write the maximum run time, e.g. `12h`, or remove the key",
         )
+    for path, value in ((("timeout",), spec.timeout), (("ttl",), spec.ttl)):
+        if value is not None and seconds(value) > _YEAR:
+            yield Diagnostic(
+                "invalid-value",
+                f"spec.{path[0]}: {value} is longer than a year",
+                item.span("spec", *path),
+                severity="warning",
+                hint="write a shorter duration, or remove the key",
+            )
+    if spec.timeout is not None and spec.checkpoint is not None:
+        every = seconds(spec.checkpoint.every)
+        if seconds(spec.timeout) <= every and "every" in spec.checkpoint.model_fields_set:
+            yield Diagnostic(
+                "without-effect",
+                f"`every: {spec.checkpoint.every}` saves nothing: the job ends after {spec.timeout}",
+                item.span("spec", "checkpoint", "every"),
+                severity="warning",
+                hint="write less than `timeout`",
+            )
     mode = program.cluster_spec(item.cluster).reconcile.mode
     if spec.ttl is not None and mode in STARTS_JOBS_AGAIN:
         yield Diagnostic(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import ceil
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute, HostNetwork, PodUser, StartWhen
-from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Cpu, Duration, Image, Name, ObjectUrl
+from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, PodCpu, bad
 from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.quantity import quantity
 
@@ -91,7 +91,7 @@ class ServerGroup(Compute, OwnPod):
 class Master(Model):
     """The job master: it hands out the data in tasks, knows which workers are alive, and keeps them in step."""
 
-    cpu: Cpu = Field("500m", description="CPU cores.")
+    cpu: PodCpu = Field("500m", description="CPU cores.")
     memory: Bytes = Field("512Mi", description="Memory, in bytes. 1,000,000 tasks need about 150Mi.")
 
 
@@ -138,10 +138,19 @@ class Mpi(Model):
     )
 
 
+def _not_a_directory(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith("/"):
+        hint = "write the size of a volume at /checkpoint, `volume: 100Gi`, or a URL: `path: s3://BUCKET/DIRECTORY`"
+        raise bad(f"`{value[:80]}` is a directory, not an object-store URL", hint)
+    return value
+
+
 class Checkpoint(Model):
     """Checkpoint location. The code reads AVACTL_CHECKPOINT_PATH, _EVERY (seconds) and _KEEP."""
 
-    path: ObjectUrl | None = Field(None, description="Directory in an object store.")
+    path: Annotated[ObjectUrl, BeforeValidator(_not_a_directory)] | None = Field(
+        None, description="Directory in an object store."
+    )
     volume: Bytes | None = Field(
         None,
         description="Size of a persistent volume mounted at /checkpoint, in bytes, instead of `path`. It holds data.",

@@ -9,6 +9,7 @@ from avactl.kinds.dataset_access import mount_problems
 from avactl.kinds.exposure.check import expose_problems
 from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
+from avactl.kinds.fields.words import word_problems
 from avactl.kinds.lowering.storage import sharing_problems
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
@@ -33,6 +34,8 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from credential_problems(item, spec.env, ("spec", "env"))
     yield from argument_problems(item, spec.command, ("spec", "command"))
     yield from argument_problems(item, spec.args, ("spec", "args"))
+    yield from word_problems(item, spec.command, ("spec", "command"))
+    yield from word_problems(item, spec.args, ("spec", "args"))
     yield from mount_problems(item, program, spec.datasets, ("spec", "datasets"))
     yield from _home(item)
     yield from expose_problems(item, program)

@@ -9,7 +9,7 @@ from pydantic import Field
 from avactl.kinds.base import Env, Resource
 from avactl.kinds.exposure.spec import Expose
 from avactl.kinds.fields.compute import TOLERATES, DatasetMount, GpuModel, PodUser, Tolerates
-from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Cpu, Duration, Image, NodePoolRef, Port
+from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Duration, Image, NodePoolRef, PodCpu, Port
 from avactl.kinds.pod_settings.spec import PodSettings
 
 
@@ -25,7 +25,7 @@ class WorkspaceSpec(PodUser):
     args: list[str] = Field(default_factory=list, description="Arguments.")
     env: Env = Field(default_factory=dict)
     pod: PodSettings | None = Field(None, description="Settings of the pod, with Kubernetes' key names.")
-    cpu: Cpu | None = Field(None, description="CPU cores. Default: the team's.")
+    cpu: PodCpu | None = Field(None, description="CPU cores. Default: the team's.")
     memory: Bytes | None = Field(None, description="Memory, in bytes. Default: the team's.")
     gpus: Annotated[float | int, Field(ge=0, le=16)] = Field(
         0, description="Number of GPUs, or a fraction of one (0.25, 0.5), which requires avactl's scheduler."

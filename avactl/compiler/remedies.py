@@ -1,0 +1,151 @@
+"""Remedies for values of the wrong type or form: what to write instead."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Collection
+from typing import Any
+
+from avactl.kinds.fields.words import flow
+from avactl.source.document import Path
+
+_DIGITS = 12
+"""Numbers with at least this many digits are not suggested as fixes."""
+_SHORT = 4096
+"""Characters of a text searched for credentials; far fewer are shown."""
+_SUGGESTED = 200
+"""Maximum characters of a suggested value; more would be cut off and could not be copied."""
+
+
+def shown(text: str, length: int = 60) -> str:
+    """Truncate text to a short line and redact credentials."""
+    from avactl.diagnostics.redaction import redact  # its patterns take long to compile
+
+    text = redact(text[:_SHORT])
+    return text if len(text) <= length else text[: length - 3] + "…"
+
+
+def show(value: Any) -> str:
+    """Describe a value in a short line: its type and text."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    text = shown(str(value).replace("\n", "\\n"))
+    return f"string `{text}`" if isinstance(value, str) else f"number `{text}`"
+
+
+def quoted(value: Any, written: str = "") -> str:
+    """Return the remedy for a number or a flag where text is expected; `written` is its source, with all its zeros."""
+    text = written or (str(value).lower() if isinstance(value, bool) else str(value))
+    return f'quote it: `"{shown(text)}"`'
+
+
+_SHELL = re.compile(r"&&|\|\||[|;<>\n]|\$\(").search
+
+
+def command(text: str) -> str:
+    """Write a command line as a YAML list of its words; with a shell if it needs one. "" if a quote is not closed."""
+    if _SHELL(text):
+        return f"[{flow(('sh', '-c', text.strip()))}]"
+    try:
+        return f"[{flow(shlex.split(text))}]"
+    except ValueError:
+        return ""
+
+
+def of_type(types: set[str], value: Any, path: Path, written: str, keys: Collection[str]) -> str:
+    """Return the remedy for a value whose type is wrong; "" if there is none.
+
+    `types` are pydantic's names of the errors, `written` is the scalar as in the file, `keys` are those of the mapping
+    that is expected.
+    """
+    key = path[-1] if path else ""
+    if "string_type" in types and isinstance(value, bool | int | float):
+        return quoted(value, written)
+    if "list_type" in types and value is not None:
+        return _as_list(str(key), value)
+    if types & {"int_type", "int_parsing"} and isinstance(value, str) and value.strip().isdigit():
+        return f"write {value.strip()} without quotes" if len(value) < _DIGITS else ""
+    if "int_type" in types and value == "root" and key == "runAsUser":
+        return "write the number of the user: `runAsUser: 0` is root"
+    if "bool_type" in types and isinstance(value, str):
+        word = value.lower()
+        if word in ("yes", "on", "y", "true"):
+            return "write `true`"
+        if word in ("no", "off", "n", "false"):
+            return "write `false`"
+    if value is None:
+        return f"give `{key}` a value, or remove the key"
+    if types & {"int_type", "int_from_float", "float_type"} and _number(value) is not None:
+        return f"write `{_number(value)}`"
+    if types & {"dict_type", "model_type", "model_attributes_type"}:
+        return _as_mapping(str(key), value, keys)
+    return ""
+
+
+def _as_list(key: str, value: Any) -> str:
+    if isinstance(value, dict):
+        first = next(iter(value), "name")
+        return f"begin each entry with `- `: `- {shown(str(first))}: …`"
+    text = str(value)
+    if key in ("command", "args") and isinstance(value, str):
+        words = command(shown(text, _SUGGESTED + 1))  # redacted as a whole: `--token` tells of the next word
+    elif key in ("command", "args"):
+        words = f"[{flow([text])}]"
+    else:
+        words = f"[{', '.join(text.split())}]" if "," in text else f"[{text}]"
+    return f"write `{key}: {shown(words, _SUGGESTED)}`" if words and len(words) <= _SUGGESTED else "write a list"
+
+
+def _as_mapping(key: str, value: Any, keys: Collection[str]) -> str:
+    if isinstance(value, list):
+        entries = [(entry.get("name"), entry.get("value")) for entry in value if isinstance(entry, dict)]
+        named = [
+            f"{name}: {_scalar(inner)}" for name, inner in entries if name and isinstance(inner, str | int | float)
+        ]
+        return f"write a mapping: `{key}: {{{shown(', '.join(named[:3])) or 'NAME: value'}}}`"
+    if isinstance(value, str):
+        word, colon, _ = value.partition(":")
+        if colon and word in keys:
+            return f"put a space after the colon: `{word}: …`"
+        if "name" in keys and value.isprintable():
+            entry = f"{{name: {_scalar(value)}}}"
+            return f"write `{shown(entry)}`" if key.isdigit() else f"write `{key}: {shown(entry)}`"
+    if value is True:
+        return f"write `{key}: {{}}` for the defaults"
+    if isinstance(value, int) and not isinstance(value, bool) and "replicas" in keys:
+        return f"write `{key}: {{replicas: {value}}}`"
+    return ""
+
+
+def _scalar(value: Any) -> str:
+    return flow([str(value)])
+
+
+def _number(value: Any) -> int | None:
+    """Return the integer that was probably meant by `3.0` or `1_000`."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 10**_DIGITS else None
+    digits = value.replace("_", "").replace(",", "").strip() if isinstance(value, str) else ""
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < _DIGITS else None
+
+
+def of_text(value: Any) -> str:
+    """Return the remedy for slips of any text that is not valid: quotes of a word processor, comments, templates."""
+    if not isinstance(value, str):
+        return ""
+    if value[:1] in "“”„‘’«" and value:
+        return 'write the quotes as `"`; typographic quotes belong to the text'
+    if re.search(r"\$\{|\$\(", value):
+        return "variables are not substituted in specs; write the value"
+    if "{{" in value:
+        return "avactl does not render templates (`{{ … }}`); write the value"
+    if re.search(r"\S#", value):
+        return "a comment begins with a space: ` #`"
+    return ""

@@ -1,0 +1,65 @@
+"""Warnings about values that YAML reads otherwise than they look: empty ones, and numbers with leading zeros."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+from avactl.diagnostics import Diagnostic
+from avactl.kinds.program import Item
+from avactl.kinds.reference import introspect
+from avactl.source.document import Path
+from avactl.source.yaml import YamlLocator, written
+
+_ZEROS = re.compile(r"(?<![\w.])0[0-9]+(?![\w.])").search
+
+
+def slips(item: Item) -> Iterator[Diagnostic]:
+    """Yield the warnings for one spec of a YAML file; in Python, None and octal numbers are written on purpose."""
+    locator = item.doc.locator
+    if not isinstance(locator, YamlLocator) or "spec" not in item.doc.value:
+        return
+    zeros = _has_zeros(locator)
+    for path, value in _scalars(item.doc.get("spec"), ("spec",)):
+        if value is None and _is_field(item, path):
+            yield Diagnostic(
+                "without-effect",
+                f"`{path[-1]}` has no value",
+                item.span(*path, key=True),
+                severity="warning",
+                hint=f"give `{path[-1]}` a value, or remove the key: then the default applies",
+            )
+        elif zeros and isinstance(value, int) and not isinstance(value, bool):
+            text = written(item.doc, *path)
+            if _ZEROS(text) and len(text) > 1:
+                yield Diagnostic(
+                    "invalid-value",
+                    f"`{text}` is the decimal number {value} here; kubectl reads it as octal",
+                    item.span(*path),
+                    severity="warning",
+                    hint=f"write `{value}`, or `0o{text.lstrip('0')}` for an octal number",
+                )
+
+
+@lru_cache(maxsize=8)
+def _has_zeros(locator: YamlLocator) -> bool:
+    return _ZEROS(locator.text) is not None
+
+
+def _scalars(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _scalars(inner, (*path, key))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _scalars(inner, (*path, index))
+    elif value is None or isinstance(value, int):
+        yield path, value
+
+
+def _is_field(item: Item, path: Path) -> bool:
+    """Return False below fields of any type, such as manifests, where an empty value has a meaning."""
+    models = introspect.models_at(type(item.resource), path[:-1])
+    return any(str(path[-1]) in introspect.fields_by_key(model) for model in models)

@@ -1,0 +1,26 @@
+"""Durations as people write them: `2 hours`, `15min`, `1.5h`."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_SECONDS: dict[str, int | Fraction] = {"w": 7 * 86400, "d": 86400, "h": 3600, "m": 60, "s": 1, "ms": Fraction(1, 1000)}
+_UNITS = {"week": "w", "wk": "w", "day": "d", "hour": "h", "hr": "h", "minute": "m", "min": "m", "second": "s",
+          "sec": "s", "millisecond": "ms", "msec": "ms"}  # fmt: skip
+_PART = re.compile(r"([0-9]{1,12})(?:\.([0-9]))?\s*([a-z]{1,12}?)s?(?=[\s,0-9]|$)").findall
+_WHOLE = ("d", "h", "m", "s", "ms")
+
+
+def plain_duration(value: str) -> str:
+    """Return the duration of a spec that such a text means; "" if that is unclear."""
+    text = ""
+    for whole, tenths, word in _PART(value.lower()):
+        unit = _UNITS.get(word, word)
+        length = Fraction(f"{whole}.{tenths or 0}") * Fraction(_SECONDS.get(unit, 0))
+        if not length:
+            return ""
+        unit = "d" if unit == "w" else unit
+        unit = next(each for each in _WHOLE[_WHOLE.index(unit) :] if (length / _SECONDS[each]).denominator == 1)
+        text += f"{length / _SECONDS[unit]}{unit}"
+    return text
