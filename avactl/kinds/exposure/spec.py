@@ -1,4 +1,4 @@
-"""What a cluster offers for exposing services, and what a workload asks for."""
+"""Exposure of services under host names: what a cluster offers, and what a workload asks for."""
 
 from __future__ import annotations
 
