@@ -59,6 +59,9 @@ CODES: dict[str, str] = {
     "link-not-enforced": "A link is required on a cluster whose scheduler ignores links.",
     "rdma-unavailable": "RDMA is requested, but no eligible pool provides it.",
     "mixed-allocation": "The eligible pools allocate GPUs in different ways.",
+    "spot-unavailable": "A spec wants spot machines, and no pool of the cluster has such.",
+    "spot-not-restartable": "A spec on spot machines cannot go on after the loss of one.",
+    "spot-notice": "Pods need more time to end than a spot machine gives them.",
     "taint-not-tolerated": "All pools with the GPUs of a spec have taints that it does not tolerate.",
     # quotas
     "duplicate-quota": "A team has two quotas on one cluster.",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from avactl.diagnostics import Span
-from avactl.names import GPU_RESOURCES
+from avactl.names import CAPACITY, GPU_RESOURCES, SPOT_ONLY
 from avactl.source.document import Document
 
 if TYPE_CHECKING:
@@ -151,6 +151,10 @@ class Program:
         """Return the cluster with that name."""
         return self.find("Cluster", name)
 
+    def cluster(self, name: str) -> Item:
+        """Return the cluster with that name. Raises LookupError."""
+        return self.get("Cluster", name)
+
     def cluster_spec(self, name: str) -> Any:
         """Return the `ClusterSpec` of a cluster by name."""
         return self.get("Cluster", name).spec
@@ -197,6 +201,10 @@ class Program:
     def team(self, name: str) -> Item:
         """Return the team with that name. Raises LookupError."""
         return self.get("Team", name)
+
+    def is_broken_team(self, name: str) -> bool:
+        """Return True if a team with that name is missing because of its own errors."""
+        return ("Team", name) in self.broken
 
     def quotas(self) -> list[Item]:
         """Return the quotas, by team and name."""
@@ -263,9 +271,14 @@ class Program:
     ) -> list[Item]:
         """Return the pools of a cluster where pods that request this GPU model and pool may run.
 
-        `tolerates` has the keys of the taints that the pods tolerate; None: all. A named pool is always tolerated.
+        `tolerates` has the keys of the taints that the pods tolerate; None: all. A named pool is always tolerated,
+        unless it is a spot pool.
         """
         found = self.pools(cluster)
+        if tolerates is not None:
+            only = SPOT_ONLY in tolerates
+            found = [item for item in found if item.spec.is_spot or not only]
+            found = [item for item in found if not item.spec.is_spot or only or CAPACITY in tolerates]
         if pool is None and tolerates is not None:
             found = [item for item in found if not reserved_by(item, tolerates)]
         if pool is not None:

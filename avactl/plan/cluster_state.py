@@ -93,7 +93,9 @@ def machines(program: Program, cluster: str) -> dict[str, list[Body]]:
 
 def reserved(program: Program, cluster: str) -> bool:
     """Return whether all pools have taints that pods must tolerate, so that other machines must exist."""
-    return all(any(taint.effect != "PreferNoSchedule" for taint in pool.spec.taints) for pool in program.pools(cluster))
+    return all(
+        any(taint.effect != "PreferNoSchedule" for taint in pool.spec.all_taints) for pool in program.pools(cluster)
+    )
 
 
 def machine_names(pool: Item) -> list[str]:
@@ -120,7 +122,7 @@ def _node(name: str, pool: Item, program: Program) -> Body:
         **pool.resource.metadata.labels, **node_labels(pool, program),
         "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
     }  # fmt: skip
-    taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in spec.taints]
+    taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in spec.all_taints]
     return {
         "metadata": {"name": name, "labels": labels},
         "spec": {"taints": taints} if taints else {},

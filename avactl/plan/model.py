@@ -94,7 +94,9 @@ class Cost:
     always: bool = False
     """True if it runs continuously, so that its cost is per month."""
     per_hour: float | None = None
-    """Cost; None: a price is missing."""
+    """Cost; None: a price is missing. Of pods that may run on spot machines or elsewhere: without spot machines."""
+    on_spot: float | None = None
+    """Cost if all pods that may run on spot machines do; None: as `per_hour`."""
 
     @property
     def gpu_hours(self) -> float | None:
@@ -125,6 +127,8 @@ class Entry:
     """Running pods that the change restarts."""
     ends: int = 0
     """Running pods that the change stops for good, because it requests fewer."""
+    reclaimable: int = 0
+    """Placed pods on spot machines, which the provider may take back."""
     surge: Surge | None = None
     later: bool = False
     """True if the current run finishes before the changed one starts."""

@@ -17,7 +17,7 @@ from avactl.plan.model import Cost, Entry, Owner, Plan, Verdict, worst
 from avactl.plan.rollout import Change, Done, Op, place_all
 from avactl.plan.simulator import World
 from avactl.plan.spec_origin import Origin
-from avactl.plan.verdicts import places, waits
+from avactl.plan.verdicts import places, reclaimable, waits
 from avactl.plan.workloads import Workload, WorkloadId
 
 _BEFORE, _AFTER = "2000-01-01T00:00:00Z", "2000-01-01T00:00:01Z"
@@ -185,7 +185,8 @@ def _entry(
     return Entry(
         owner, cluster, op, verdict, len(pods), len(running), places(world, running), found, restarts=stopped,
         ends=sum(each.ends for each in done) if left else 0, surge=surge, later=any(each.later for each in done),
-        cost=now, before=was, estimated=scheduler != {names.SCHEDULER_NAME} and bool(left), origin=origin,
+        reclaimable=reclaimable(world, running) if owner.team else 0, cost=now, before=was,
+        estimated=scheduler != {names.SCHEDULER_NAME} and bool(left), origin=origin,
     )  # fmt: skip
 
 

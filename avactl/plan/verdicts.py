@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from avactl import names
 from avactl.placement.allocation import MILLI_PER_GPU
 from avactl.placement.diagnosis import why_gang
 from avactl.placement.gang import Gang, Role
@@ -30,6 +31,12 @@ def places(world: World, pods: Iterable[PodInfo]) -> tuple[Place, ...]:
             pool = world.cache.tables.pool_of(info)
             found.setdefault(pool.name if pool else "", set()).add(pod.node)
     return tuple(Place(pool, len(nodes), _domains(world, nodes)) for pool, nodes in sorted(found.items()))
+
+
+def reclaimable(world: World, pods: Iterable[PodInfo]) -> int:
+    """Return how many pods are on spot machines."""
+    nodes = world.cache.tables.nodes
+    return sum(1 for pod in pods if pod.node in nodes and nodes[pod.node].labels.get(names.CAPACITY) == names.SPOT)
 
 
 def _domains(world: World, nodes: set[str]) -> tuple[str, ...]:

@@ -111,7 +111,8 @@ def test_remedies_lead_to_a_cluster_that_lacks_nothing(platform: Platform, golde
     platform.create_secrets()
     pools = compile_tree(DirTree(MODERN)).program.pools()
     for pool in pools:
-        platform.add_nodes(pool.name, {"h100": "H100", "gb200": "GB200"}[pool.name], pool.spec.count, "gpu.nvidia.com")
+        model = "GB200" if pool.name == "gb200" else "H100"
+        platform.add_nodes(pool.name, model, pool.spec.count or 0, "gpu.nvidia.com")
     code, text = platform.run("doctor")
     golden(OUTPUT / "ready.txt", text)
     assert code == 0

@@ -111,6 +111,10 @@ BREACHES: dict[str, tuple[str, Body]] = {
     "workspaces' priority": ("member-priority", {"priorityClassName": "avactl-workspace"}),
     "follower's account": ("service-account", {"serviceAccountName": "resnet-follower"}),
     "platform's account": ("service-account", {"serviceAccountName": "deployer"}),
+    "spot machines": (
+        "spot",
+        {"tolerations": [{"key": "avactl.dev/capacity", "operator": "Exists"}]},
+    ),
     "all taints": ("tolerations", {"tolerations": [{"operator": "Exists"}]}),
     "all NoExecute taints": ("tolerations", {"tolerations": [{"operator": "Exists", "effect": "NoExecute"}]}),
     "control plane": (

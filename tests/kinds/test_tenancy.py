@@ -52,6 +52,10 @@ kind: NodePool
 metadata: {name: h100}
 spec: {cluster: main, machineType: h100-sxm-8, count: 2, allocation: dra}
 ---
+kind: NodePool
+metadata: {name: k80}
+spec: {cluster: main, machineType: k80-2x, count: 2, capacity: spot}
+---
 kind: Team
 metadata: {name: vision}
 spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
@@ -67,9 +71,18 @@ spec:
   runtime: {name: custom, image: "registry.example.com/m:1", port: 8080}
   probe: {path: /health}
 ---
+kind: TrainingJob
+metadata: {name: cheap, team: vision}
+spec:
+  image: registry.example.com/m:1
+  command: [./train]
+  workers: {gpus: 1, gpu: K80}
+  checkpoint: {path: s3://vision/cheap}
+  spot: require
+---
 kind: Quota
 metadata: {name: gpus, team: vision}
-spec: {gpus: [{gpu: V100, guaranteed: 1}], cpu: 2, memory: 2Gi}
+spec: {gpus: [{gpu: V100, guaranteed: 1}, {gpu: K80, guaranteed: 1}], cpu: 4, memory: 8Gi}
 """
 ATTEMPTS = attempts()
 

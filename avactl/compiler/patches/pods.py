@@ -82,7 +82,8 @@ def pod_refusals(item: Item, program: Program, old: Body, new: Body) -> Iterator
     )
     yield from _volumes(item, program, old, new)
     yield from _places(old, new)
-    taints = (*program.taints(item.cluster), *NODE_TAINTS)
+    own = [toleration["key"] for toleration in old.get("tolerations") or ()]
+    taints = (*program.taints(item.cluster), *NODE_TAINTS, *own)
     for toleration in new.get("tolerations") or ():
         if toleration.get("key") not in taints:
             yield ("tolerations",), "pods tolerate only taints of pools", "name the key of a pool's taint"

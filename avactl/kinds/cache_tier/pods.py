@@ -53,7 +53,7 @@ def job(item: Item, cluster: str, prefix: str, component: str, template: Body) -
 
 def tolerations(some: list[Item]) -> list[Body] | None:
     seen: dict[tuple[str, str, str], Body] = {}
-    for taint in (taint for pool in some for taint in pool.spec.taints):
+    for taint in (taint for pool in some for taint in pool.spec.all_taints):
         seen[taint.key, taint.value, taint.effect] = k8s.compact(
             key=taint.key, operator="Equal" if taint.value else "Exists",
             value=taint.value or None, effect=taint.effect,
@@ -64,7 +64,7 @@ def tolerations(some: list[Item]) -> list[Body] | None:
 def spare_tolerations(item: Item, program: Program) -> list[Body] | None:
     """Tolerations of pods without a pool: they avoid tainted machines unless all machines are tainted."""
     all_pools = program.pools(item.spec.cluster)
-    keeping_off = [any(taint.effect != "PreferNoSchedule" for taint in pool.spec.taints) for pool in all_pools]
+    keeping_off = [any(taint.effect != "PreferNoSchedule" for taint in pool.spec.all_taints) for pool in all_pools]
     return tolerations(all_pools) if all(keeping_off) else None
 
 

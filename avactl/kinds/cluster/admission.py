@@ -146,6 +146,7 @@ def _strings(values: tuple[str, ...]) -> str:
 def _pod_rules(item: Item, program: Program) -> list[Rule]:
     priorities = tuple(name for name, *_ in PRIORITIES if name != names.SYSTEM_PRIORITY)
     tolerated = (*program.taints(item.name), *NODE_TAINTS)
+    spot = any(pool.spec.is_spot for pool in program.pools(item.name))
     rules = [
         Rule(
             "host-network",
@@ -183,7 +184,8 @@ def _pod_rules(item: Item, program: Program) -> list[Rule]:
         ),
         Rule(
             "tolerations",
-            f"variables.pod.?tolerations.orValue([]).all(t, t.?key.orValue('') in {_strings(tolerated)})",
+            f"variables.pod.?tolerations.orValue([]).all(t, t.?key.orValue('') in "
+            f"{_strings((*tolerated, names.CAPACITY) if spot else tolerated)})",
             f"pods may tolerate only the taints of node pools; keep only tolerations of {', '.join(tolerated)}",
         ),
         Rule(
@@ -205,6 +207,15 @@ def _pod_rules(item: Item, program: Program) -> list[Rule]:
             f"`fieldRef` to {DEVICES_FIELD}, and remove the others: {', '.join(names.GPU_VARIABLES[1:])}",
         ),
     ]
+    if spot:
+        rules.append(
+            Rule(
+                "spot",
+                f"variables.pod.?tolerations.orValue([]).all(t, t.?key.orValue('') != '{names.CAPACITY}') || "
+                "variables.platform",
+                "pods without a spec do not run on spot machines; remove the toleration, or declare a spec with `spot`",
+            )
+        )
     if item.spec.daemons.scheduler:
         rules.insert(
             0,

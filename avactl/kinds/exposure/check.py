@@ -33,7 +33,7 @@ def cluster_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     known = [team.name for team in program.teams(item.name)]
     for index, domain in enumerate(offered.domains):
         for position, name in enumerate(domain.teams or ()):
-            if name in known or ("Team", name) in program.broken:
+            if name in known or program.is_broken_team(name):
                 continue
             team = program.find_team(name)
             message = f"unknown Team `{name}`" if team is None else f"team {name} does not use cluster {item.name}"
@@ -80,7 +80,7 @@ def expose_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         return
     offered = program.cluster_spec(item.cluster).exposure
     if offered is None:
-        cluster = program.get("Cluster", item.cluster)
+        cluster = program.cluster(item.cluster)
         yield Diagnostic(
             "missing-gateway",
             f"{item} is exposed, but cluster {item.cluster} declares no gateway",
@@ -101,7 +101,7 @@ def _domain(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator
     if longest is not None and (longest.teams is None or item.team in longest.teams):
         return
     given = [domain for domain in offered.domains if domain.teams is None or item.team in domain.teams]
-    cluster = program.get("Cluster", item.cluster)
+    cluster = program.cluster(item.cluster)
     where: tuple[str | int, ...] = ("spec", "exposure", "domains")
     if longest is None:
         message = f"host `{wanted.host}` is in none of the domains of cluster {item.cluster}"
@@ -154,7 +154,7 @@ def _others(item: Item, program: Program) -> Iterator[Diagnostic]:
 def _tls(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator[Diagnostic]:
     if wanted.tls is None:
         return
-    cluster = program.get("Cluster", item.cluster)
+    cluster = program.cluster(item.cluster)
     if offered.gateway is not None:
         gateway = offered.gateway
         yield Diagnostic(

@@ -14,6 +14,7 @@ from avactl.kinds import registry
 from avactl.kinds.feasibility import fit
 from avactl.kinds.program import Item, Program, reserved_by
 from avactl.kinds.workload import GpuCompute, Role
+from avactl.names import CAPACITY, SPOT_ONLY
 
 
 def gpu_model(program: Program, cluster: str, compute: GpuCompute) -> str | None:
@@ -178,9 +179,12 @@ def _taint_problem(item: Item, program: Program, compute: GpuCompute, path: tupl
                 hint=hint or "remove the key: its pools have no taints",
             )
     model = gpu_model(program, item.cluster, compute)
-    if compute.pool is not None or program.candidate_pools(item.cluster, model, None, compute.tolerates):
+    if program.candidate_pools(item.cluster, model, compute.pool, compute.tolerates):
         return None
-    first = program.candidate_pools(item.cluster, model, None)[0]
+    spot = _spot_problem(item, program, compute, path, model)
+    if compute.pool is not None or spot is not None:
+        return spot
+    first = next(pool for pool in program.candidate_pools(item.cluster, model, None) if not pool.spec.is_spot)
     keys = reserved_by(first, compute.tolerates)
     return Diagnostic(
         "taint-not-tolerated",
@@ -188,6 +192,34 @@ def _taint_problem(item: Item, program: Program, compute: GpuCompute, path: tupl
         item.span(*path, "gpus"),
         hint=f"add `tolerates: [{', '.join(keys)}]`, or name the pool: `pool: {first.name}`",
         notes=(Note(first.span("spec", "taints", key=True), f"taints of pool {first.name}"),),
+    )
+
+
+def _spot_problem(
+    item: Item, program: Program, compute: GpuCompute, path: tuple[str | int, ...], model: str | None
+) -> Diagnostic | None:
+    """Return the diagnostic for pods that need spot machines and find none, or find only spot machines."""
+    every = program.candidate_pools(item.cluster, model, compute.pool)
+    spot = [pool for pool in every if pool.spec.is_spot]
+    where = f"pool {compute.pool}" if compute.pool is not None else f"cluster {item.cluster}"
+    if SPOT_ONLY in compute.tolerates and not spot:
+        return Diagnostic(
+            "spot-unavailable",
+            f"{where} has no spot machines" + (f" with {model}" if model else ""),
+            item.span("spec", "spot"),
+            hint="write `spot: allow`, or add `capacity: spot` to a NodePool of such machines",
+        )
+    opted = CAPACITY in compute.tolerates or SPOT_ONLY in compute.tolerates
+    if not spot or len(spot) < len(every) or opted:
+        return None
+    return Diagnostic(
+        "taint-not-tolerated",
+        f"{where} has only spot machines" + (f" with {model}" if model else "") + f", which {item} does not use",
+        item.span(*path, "gpus" if compute.pool is None else "pool"),
+        hint="write `spot: require`: with `allow`, the first `workers.min` workers of an elastic job stay off them"
+        if getattr(item.spec, "spot", "never") == "allow"
+        else "add `spot: allow` to `spec`: the pods must bear that the provider takes machines back",
+        notes=(Note(spot[0].span("spec", "capacity"), f"capacity of pool {spot[0].name}"),),
     )
 
 

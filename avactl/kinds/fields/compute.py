@@ -20,6 +20,7 @@ from avactl.kinds.fields.values import (
     label_key,
     want_length,
 )
+from avactl.names import CAPACITY
 
 Link = Literal["nvlink", "pcieSwitch", "socket", "node", "any"]
 """Slowest connection allowed between GPUs of one pod, best first. `any`: across sockets too."""
@@ -46,10 +47,20 @@ GpuModel = Annotated[
 """A GPU model as machine types name it: `V100`, `H100`."""
 
 
-Tolerates = list[Annotated[str, AfterValidator(label_key)]]
+def _tolerated(value: str) -> str:
+    if value == CAPACITY:
+        raise bad(f"`{value}` is the taint of spot pools", "write `spot: allow` in `spec`")
+    return label_key(value)
+
+
+Tolerates = list[
+    Annotated[
+        str, AfterValidator(_tolerated), WithJsonSchema({"type": "string", "pattern": f"^(?!{re.escape(CAPACITY)}$)"})
+    ]
+]
 TOLERATES = (
-    "Keys of pool taints that the pods tolerate, such as that of spot machines: without it they stay off such pools. "
-    "The taints of `pool`, and those named after the GPU resource (`nvidia.com/gpu`), are always tolerated."
+    "Keys of pool taints that the pods tolerate, such as that of reserved machines: without it they stay off such "
+    "pools. The taints of `pool`, and those named after the GPU resource (`nvidia.com/gpu`), are always tolerated."
 )
 
 
@@ -83,6 +94,8 @@ class GpuLinkCompute(Compute):
     )
 
 
+Spot = Literal["never", "allow", "require"]
+"""Use of machines that the provider may take back."""
 UserId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 GroupId = Annotated[int, Field(ge=1, le=2**31 - 1)]
 

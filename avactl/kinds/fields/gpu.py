@@ -68,6 +68,11 @@ class GpuRequest:
         )
 
     @property
+    def on_spot(self) -> bool:
+        """True if the pods may run on spot machines."""
+        return any(toleration["key"] == names.CAPACITY for toleration in self._steering.tolerations)
+
+    @property
     def claims(self) -> dict[str, str]:
         """Claims of the pod and the container: name → ResourceClaimTemplate."""
         found = {"gpus": self.claim_name} if self.dra else {}
@@ -165,7 +170,7 @@ def _steering(
             for item in pools
             if (item.spec.allocation, item.spec.resource_name, item.spec.rdma_resource if rdma else None) == way
         ]
-    select: dict[str, str] = {}
+    select: dict[str, str] = {names.CAPACITY: names.SPOT} if names.SPOT_ONLY in tolerates else {}
     if pool:
         select[names.POOL_LABEL] = pool
     if model:
@@ -177,7 +182,7 @@ def _steering(
                 select.setdefault(key, value)
     taints: dict[tuple[str, str, str], Any] = {}
     for item in pools:
-        for taint in item.spec.taints:
+        for taint in item.spec.all_taints:
             taints.setdefault((taint.key, taint.value, taint.effect), taint)
     tolerations = [
         compact(

@@ -26,6 +26,8 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
         if least == most
         else f"{least * gpus.count} to {most * gpus.count} {gpus.model}",
         "allocation": spec.allocation,
+        "capacity": spec.capacity if spec.is_spot else None,
+        "price": spec.price,
     }
 
 

@@ -34,6 +34,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _labels(item)
     yield from _taints(item)
     paths = (disk.path.rstrip("/") for disk in item.spec.disks)
+    yield from _spot(item, program)
     yield from duplicates(item, ("spec", "disks"), paths, "disk", key="path")
 
 
@@ -62,6 +63,26 @@ def _size(item: Item) -> Iterator[Diagnostic]:
             f"spec.autoscaling: min {scaling.min} is above max {scaling.max}",
             item.span("spec", "autoscaling", "min"),
             hint=f"write `min: {scaling.max}` or less",
+        )
+
+
+def _spot(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield keys that have no effect: a notice of machines that stay, a price without a currency."""
+    if "reclaim_notice" in item.spec.model_fields_set and not item.spec.is_spot:
+        yield Diagnostic(
+            "without-effect",
+            "spec.reclaimNotice is for `capacity: spot`",
+            item.span("spec", "reclaimNotice", key=True),
+            severity="warning",
+            hint="add `capacity: spot`, or remove the key",
+        )
+    if item.spec.price is not None and program.cluster_spec(item.cluster).prices is None:
+        yield Diagnostic(
+            "without-effect",
+            f"spec.price has no currency: cluster {item.cluster} has no `prices`",
+            item.span("spec", "price"),
+            severity="warning",
+            hint=f"add `prices: {{currency: EUR}}` to Cluster {item.cluster}",
         )
 
 

@@ -24,11 +24,14 @@ def lower(item: Item, program: Program) -> list[Manifest]:
 
 def node_labels(item: Item, program: Program) -> dict[str, str]:
     """Labels of a pool's nodes: those that its pods select, and those of the spec."""
-    return {**item.spec.labels, names.POOL_LABEL: item.name, names.GPU_LABEL: program.machine(item).gpus.model}
+    own = {names.POOL_LABEL: item.name, names.GPU_LABEL: program.machine(item).gpus.model}
+    return {**item.spec.labels, **own, **({names.CAPACITY: names.SPOT} if item.spec.is_spot else {})}
 
 
 def _taints(item: Item) -> list[Body]:
-    return [k8s.compact(key=taint.key, value=taint.value or None, effect=taint.effect) for taint in item.spec.taints]
+    return [
+        k8s.compact(key=taint.key, value=taint.value or None, effect=taint.effect) for taint in item.spec.all_taints
+    ]
 
 
 def _nodes(item: Item, program: Program) -> list[Manifest]:

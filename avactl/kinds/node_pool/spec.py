@@ -12,6 +12,7 @@ from avactl.kinds.fields.values import (
     LABEL_KEY_PATTERN,
     Bytes,
     ClusterRef,
+    Duration,
     HostPath,
     MachineTypeRef,
     bad,
@@ -42,6 +43,9 @@ def _taint_key(value: str) -> str:
         raise bad(
             f"`{value}` is a complete taint, not a key", f"write `{{key: {key}, value: {taint}, effect: {effect}}}`"
         )
+    if value.startswith(f"{names.GROUP}/"):
+        hint = "write `capacity: spot` in the pool" if value == names.CAPACITY else "choose a prefix of your own"
+        raise bad(f"taint `{value}` is set by avactl", hint)
     return label_key(value)
 
 
@@ -81,6 +85,19 @@ class NodePoolSpec(Model):
     autoscaling: Autoscaling | None = Field(None, description="Bounds of an autoscaled pool.")
     labels: NodeLabels = Field(default_factory=dict, description="Node labels; the pool's pods select them.")
     taints: list[Taint] = Field(default_factory=list, description="Node taints; the pool's pods tolerate them.")
+    capacity: Literal["onDemand", "spot"] = Field(
+        "onDemand",
+        description="`spot`: machines that the provider may take back. avactl taints them, and only specs with `spot` "
+        "run there.",
+    )
+    reclaim_notice: Duration = Field(
+        "30s", description="Time between the provider's notice and the end of a spot machine."
+    )
+    price: Annotated[float | int, Field(ge=0, le=1_000_000)] | None = Field(
+        None,
+        description="Price per GPU-hour, including the GPU's share of the machine, for plans. Default: that of the GPU "
+        "model in the Cluster's `prices`.",
+    )
     disks: list[Disk] = Field(
         default_factory=list,
         max_length=64,
@@ -98,6 +115,17 @@ class NodePoolSpec(Model):
     rdma_resource: str | None = Field(
         None, description="Extended resource of RDMA NICs, e.g. `rdma/hca`.", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
     )
+
+    @property
+    def is_spot(self) -> bool:
+        """True if the provider may take the machines back."""
+        return self.capacity == names.SPOT
+
+    @property
+    def all_taints(self) -> list[Taint]:
+        """Taints of the nodes: the declared ones, and that of spot machines."""
+        own = [Taint.model_construct(key=names.CAPACITY, value=names.SPOT, effect="NoSchedule")] if self.is_spot else []
+        return [*self.taints, *own]
 
 
 class NodePool(Resource):

@@ -17,6 +17,7 @@ from avactl.kinds.pod_settings.levels import level_problems
 from avactl.kinds.pod_settings.spec import EnvFrom, PodSettings
 from avactl.kinds.pod_settings.volumes import SOURCES
 from avactl.kinds.program import Item, Program
+from avactl.names import CAPACITY
 
 Path = tuple[str | int, ...]
 
@@ -213,7 +214,9 @@ def _tolerations(item: Item, program: Program, settings: PodSettings, path: Path
                 "missing-reference",
                 f"no pool of cluster {item.cluster} has the taint `{toleration.key}`; pods tolerate no others",
                 item.span(*at, "key"),
-                hint=did_you_mean(toleration.key, [*known, *NODE_TAINTS], "taints"),
+                hint="it is the taint of spot pools: write `spot: allow` in `spec`"
+                if toleration.key == CAPACITY
+                else did_you_mean(toleration.key, [*known, *NODE_TAINTS], "taints"),
             )
         if toleration.operator == "Exists" and toleration.value:
             hint = "remove `value`, or write `operator: Equal`"

@@ -7,6 +7,7 @@ from typing import Any
 
 from avactl.kinds.pod_settings.affinity import NODE_TAINTS
 from avactl.kinds.pod_settings.spec import Container, PodSettings
+from avactl.names import CAPACITY, SPOT_ONLY
 from avactl.quantity import quantity
 
 
@@ -43,6 +44,23 @@ class PodCompute:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.compute, name)
+
+
+class SpotCompute:
+    """The compute of a role whose pods may run on spot machines."""
+
+    def __init__(self, compute: Any, use: str) -> None:
+        self._of = compute
+        self.compute = getattr(compute, "compute", compute)
+        self.tolerates = [*compute.tolerates, SPOT_ONLY if use == "require" else CAPACITY]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, name)
+
+
+def on_spot(compute: Any, use: str) -> Any:
+    """Return a compute with the use of spot machines: `never`, `allow` or `require`."""
+    return compute if use == "never" else SpotCompute(compute, use)
 
 
 def with_pod(compute: Any, settings: PodSettings | None) -> Any:

@@ -47,6 +47,8 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
         gpus, model = spec.resources.gpus, gpu_model(program, item.cluster, spec.resources)
         count = str(gpus * least) if least == most else f"{gpus * least} to {gpus * most}"
         result["GPUs"] = f"{count} {model}"
+    if spec.spot != "never":
+        result["spot"] = spec.spot
     result["class"] = resource_class(spec)
     result["image"] = spec.runtime.image
     return result

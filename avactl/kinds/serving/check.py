@@ -16,10 +16,11 @@ from avactl.kinds.fields.words import word_problems
 from avactl.kinds.lowering.pods import LONGEST_GRACE
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
-from avactl.kinds.pod_settings.requests import with_pod
+from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.lower import KILL_AFTER, bounds
 from avactl.kinds.serving.runtimes import default_ports, ports
+from avactl.kinds.spot import notice_problem, spot_problems
 
 _VERSIONS = ("tensorflowServing", "triton")
 _RUNTIME_NAMES = {
@@ -69,7 +70,18 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
 def _pods(item: Item, program: Program) -> Iterator[Diagnostic]:
     spec, path = item.spec, ("spec", "pod")
     yield from root_problem(item, program)
-    yield from pod_problems(item, program, spec.pod, path, [with_pod(spec.resources, spec.pod)])
+    compute = on_spot(with_pod(spec.resources, spec.pod), spec.spot)
+    yield from pod_problems(item, program, spec.pod, path, [compute])
+    yield from spot_problems(item, program, spec.spot, [compute])
+    yield from notice_problem(item, program, spec.spot, ceil(seconds(spec.drain)), ("spec", "drain"), compute)
+    if spec.spot != "never" and bounds(spec)[0] == 1:
+        yield Diagnostic(
+            "spot-not-restartable",
+            f"{item} has one pod: it is down until the next one has started when the provider takes its machine back",
+            item.span("spec", "spot", key=True),
+            severity="warning",
+            hint="write `replicas: 2` or more",
+        )
     if spec.pod is not None and spec.pod.termination_grace_period_seconds is not None:
         yield Diagnostic(
             "conflicting-keys",
@@ -179,7 +191,7 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield replicas that exceed the cluster's GPUs, and rollouts that can never finish."""
     spec = item.spec
     least, most = bounds(spec)
-    path, compute = ("spec", "resources"), with_pod(spec.resources, spec.pod)
+    path, compute = ("spec", "resources"), on_spot(with_pod(spec.resources, spec.pod), spec.spot)
     found = gpu_problems(item, program, compute, path, least)
     yield from found
     if not spec.resources.gpus or _never(found):

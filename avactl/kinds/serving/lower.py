@@ -14,7 +14,7 @@ from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.pod_settings.requests import with_pod
+from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
@@ -46,7 +46,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     spec, cluster, ns = item.spec, item.cluster, item.ns
     run = server(spec)
     select = k8s.selector(item, COMPONENT)
-    gpu = pods.GpuRequest(item, program, with_pod(spec.resources, spec.pod), COMPONENT)
+    gpu = pods.GpuRequest(item, program, on_spot(with_pod(spec.resources, spec.pod), spec.spot), COMPONENT)
     objects: list[Manifest] = []
     config_name = f"{item.name}-{COMPONENT}"
     if run.files:

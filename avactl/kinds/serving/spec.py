@@ -9,19 +9,8 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.exposure.spec import Expose
-from avactl.kinds.fields.compute import Compute, PodUser
-from avactl.kinds.fields.values import (
-    Bytes,
-    ClusterRef,
-    Count,
-    Duration,
-    Image,
-    Name,
-    ObjectUrl,
-    Port,
-    TeamRef,
-    bad,
-)
+from avactl.kinds.fields.compute import Compute, PodUser, Spot
+from avactl.kinds.fields.values import Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port, TeamRef, bad
 from avactl.kinds.pod_settings.spec import PodSettings
 
 ResourceClass = Literal["gpu", "cpu", "io"]
@@ -117,6 +106,7 @@ class ServingDeploymentSpec(PodUser):
     pod: PodSettings | None = Field(None, description="Settings of the pods, with Kubernetes' key names.")
     probe: Probe | None = Field(None, description="Health check of a pod. Default: the runtime's.")
     batching: Batching | None = Field(None, description="Server-side batching.")
+    spot: Spot = Field("never", description="Run pods on spot machines: `allow`, or `require` for nowhere else.")
     max_surge: Annotated[int, Field(ge=0, le=1000)] = Field(
         1, description="Extra pods during a rollout; with 0, one pod fewer serves during the rollout."
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avactl.kinds.pod_settings.requests import with_pod
+from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item
 from avactl.kinds.serving.lower import bounds
 from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
@@ -15,7 +15,8 @@ def roles(item: Item) -> Iterator[Role]:
     spec = item.spec
     least, most = bounds(spec)
     path = ("spec", "replicas") if isinstance(spec.replicas, int) else ("spec", "replicas", "min")
-    yield Role(("spec", "resources"), with_pod(spec.resources, spec.pod), least, max(least, most), path)
+    compute = on_spot(with_pod(spec.resources, spec.pod), spec.spot)
+    yield Role(("spec", "resources"), compute, least, max(least, most), path)
 
 
 def summary(item: Item) -> str:

@@ -20,8 +20,10 @@ from avactl.kinds.fields.words import word_problems
 from avactl.kinds.lowering.storage import sharing_problems
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
+from avactl.kinds.pod_settings.requests import with_pod
 from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.kinds.program import Item, Program
+from avactl.kinds.spot import notice_problem, spot_problems
 from avactl.kinds.training.addressing import listens
 from avactl.kinds.training.init_containers.health_check import health_problems
 from avactl.kinds.training.init_containers.workspace_code import code_problems
@@ -38,6 +40,8 @@ from avactl.kinds.training.roles import (
     parts,
     pods_with,
     rendezvous_name,
+    settings_of,
+    spot_from,
     whole,
 )
 from avactl.kinds.training.strategies import strategy_problems
@@ -74,6 +78,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _names(item, made)
     yield from _pods(item, program, made)
     yield from _compute(item, program)
+    yield from _spot(item, program)
     yield from _within(item, program)
     if item.spec.host_network is not None:
         yield from host_network_problems(item, program, _listening(item, made))
@@ -260,7 +265,9 @@ def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
     for path, compute in declared(spec):
         key = ".".join(str(step) for step in path[1:])
         replicas = bounds(spec)[0] if key == "workers" else compute.replicas
-        found = gpu_problems(item, program, whole(spec, compute), path, replicas)
+        # Of an elastic job, only workers above the fewest run on spot machines.
+        asked = with_pod(compute, settings_of(spec, compute)) if spot_from(spec) else whole(spec, compute)
+        found = gpu_problems(item, program, asked, path, replicas)
         yield from found
         alone = alone or bool(found)
         shared = compute.shared_memory
@@ -278,6 +285,51 @@ def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
     together = None if alone else together_problem(item, program, list(roles(item)))
     if together is not None:
         yield together
+
+
+def _spot(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield the problems of a job on machines that the provider takes back."""
+    spec, where = item.spec, ("spec", "spot")
+    if spec.spot == "never":
+        return
+    yield from spot_problems(
+        item, program, spec.spot, [whole(spec, role) for role in (spec.workers, *spec.worker_groups)]
+    )
+    if not spec.preemptible:
+        yield Diagnostic(
+            "conflicting-keys",
+            "`preemptible: false` and spot machines exclude each other: the provider takes them back at any time",
+            item.span(*where, key=True),
+            hint="remove one of them",
+            notes=(Note(item.span("spec", "preemptible"), "not preemptible"),),
+        )
+    elif spec.checkpoint is None and not spec.restart_from_start:
+        yield Diagnostic(
+            "spot-not-restartable",
+            f"{item} has no checkpoint: when the provider takes a machine back, all of its work is lost",
+            item.span(*where, key=True),
+            hint="add `checkpoint: {path: s3://…, every: 15m}`, or `restartFromStart: true` to accept it",
+        )
+    if spot_from(spec) and not program.cluster_spec(item.cluster).daemons.scheduler:
+        yield Diagnostic(
+            "missing-daemon",
+            "only avactl's scheduler keeps the first `workers.min` workers of an elastic job off spot machines, and it "
+            f"is disabled on cluster {item.cluster}",
+            item.span(*where),
+            hint=f"add `daemons: {{scheduler: true}}` to Cluster {item.cluster}, or write `spot: require`",
+        )
+    elif spot_from(spec) and bounds(spec)[0] == bounds(spec)[1]:
+        yield Diagnostic(
+            "without-effect",
+            "spec.spot: an elastic job keeps its first `workers.min` workers off spot machines, and it has no others",
+            item.span(*where),
+            severity="warning",
+            hint="write a larger `workers.max`, or `spot: require`",
+        )
+    grace = spec.pod.termination_grace_period_seconds if spec.pod is not None else None
+    yield from notice_problem(
+        item, program, spec.spot, grace, ("spec", "pod", "terminationGracePeriodSeconds"), whole(spec, spec.workers)
+    )
 
 
 def _pods(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic]:

@@ -29,6 +29,7 @@ from avactl.kinds.training.roles import (
     pods_with,
     rendezvous_name,
     replacing,
+    spot_from,
 )
 from avactl.kinds.training.tensorboard import board
 from avactl.kinds.workload import FOLLOWERS_LATER
@@ -52,7 +53,8 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         objects.append(k8s.config_map(item, item.cluster, rendezvous_name(item), item.ns, data))
     if spec.strategy != "single":
         objects += _services(item)
-    if is_gang(made) or not spec.preemptible:
+    if (is_gang(made) or not spec.preemptible) and (spec.spot == "never" or spot_from(spec)):
+        # A budget would also keep the notice of a spot machine's end from the pods.
         objects.append(_budget(item, made))
     if spec.strategy == "mpi":
         objects += mpi.objects(item, accounts(spec, made))

@@ -31,6 +31,7 @@ from avactl.kinds.training.roles import (
     job_name,
     leaders,
     rendezvous_name,
+    spot_from,
     whole,
 )
 
@@ -38,6 +39,18 @@ CHECKPOINTS = "/checkpoint"
 """Mount path of a checkpoint volume."""
 GRACE_WITH_CHECKPOINT = 120
 """Seconds between SIGTERM and SIGKILL for jobs that save state when stopped; Kubernetes' default is 30."""
+
+SPOT_FIRST: Body = {
+    "nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": [
+            {
+                "weight": 100,
+                "preference": {"matchExpressions": [{"key": names.CAPACITY, "operator": "In", "values": [names.SPOT]}]},
+            }
+        ]
+    }
+}
+"""Affinity of workers that run on spot machines if there are any free."""
 
 
 def template(item: Item, program: Program, made: list[Part], part: Part) -> Body:
@@ -58,6 +71,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         settings_at=(("spec", "pod"), *((*path, "pod") for path, role in declared(spec) if role is part.compute)),
         **compact(
             restartPolicy="Never",
+            affinity=SPOT_FIRST if part.role == "worker" and spot_from(spec) and gpu.on_spot else None,
             # The first process of a PID namespace ignores SIGTERM unless it has a handler: pods that are preempted
             # would hold their GPUs for the whole grace period. Not where another container has a token: the program
             # has the same user, and would read it in /proc.
@@ -117,6 +131,8 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         notes[names.PREEMPTIBLE] = "false"
     if spec.checkpoint is not None and part.role in DATA_ROLES:
         notes[names.CHECKPOINT_EVERY] = str(ceil(seconds(spec.checkpoint.every)))
+    if part.role == "worker" and spot_from(spec):
+        notes[names.SPOT_FROM] = str(spot_from(spec))
     if isinstance(part.compute, GpuLinkCompute):
         notes |= link_annotations(part.compute)
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}

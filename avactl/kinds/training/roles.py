@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from avactl.kinds.fields.compute import Compute
-from avactl.kinds.pod_settings.requests import with_pod
+from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.pod_settings.spec import PodSettings, merged
 from avactl.kinds.program import Item
 from avactl.kinds.training.spec import Master, Role, Stragglers
@@ -58,8 +58,9 @@ def settings_of(spec: Any, role: Any) -> PodSettings | None:
 
 
 def whole(spec: Any, role: Any) -> Any:
-    """Return the compute of a role's pods with all of their containers."""
-    return with_pod(role, settings_of(spec, role))
+    """Return the compute of a role's pods with all of their containers, and their use of spot machines."""
+    workers = any(role is each for each in (spec.workers, *spec.worker_groups))
+    return on_spot(with_pod(role, settings_of(spec, role)), spec.spot if workers else "never")
 
 
 def accounts(spec: Any, made: Iterable[Part]) -> list[str]:
@@ -145,6 +146,11 @@ def _groups(spec: Any, first: Part) -> list[Part]:
         )
         index += group.replicas
     return found
+
+
+def spot_from(spec: Any) -> int:
+    """Return the lowest index of workers on spot machines: an elastic job that may run elsewhere needs its fewest."""
+    return bounds(spec)[0] if spec.strategy == "elastic" and spec.spot == "allow" else 0
 
 
 def has_master(spec: Any) -> bool:

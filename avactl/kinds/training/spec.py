@@ -9,8 +9,28 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from avactl.kinds.base import Env, Model, Resource
-from avactl.kinds.fields.compute import Code, Compute, DatasetMount, GpuLinkCompute, HostNetwork, PodUser, StartWhen
-from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, PodCpu, bad
+from avactl.kinds.fields.compute import (
+    Code,
+    Compute,
+    DatasetMount,
+    GpuLinkCompute,
+    HostNetwork,
+    PodUser,
+    Spot,
+    StartWhen,
+)
+from avactl.kinds.fields.values import (
+    AbsPath,
+    Bytes,
+    ClusterRef,
+    Count,
+    Duration,
+    Image,
+    Name,
+    ObjectUrl,
+    PodCpu,
+    bad,
+)
 from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.quantity import quantity
 
@@ -244,6 +264,15 @@ class TrainingJobSpec(PodUser):
     checkpoint: Checkpoint | None = Field(None, description="Where and how often the job saves checkpoints.")
     priority: Priority = Field("normal", description="Scheduling priority within the team. Services preempt all jobs.")
     preemptible: bool = Field(True, description="Allow preemption; the job resumes later.")
+    spot: Spot = Field(
+        "never",
+        description="Run workers on spot machines: `allow`, or `require` for nowhere else. An elastic job keeps its "
+        "first `workers.min` workers off them; its other workers prefer them. Other roles never run there.",
+    )
+    restart_from_start: bool = Field(
+        False,
+        description="Let a job without a checkpoint run on spot machines: it then loses all of its work at times.",
+    )
     retries: Annotated[int, Field(ge=0, le=1000)] = Field(
         3, description="Restarts of failed pods before the job fails."
     )

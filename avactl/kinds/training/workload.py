@@ -77,6 +77,8 @@ def facts(item: Item, program: Program) -> dict[str, Fact]:
             f"{spec.checkpoint.path or f'volume of {spec.checkpoint.volume}'} every {spec.checkpoint.every}"
         )
     found["priority"] = spec.priority
+    if spec.spot != "never":
+        found["spot"] = spec.spot
     if spec.suspended:
         found["state"] = "suspended"
     return found

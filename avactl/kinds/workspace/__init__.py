@@ -21,6 +21,8 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     result: dict[str, Fact] = {"user": spec.user, "running": "yes" if spec.running else "no"}
     if spec.gpus:
         result["GPUs"] = f"{spec.gpus:g} {gpu_model(program, item.cluster, spec)}"
+    if spec.spot != "never":
+        result["spot"] = spec.spot
     result["home"] = storage(item, program)
     result["image"] = image(item, program)
     return result

@@ -25,7 +25,7 @@ _LONGEST = 65_536
 
 def authentication_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield a problem if neither the gateway nor the editor of an exposed workspace authenticates users."""
-    cluster = program.get("Cluster", item.cluster)
+    cluster = program.cluster(item.cluster)
     offered = cluster.spec.exposure
     if offered is None or offered.authenticates:
         return

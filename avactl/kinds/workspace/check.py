@@ -13,8 +13,9 @@ from avactl.kinds.fields.words import word_problems
 from avactl.kinds.lowering.storage import sharing_problems
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
-from avactl.kinds.pod_settings.requests import with_pod
+from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
+from avactl.kinds.spot import spot_problems
 from avactl.kinds.workspace.authentication import authentication_problems
 from avactl.kinds.workspace.lower import image, is_shared
 
@@ -42,13 +43,22 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     if spec.expose is not None:
         yield from authentication_problems(item, program)
     yield from root_problem(item, program)
-    yield from pod_problems(item, program, spec.pod, ("spec", "pod"), [with_pod(spec, spec.pod)])
+    compute = on_spot(with_pod(spec, spec.pod), spec.spot)
+    yield from pod_problems(item, program, spec.pod, ("spec", "pod"), [compute])
+    yield from spot_problems(item, program, spec.spot, [compute])
+    if spec.spot != "never" and not spec.preemptible:
+        yield Diagnostic(
+            "spot-not-restartable",
+            f"the session in {item} ends without warning when the provider takes its machine back",
+            item.span("spec", "spot", key=True),
+            hint="add `preemptible: true` to accept it; the home directory is kept",
+        )
     if spec.shared_home:
         yield from sharing_problems(item, program, "workspace", ("spec", "sharedHome"), "jobs share the home directory")
     if is_shared(spec.gpus):
         yield from _shared_gpu(item, program)
     else:
-        yield from gpu_problems(item, program, with_pod(spec, spec.pod), ("spec",))
+        yield from gpu_problems(item, program, compute, ("spec",))
 
 
 def _owner(item: Item, program: Program) -> Iterator[Diagnostic]:
@@ -127,11 +137,11 @@ def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
         return
     # One pod is enough to check that the model and the pool exist.
     whole = spec.model_copy(update={"gpus": 1})
-    problems = gpu_problems(item, program, whole, ("spec",))
+    problems = gpu_problems(item, program, on_spot(whole, spec.spot), ("spec",))
     yield from problems
     if any(problem.severity == "error" for problem in problems):
         return
-    pools = program.candidate_pools(item.cluster, spec.gpu, spec.pool, spec.tolerates)
+    pools = program.candidate_pools(item.cluster, spec.gpu, spec.pool, on_spot(spec, spec.spot).tolerates)
     if pools and all(pool.spec.allocation == "dra" for pool in pools):
         yield Diagnostic(
             "invalid-value",

@@ -11,7 +11,7 @@ from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.pod_settings.requests import with_pod
+from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
 from avactl.names import GPU_SHARE, PREEMPTIBLE, WORKSPACE_PRIORITY
@@ -57,7 +57,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         pool=spec.pool,
         tolerates=with_pod(spec, spec.pod).tolerates,
     )
-    gpu = pods.GpuRequest(item, program, compute, COMPONENT)
+    gpu = pods.GpuRequest(item, program, on_spot(compute, spec.spot), COMPONENT)
     home = k8s.volume_claim(
         item, program, cluster, home_claim(item), ns, storage(item, program), use="workspace",
         keep=spec.deletion_policy != "delete", component=COMPONENT,

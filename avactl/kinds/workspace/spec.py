@@ -8,7 +8,7 @@ from pydantic import Field
 
 from avactl.kinds.base import Env, Resource
 from avactl.kinds.exposure.spec import Expose
-from avactl.kinds.fields.compute import TOLERATES, DatasetMount, GpuModel, PodUser, Tolerates
+from avactl.kinds.fields.compute import TOLERATES, DatasetMount, GpuModel, PodUser, Spot, Tolerates
 from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Duration, Image, NodePoolRef, PodCpu, Port
 from avactl.kinds.pod_settings.spec import PodSettings
 
@@ -60,6 +60,11 @@ class WorkspaceSpec(PodUser):
         False,
         description="Allow workloads of the team with higher priority to preempt the workspace, idle or not. GPUs that "
         "the team has borrowed can be reclaimed in any case.",
+    )
+    spot: Spot = Field(
+        "never",
+        description="Run on spot machines: `allow`, or `require` for nowhere else. Needs `preemptible: true`, because "
+        "sessions end with their machine.",
     )
     running: bool = Field(True, description="Run the workspace. The home directory is kept while it is stopped.")
     deletion_policy: Literal["retain", "delete"] = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from avactl.kinds.pod_settings.requests import beside, with_pod
+from avactl.kinds.pod_settings.requests import beside, on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import ObjectEffect
 from avactl.kinds.workload import Home, Lifecycle, Role, WorkloadHooks
@@ -15,7 +15,7 @@ from avactl.kinds.workspace.lower import home_claim
 def roles(item: Item) -> Iterator[Role]:
     """Return the pod of a workspace; none while it is stopped."""
     if item.spec.running:
-        yield Role(("spec",), with_pod(item.spec, item.spec.pod), 1, 1)
+        yield Role(("spec",), on_spot(with_pod(item.spec, item.spec.pod), item.spec.spot), 1, 1)
 
 
 def default_requests(item: Item, program: Program) -> Any:

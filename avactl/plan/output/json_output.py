@@ -53,7 +53,8 @@ def _entry(entry: Entry) -> dict[str, Any]:
             {"verdict": each.verdict.value, "pods": each.pods, "words": each.words, **_said(room=each.room)}
             for each in entry.waits
         ],
-        "restarts": entry.restarts, "ends": entry.ends, "later": entry.later, "estimated": entry.estimated,
+        "restarts": entry.restarts, "ends": entry.ends, "reclaimable": entry.reclaimable,
+        "later": entry.later, "estimated": entry.estimated,
         **_said(surge=entry.surge._asdict() if entry.surge else None),
         "cost": _cost(entry.cost), "before": _cost(entry.before),
     }  # fmt: skip
@@ -64,7 +65,14 @@ def _cost(cost: Cost) -> dict[str, Any]:
     return {
         "gpus": cost.gpus,
         "always": cost.always,
-        **_said(hours=cost.hours, gpuHours=cost.gpu_hours, perHour=cost.per_hour, atMost=cost.at_most, perMonth=month),
+        **_said(
+            hours=cost.hours,
+            gpuHours=cost.gpu_hours,
+            perHour=cost.per_hour,
+            onSpot=cost.on_spot,
+            atMost=cost.at_most,
+            perMonth=month,
+        ),
     }
 
 

@@ -44,11 +44,11 @@ def price(entry: Entry, currency: str) -> str:
     sign = "-" if entry.change == "removed" else ""
     if not currency or not cost.per_hour or entry.verdict == Verdict.STOPPED:
         return ""
-    if cost.always:
-        return f"{sign}{money(cost.per_hour * MONTH, currency)} per month"
-    if cost.at_most is not None:
-        return f"{sign}{money(cost.at_most, currency)} at most"
-    return f"{sign}{money(cost.per_hour, currency)} per hour"
+    times, unit = (MONTH, "per month") if cost.always else (1.0, "per hour")
+    if not cost.always and cost.hours is not None:
+        times, unit = cost.hours, "at most"
+    spot = f" ({money(cost.on_spot * times, currency)} on spot)" if cost.on_spot is not None else ""
+    return f"{sign}{money(cost.per_hour * times, currency)} {unit}{spot}"
 
 
 def hours(entry: Entry) -> str:
@@ -81,6 +81,8 @@ def details(entry: Entry) -> Iterator[str]:
             yield wait.room
     if entry.places:
         yield "; ".join(place(each) for each in entry.places)
+    if entry.reclaimable:
+        yield f"{plural(entry.reclaimable, 'pod')} on spot machines, which the provider may take back"
     left = entry.pods - entry.placed - sum(wait.pods for wait in entry.waits)
     if left > 0 and entry.placed:
         yield f"starts with {entry.placed} of {entry.pods} pods, the others when capacity is free"

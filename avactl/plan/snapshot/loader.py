@@ -44,7 +44,7 @@ class CaptureError(HintedError):
 
 _NOTES = (
     names.GANG_SIZE, names.WITHIN, names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.DEVICES, names.PREEMPTIBLE,
-    "batch.kubernetes.io/job-completion-index",
+    names.SPOT_FROM, "batch.kubernetes.io/job-completion-index",
 )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ _ANNOTATIONS = {
     **dict.fromkeys(
         (
             names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.PREEMPTIBLE, names.GANG_SIZE, names.DEVICES, _INDEX,
-            names.CHECKPOINT_EVERY, names.PREEMPTION,
+            names.CHECKPOINT_EVERY, names.PREEMPTION, names.SPOT_FROM,
         ),
         TEXT,
     ),

@@ -19,6 +19,7 @@ BY_OTHERS = "?"
 """Preemption of a pod that another scheduler has marked."""
 PARTIAL = "PartialGang"
 """Reason of the condition if a partial gang is restarted."""
+_INDEX = "batch.kubernetes.io/job-completion-index"
 _ENDED = ("Succeeded", "Failed")
 _NOTHING: Mapping[str, str] = {}
 
@@ -145,7 +146,7 @@ class PodInfo:
         if not gang:
             return
         size = notes.get(names.GANG_SIZE) or labels.get(names.GANG_SIZE) or "1"
-        index = notes.get("batch.kubernetes.io/job-completion-index", "")
+        index = notes.get(_INDEX, "")
         self.gang = f"{self.namespace}/{gang}"
         self.gang_size = gang_size(size) or 1
         self.index = int(index) if len(index) < 10 and index.isdecimal() else -1
@@ -162,6 +163,10 @@ class PodInfo:
         notes, labels = metadata.get("annotations") or _NOTHING, metadata.get("labels") or _NOTHING
         if names.GANG_SIZE in labels:
             notes = {names.GANG_SIZE: labels[names.GANG_SIZE], **notes}
+        if names.SPOT_FROM in notes and _number(notes.get(_INDEX, "")) < _number(notes[names.SPOT_FROM]):
+            # The pods of a Job have one template, so those that must stay off spot nodes tolerate their taint, too.
+            kept = [each for each in spec.get("tolerations") or () if each.get("key") != names.CAPACITY]
+            spec = {**spec, "tolerations": kept}
         return requirements_of(spec, notes, refused)
 
     def update(self, item: Mapping[str, Any]) -> None:
@@ -233,6 +238,11 @@ class PodInfo:
 
     def __repr__(self) -> str:
         return f"Pod({self.key})"
+
+
+def _number(text: str) -> int:
+    """Return a small whole number; 0 for anything else."""
+    return int(text) if len(text) < 10 and text.isdecimal() else 0
 
 
 def read_pod(item: Mapping[str, Any], seen: float) -> PodInfo:
