@@ -72,7 +72,9 @@ def _manifest(item: Item, program: Program, source: Source) -> Iterator[Diagnost
         return
     version, kind = body["apiVersion"], body["kind"]
     schema = kubernetes_schema.find(version, kind)
-    known = kubernetes_schema.versions(kind)
+    group = version.rpartition("/")[0]
+    # Operators have kinds of the same names in groups of their own: a Job of Volcano, a Service of Knative.
+    known = kubernetes_schema.versions(kind) if "." not in group or group.endswith(".k8s.io") else []
     if schema is None and (known or "." not in version.partition("/")[0]):
         hint = f"write `apiVersion: {known[0]}`" if known else "`kubectl api-resources` lists the kinds"
         message = f"Kubernetes 1.36 has no {kind} in `{version}`"
