@@ -24,6 +24,7 @@ COMMANDS = {
     "topo": "Import a MachineType from `nvidia-smi topo -m`, or check a machine against its type.",
     "secrets": "List the Secrets that the specs need, with their keys.",
     "init": "Create a new spec repository that compiles.",
+    "import": "Import manifests, a cluster or Slurm scripts as specs.",
     "preview": "Show the changes that `up` would make.",
     "up": "Apply a stack with the Pulumi engine.",
     "stacks": "List the Pulumi stacks, or those that a change affects.",
@@ -52,7 +53,7 @@ The function is `NAME` (`set_` for `set`) of the module `NAME` in one of the `PA
 own commands.
 """
 PACKAGES = {
-    "specs": ("validate", "render", "graph", "explain", "set", "schema", "secrets", "init"),
+    "specs": ("validate", "render", "graph", "explain", "set", "schema", "secrets", "init", "import"),
     "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
     "dataset": ("dataset",),
     "local": ("local",),
@@ -104,8 +105,8 @@ class _Lazy(TyperGroup):
 
 def _load(name: str) -> Any:
     package = next(package for package, names in PACKAGES.items() if name in names)
-    module = importlib.import_module(f"avactl.cli.{package}.{name}")
-    function = getattr(module, "set_" if name == "set" else name)
+    module = importlib.import_module(f"avactl.cli.{package}.{'import_' if name == 'import' else name}")
+    function = getattr(module, f"{name}_" if name in ("set", "import") else name)
     if isinstance(function, typer.Typer):
         single = function
         single.info.context_settings = _CONTEXT

@@ -1,0 +1,1 @@
+"""Import of what a cluster runs: manifests, live objects and Slurm scripts to specs."""

@@ -1,0 +1,109 @@
+"""Show an import: what became of each object, what was not carried over, and what differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from avactl.importer.model import Given, Loss, Outcome, Result
+from avactl.importer.session import Imported
+from avactl.terminal import json_output
+
+_ORDER = list(Result)
+
+
+def _where(given: Given) -> str:
+    span = given.span()
+    return f"{span.file}:{span.line}"
+
+
+def rows(made: Imported) -> list[tuple[str, str, str, str, str]]:
+    """Return the table: source, object, what it became, how, and the file."""
+    found = []
+    for outcome in sorted(made.outcomes, key=lambda each: (each.given.span(), str(each.given))):
+        spec = outcome.spec
+        found.append((
+            _where(outcome.given), str(outcome.given), str(spec) if spec else "-", outcome.result.value,
+            spec.file if spec else "-",
+        ))  # fmt: skip
+    return found
+
+
+def reasons(made: Imported) -> list[tuple[str, list[Outcome]]]:
+    """Return objects that became no spec of a kind of their own, by reason."""
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in made.outcomes:
+        if outcome.note:
+            groups.setdefault(f"{outcome.result.value}: {outcome.note}", []).append(outcome)
+    return sorted(groups.items())
+
+
+def loss_lines(losses: list[Loss]) -> list[str]:
+    """Return two lines for each loss: where and what, then why and what to do."""
+    lines: list[str] = []
+    for loss in losses:
+        lines.append(f"  {loss.span}  {loss.source}  {loss.path or '(object)'}")
+        lines.append(f"      {loss.why}" + (f" → {loss.remedy}" if loss.remedy else ""))
+    return lines
+
+
+def difference_lines(made: Imported, sign: dict[str, str] | None = None) -> list[str]:
+    """Return the semantic differences of each spec; specs without any are counted in one line."""
+    lines: list[str] = []
+    same = 0
+    for each in made.compared:
+        if not each.lines and not each.added and not each.objects:
+            same += 1
+            continue
+        lines.append(f"{each.spec} compared with {each.spec.given[0]}")
+        lines += [f"  {(sign or {}).get(line.sign, line.sign)} {line.text}" for line in each.lines]
+        if each.added:
+            lines.append(f"  + set by avactl: {_few(each.added)}")
+        if each.objects:
+            lines.append(f"  + {len(each.objects)} objects: {_few(each.objects)}")
+    if same:
+        lines.append(f"{same} specs compile to their source, but for avactl's labels")
+    return lines
+
+
+def _few(names: list[str], most: int = 12) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def summary(made: Imported) -> str:
+    """Return one line: how many objects became how many specs, and how."""
+    counts = Counter(outcome.result for outcome in made.outcomes)
+    shown = ", ".join(f"{counts[result]} {result.value}" for result in _ORDER if counts[result])
+    specs = sum(bool(spec.given) for spec in made.specs)
+    return f"{len(made.outcomes)} objects → {specs} specs: {shown}"
+
+
+def as_json(made: Imported) -> str:
+    """Return the whole report for programs."""
+    data: dict[str, Any] = {
+        "cluster": made.cluster,
+        "objects": [
+            {
+                "source": str(outcome.given.span()), "kind": outcome.given.kind, "namespace": outcome.given.namespace,
+                "name": outcome.given.name, "result": outcome.result.name, "reason": outcome.note,
+                "spec": str(outcome.spec) if outcome.spec else None,
+                "file": outcome.spec.file if outcome.spec else None,
+            }
+            for outcome in sorted(made.outcomes, key=lambda each: (each.given.span(), str(each.given)))
+        ],
+        "losses": [
+            {"source": str(loss.span), "object": loss.source, "path": loss.path, "why": loss.why, "remedy": loss.remedy}
+            for loss in made.losses
+        ],
+        "differences": [
+            {
+                "spec": str(each.spec), "changes": [{"sign": line.sign, "text": line.text} for line in each.lines],
+                "added": each.added, "objects": each.objects,
+            }
+            for each in made.compared
+            if each.lines or each.added or each.objects
+        ],
+        "files": sorted(made.files),
+    }  # fmt: skip
+    return json_output(data)

@@ -1,0 +1,1 @@
+"""Conversion of source objects to specs, by kind."""

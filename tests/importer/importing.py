@@ -1,0 +1,24 @@
+"""Imports in memory."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from pathlib import Path
+
+from avactl.importer.reading import objects, read
+from avactl.importer.session import Imported, import_objects
+from avactl.importer.sources.context import Options
+
+IMAGES = {name: f"registry.example.com/{name}@sha256:{'ab' * 32}" for name in ("kubectl", "fetch")}
+
+
+def imported(text: str, directory: Path, **options: object) -> Imported:
+    """Return the import of manifests into an empty repository."""
+    made, _ = import_objects(objects("a.yaml", text.encode()), Options(**{"images": IMAGES, **options}), directory)  # type: ignore[arg-type]
+    return made
+
+
+def imported_file(path: Path, directory: Path) -> Imported:
+    """Return the import of one file."""
+    made, _ = import_objects(read([path], BytesIO()), Options(images=IMAGES), directory)
+    return made

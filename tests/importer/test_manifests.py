@@ -1,0 +1,91 @@
+"""Manifests as platforms have them: what each becomes, what is listed, and that the specs compile.
+
+`tests/golden/import/NAME.yaml` is imported into an empty repository; `NAME.txt` holds the report and the specs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from avactl import compile_tree
+from avactl.importer import report
+from avactl.importer.model import Result
+from avactl.importer.reading import read
+from avactl.importer.session import Imported, write
+from avactl.source.tree import DirTree
+from tests.importer.importing import imported_file
+
+HERE = Path(__file__).parent.parent / "golden" / "import"
+CASES = sorted(path for path in HERE.iterdir() if path.suffix in (".yaml", ".json"))
+KINDS = {
+    "Job", "Deployment", "StatefulSet", "PersistentVolumeClaim", "ResourceQuota", "Namespace", "RoleBinding", "TFJob",
+    "PyTorchJob", "MPIJob", "TrainJob", "RayCluster", "ClusterQueue", "LocalQueue", "Node",
+}  # fmt: skip
+_OBVIOUS = ("containers", "replicas")
+
+
+def _text(made: Imported, case: Path) -> str:
+    lines = ["  ".join(row) for row in report.rows(made)]
+    for reason, outcomes in report.reasons(made):
+        lines += ["", reason, *(f"  {each.given}" for each in outcomes)]
+    lines += ["", *report.loss_lines(made.losses), "", *report.difference_lines(made), "", report.summary(made)]
+    for path, data in sorted(made.files.items()):
+        if not path.startswith("clusters/imported"):
+            lines += ["", f"--- {path}", data.decode().rstrip("\n")]
+    text = "\n".join(lines) + "\n"
+    return text.replace(str(case), case.name)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_manifest(case: Path, tmp_path: Path, golden: Callable[[Path, str], None]) -> None:
+    made = imported_file(case, tmp_path)
+    write(made, tmp_path)
+    compilation = compile_tree(DirTree(tmp_path))
+    assert compilation.ok, compilation.diagnostics
+    assert {str(each.given) for each in made.outcomes} == {str(each) for each in read([case], None)}  # type: ignore[arg-type]
+    golden(case.with_suffix(".txt"), _text(made, case))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_every_difference_is_listed(case: Path, tmp_path: Path) -> None:
+    """What the compiled objects lack or have in another form stands in the list, with its place and reason."""
+    made = imported_file(case, tmp_path)
+    for each in made.compared:
+        told = " ".join(f"{loss.path} {loss.why}" for loss in each.spec.losses)
+        for line in each.lines:
+            if line.sign == "+" and not each.spec.raw:
+                continue
+            keys = [part for part in re.split(r"[^A-Za-z0-9_/-]+", line.text.split(" → ")[0]) if len(part) > 2]
+            assert any(key in told for key in keys if key not in _OBVIOUS), (line, told)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_what_stays_a_manifest_is_the_same(case: Path, tmp_path: Path) -> None:
+    made = imported_file(case, tmp_path)
+    changed = {id(each.spec) for each in made.outcomes if each.result is Result.approximated}
+    for each in made.compared:
+        if each.spec.raw and id(each.spec) not in changed:
+            assert each.lines == []
+
+
+def test_the_kinds_of_the_list_are_among_them() -> None:
+    found = {each.kind for case in CASES for each in read([case], None)}  # type: ignore[arg-type]
+    assert found >= KINDS
+    assert len(CASES) >= 60
+
+
+def test_every_output_has_a_case() -> None:
+    assert sorted(HERE.glob("*.txt")) == sorted(case.with_suffix(".txt") for case in CASES)
+
+
+def test_no_secret_is_written(tmp_path: Path) -> None:
+    made = imported_file(HERE / "secret.yaml", tmp_path)
+    text = _text(made, HERE / "secret.yaml") + report.as_json(made)
+    assert "planted-secret" not in text
+    assert "cGxhbnRlZC1z" not in text
+    made = imported_file(HERE / "deployment-credential.yaml", tmp_path)
+    assert "hunter2" not in _text(made, HERE / "deployment-credential.yaml") + report.as_json(made)
