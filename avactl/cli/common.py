@@ -22,6 +22,7 @@ from avactl.terminal import colour, inert, visible
 
 if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic, Span
+    from avactl.source.tree import Tree
 
 
 class Compiled(Protocol):
@@ -166,8 +167,11 @@ def render_machine(diagnostics: Sequence[Diagnostic], format: Format) -> str:
     return renderers[format](diagnostics)
 
 
-def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format: Format, coloured: bool) -> str:
-    """Format the problems, with paths from the current directory."""
+def render_diagnostics(
+    diagnostics: Sequence[Diagnostic], tree: DirTree, format: Format, coloured: bool, content: Tree | None = None
+) -> str:
+    """Format the problems, with paths from the current directory. `content`: the files' text, if not on disk."""
+    files = content or tree
     prefix = _prefix(tree.root)
 
     def placed(span: Span) -> Span:
@@ -191,7 +195,7 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], tree: DirTree, format:
         try:
             path = file.removeprefix(prefix)
             # The file is too large to be a spec, so no line of it is relevant.
-            return tree.read(path).decode("utf-8", "replace") if tree.size(path) <= MAX_BYTES else None
+            return files.read(path).decode("utf-8", "replace") if files.size(path) <= MAX_BYTES else None
         except OSError:
             return None
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
 from avactl.diagnostics.model import Diagnostic, Span
@@ -81,11 +84,65 @@ def render_one(diagnostic: Diagnostic, source: SourceText, colour: bool = False)
     return inert("\n".join(out))
 
 
+_GROUPED = 4
+"""Minimum number of equal problems of one file that are printed as one."""
+_PLACES = 6
+"""Maximum number of further lines named for a group."""
+_DIGITS = re.compile("[0-9]+").sub
+
+
+class _Group(NamedTuple):
+    first: Diagnostic
+    others: list[Diagnostic]
+
+
+def _groups(diagnostics: Sequence[Diagnostic]) -> list[_Group]:
+    """Collect the problems that a loop, a template or a copied mistake repeats.
+
+    They have one code and remedy, and differ at most in numbers: at one place, or in one file.
+    """
+    same: dict[tuple[str, ...], list[Diagnostic]] = {}
+    for d in diagnostics:
+        same.setdefault((d.severity, d.id, d.span.file, _DIGITS("#", d.message), _DIGITS("#", d.hint)), []).append(d)
+    found = []
+    for d in diagnostics:
+        key = (d.severity, d.id, d.span.file, _DIGITS("#", d.message), _DIGITS("#", d.hint))
+        equal = same.get(key)
+        if equal is None:
+            continue  # in an earlier group
+        one_place = len({each.span for each in equal}) == 1
+        if len(equal) >= (2 if one_place else _GROUPED):
+            del same[key]
+            found.append(_Group(equal[0], equal[1:]))
+        else:
+            found.append(_Group(d, []))
+    return found
+
+
+def _repeated(group: _Group) -> str:
+    """Return where else the problem of a group is: the numbers of the lines; "" if it is at the same place."""
+    lines = sorted({d.span.line for d in group.others} - {group.first.span.line})
+    more = f" and {len(lines) - _PLACES} more" if len(lines) > _PLACES else ""
+    return f"also in line{'s' if len(lines) > 1 else ''} {', '.join(map(str, lines[:_PLACES]))}{more}" if lines else ""
+
+
+def _render_group(group: _Group, source: SourceText, colour: bool) -> str:
+    if not group.others:
+        return render_one(group.first, source, colour)
+    text = render_one(replace(group.first, message=f"{group.first.message} (×{1 + len(group.others)})"), source, colour)
+    pad = " " * len(str(group.first.span.line))
+    style = _Style(colour)
+    places = _repeated(group)
+    note = f"\n{style('blue', f'{pad} =')} {style('bold', 'note')}: {places}" if places else ""
+    return text + note
+
+
 def render_text(diagnostics: Sequence[Diagnostic], source: SourceText, colour: bool = False, cap: int = CAP) -> str:
     """Return all problems, separated by empty lines, with a count at the end."""
-    parts = [render_one(d, source, colour) for d in diagnostics[:cap]]
-    if len(diagnostics) > cap:
-        parts.append(f"… and {len(diagnostics) - cap} more")
+    groups = _groups(diagnostics)
+    parts = [_render_group(group, source, colour) for group in groups[:cap]]
+    if len(groups) > cap:
+        parts.append(f"… and {sum(1 + len(group.others) for group in groups[cap:])} more")
     parts.append(summary(diagnostics))
     return "\n\n".join(parts) + "\n"
 

@@ -128,3 +128,21 @@ def test_command_refuses_what_is_wrong(tmp_path: Path, avactl: Run) -> None:
     assert file.read_bytes() == before
     assert avactl("set", "jobs.yaml", "-n", "resnet50", "spec.workers.replicas=none", "--force").returncode == 0
     assert b"replicas: none" in file.read_bytes()
+
+
+def test_an_edit_that_breaks_another_spec_is_refused(tmp_path: Path, avactl: Run) -> None:
+    for source in (EXAMPLES / "quickstart").iterdir():
+        (tmp_path / source.name).write_bytes(source.read_bytes())
+    shown = avactl("set", "platform.yaml", "--name", "TrainingJob/resnet50", "spec.workers.gpus=4")
+    assert shown.returncode == 1
+    assert "pod-never-fits" in shown.stderr or "quota-exceeded" in shown.stderr
+    assert "gpus: 4" in shown.stderr, "the new line is shown"
+    assert "nothing was written" in shown.stderr
+    before = (tmp_path / "platform.yaml").read_text()
+    assert before == (EXAMPLES / "quickstart" / "platform.yaml").read_text()
+    job = ("set", "platform.yaml", "--name", "TrainingJob/resnet50")
+    assert avactl(*job, "metadata.team=visoin").returncode == 1
+    assert avactl("set", "platform.yaml", "--name", "NodePool/a10", "spec.count=3").returncode == 0
+    assert avactl(*job, "spec.workers.gpus=4", "--force").stderr == ""
+    # An error that the repository has already does not stop another edit.
+    assert avactl("set", "platform.yaml", "--name", "NodePool/a10", "spec.count=4").returncode == 0

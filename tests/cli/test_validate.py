@@ -131,3 +131,44 @@ def test_commits_that_the_git_server_does_not_have(tmp_path: Path, avactl: Run) 
     local["GIT_CONFIG_KEY_0"] = "url./nowhere.insteadOf"
     assert avactl("validate", "--code", str(tmp_path / "specs"), **local).returncode == 3
     assert avactl("validate", str(tmp_path / "specs")).returncode == 0
+
+
+def test_files_that_are_not_read_are_named(tmp_path: Path, avactl: Run) -> None:
+    team = TYPO.replace("membres", "members")
+    write(tmp_path, cluster=CLUSTER, teams__a=team, drafts__b=TYPO, values="replicas: 3\n")
+    write(tmp_path, avactl="include: [cluster.yaml, teams]\nexclude: [drafts/b.yaml]\n")
+    assert avactl("validate").stdout.startswith("ok: 2 specs")  # excluded files were considered
+    write(tmp_path, avactl="include: [cluster.yaml, teams]\n")
+    shown = avactl("validate")
+    assert shown.returncode == 0
+    assert "this looks like a spec" in shown.stdout
+    assert [entry["code"] for entry in json.loads(avactl("validate", "-f", "json").stdout)] == ["file-not-read"]
+    assert "--> drafts/b.yaml:1:1" in shown.stdout
+    assert "values.yaml" not in shown.stdout
+    shown = avactl("validate", "drafts/b.yaml")
+    assert shown.returncode == 1
+    assert "`include` in avactl.yaml does not have it" in shown.stdout
+    assert "ok" not in shown.stdout
+    assert avactl("validate", "drafts").returncode == 1
+    assert avactl("validate", "teams/a.yaml", "avactl.yaml").returncode == 0
+
+
+def test_problems_of_generated_specs_are_one(tmp_path: Path, avactl: Run) -> None:
+    job = "apiVersion: avactl.dev/v1\nkind: TrainingJob\nmetadata: {name: run-%d, team: vision}\nspec: {imag: x}\n"
+    write(tmp_path, cluster=CLUSTER, jobs="---\n".join(job % number for number in range(20)))
+    shown = avactl("validate").stdout
+    assert shown.count("unknown-key") == 1
+    assert "error[unknown-key]: `spec` has no key `imag` (×20)\n  --> jobs.yaml:4:8\n" in shown
+    assert "= note: also in lines 9, 14, 19, 24, 29, 34 and 13 more\n" in shown
+    assert shown.endswith("\n20 errors\n")
+    assert len(json.loads(avactl("validate", "-f", "json").stdout)) == 20, "other formats have them one by one"
+    python = (
+        "from avactl.kinds import Metadata, Quota\nfrom avactl.kinds.quota.spec import QuotaSpec\n\n"
+        "def specs():\n    for i in range(3):\n"
+        "        yield Quota(metadata=Metadata(name=f'q{i}', team=f'none{i}'), spec=QuotaSpec(cpu='4'))\n"
+    )
+    (tmp_path / "jobs.yaml").unlink()
+    write(tmp_path, avactl="python: {allow: true}\n")
+    (tmp_path / "jobs.py").write_text(python)
+    shown = avactl("validate").stdout
+    assert "(×3)\n  --> jobs.py:6:" in shown, shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -62,11 +63,20 @@ def test_three_thousand_that_change_alike_are_one() -> None:
 
 
 def test_thousands_of_problems_fit() -> None:
-    broken = jobs(1000, "train:1").replace("memory", "memry")
+    words = map("".join, product("abcdefghij", repeat=3))  # a thousand different ones, which are not printed as one
+    broken = re.sub("memory", lambda _: f"memry{next(words)}", jobs(1000, "train:1"))
     text = comment_of(sides_of(BASE, {**BASE, "jobs.yaml": broken}))
     assert len(text.encode()) <= 65_000
     assert "❌ It does not compile: 1001 errors" in text
-    assert "\n… and 801 more\n\n1001 errors\n```\n" in text
+    assert "\n… more: `avactl validate` shows all\n```\n" in text
+
+
+def test_a_thousand_equal_problems_are_one() -> None:
+    broken = jobs(1000, "train:1").replace("memory", "memry")
+    text = comment_of(sides_of(BASE, {**BASE, "jobs.yaml": broken}))
+    assert len(text.encode()) <= 2000
+    assert "has no key `memry` (×1000)\n" in text
+    assert "\n1001 errors\n```\n" in text
 
 
 def test_every_comment_can_be_found_again() -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.common import Format, fail, render_diagnostics
+from avactl.cli.common import Format, fail, open_repository, render_diagnostics
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.terminal import colour
 
@@ -65,9 +65,32 @@ def set_(
 
         sys.stderr.write(render_text(wrong, lambda _: new, colour(sys.stderr)))
         fail("nothing was written", PROBLEMS, "--force writes it anyway")
+    if new != text and not force:
+        _want_no_new_errors(file, new)
     if new != text:
         bom = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
         _replace(file, (bom + new).encode())
+
+
+def _want_no_new_errors(file: Path, text: str) -> None:
+    """Exit with PROBLEMS if the repository would have an error that it does not have now."""
+    from avactl.compiler.driver import compile_tree
+    from avactl.source.tree import OverlayTree
+
+    tree, _ = open_repository([file])
+    path = (file.parent.resolve() / file.name).relative_to(tree.root.resolve()).as_posix()
+    changed = OverlayTree(tree, path, text.encode())
+    after = compile_tree(changed)
+    if after.ok:
+        return
+    before = [d for d in compile_tree(tree).diagnostics if d.severity == "error"]
+    texts, places = {(d.code, d.message) for d in before}, {d.span[:2] for d in before}
+    # Another error of a line that has one already is no reason: the edit may have mended the first.
+    wrong = [d for d in after.diagnostics if d.severity == "error"]
+    wrong = [d for d in wrong if (d.code, d.message) not in texts and d.span[:2] not in places]
+    if wrong:
+        sys.stderr.write(render_diagnostics(wrong, tree, Format.text, colour(sys.stderr), changed))
+        fail("nothing was written", PROBLEMS, "--force writes it anyway")
 
 
 def _name(value: object) -> str:

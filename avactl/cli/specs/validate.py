@@ -25,18 +25,19 @@ def validate(
 ) -> None:
     """Check specs and report every problem with file, line, caret and remedy."""
     from avactl.compiler.incremental.compile import compile_cached
+    from avactl.compiler.unread import unread
     from avactl.emit.paths import object_path
 
     tree, asked = open_repository(paths or [Path()])
     compiled = compile_cached(tree, object_path, use_cache=cache)
     if code:
         compiled = _with_revisions(tree, compiled)
-    problems = select(compiled, asked)
+    problems = [*select(compiled, asked), *unread(tree, asked)]
     if format is Format.text and not problems:
         print(f"ok: {sum(compiled.kinds.values())} specs of {len(compiled.kinds)} kinds")
     else:
         sys.stdout.write(render_diagnostics(problems, tree, format, colour()))
-    elsewhere = len(compiled.diagnostics) - len(problems)
+    elsewhere = len(compiled.diagnostics) - len(select(compiled, asked))
     if elsewhere and format is Format.text:
         print(f"{elsewhere} more in other files of the repository: `avactl validate {tree.root}`")
     if any(d.severity == "error" for d in problems):
