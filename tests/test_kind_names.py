@@ -41,8 +41,6 @@ ALLOWED = {
     "avactl/kinds/training/mounts.py": {"Workspace"},
     "avactl/kinds/training/workload.py": {"Workspace"},
     "avactl/kinds/training/init_containers/workspace_code.py": {"Workspace"},
-    # Clusters give domains to teams.
-    "avactl/kinds/exposure/check.py": {"Cluster", "Team"},
     # Namespaces of teams allow the host's network.
     "avactl/kinds/fields/host_network.py": {"Team"},
     # Patches change objects in the team's namespaces only.
