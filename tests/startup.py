@@ -19,8 +19,7 @@ from avactl.kinds.cluster.spec import StorageClass
 from avactl.kinds.lowering.storage import offers_many
 from avactl.kinds.manifest import Manifest
 from avactl.names import DEVICES
-from avactl.source.tree import DirTree
-from tests.conftest import ROOT
+from tests.example_trees import example_tree
 from tests.test_examples import EXAMPLES
 
 Body = dict[str, Any]
@@ -101,7 +100,7 @@ def user_containers(pod: Pod) -> Iterator[Body]:
 
 @cache
 def pods(example: str) -> tuple[Pod, ...]:
-    result = compile_tree(DirTree(ROOT / "examples" / example))
+    result = compile_tree(example_tree(example))
     found = []
     clusters = {m.cluster for m in result.manifests}
     worlds = {

@@ -21,6 +21,7 @@ TESTED = {
     "file-too-large": "source/test_yaml.py::test_a_file_that_is_too_large_is_not_even_read",
     "file-not-read": "cli/test_validate.py::test_files_that_are_not_read_are_named",
     "internal-error": "test_defect.py::test_a_defect_is_told_at_the_spec",
+    "layer-too-large": "compiler/test_environments.py::test_the_size_of_defaults_is_bounded",
     "manifest-too-large": "kinds/test_dataset.py::test_a_list_that_is_too_long_stays_in_the_store",
     "missing-revision": "cli/test_validate.py::test_commits_that_the_git_server_does_not_have",
     "object-changed": "datasets/test_verify.py::test_a_version_that_changed",

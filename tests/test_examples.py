@@ -17,9 +17,9 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.manifest import Manifest
-from avactl.source.tree import DirTree
 from tests.compute_domains import define_compute_domains
 from tests.definitions import define_routes
+from tests.example_trees import example_tree
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +27,7 @@ EXAMPLES = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is
 
 
 def compiled(example: str) -> Compilation:
-    compilation = compile_tree(DirTree(ROOT / "examples" / example))
+    compilation = compile_tree(example_tree(example))
     assert [d for d in compilation.diagnostics if d.severity == "error"] == []
     return compilation
 

@@ -1,11 +1,13 @@
 """Every invalid fixture gives exactly the diagnostics that stand beside it.
 
 A case is `AREA/NAME__invalid.yaml` (or a directory `AREA/NAME__invalid/`), compiled together with the files of
-`base/`; a first line `# base: none` leaves those out. `NAME__invalid.txt` holds the rendered diagnostics.
+`base/`; a first line `# base: none` leaves those out. `# environment: NAME` in avactl.yaml chooses the environment.
+`NAME__invalid.txt` holds the rendered diagnostics.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,8 +32,14 @@ def case_files(case: Path) -> dict[str, bytes]:
     return files if bare else {**BASE, **files}
 
 
+def tree_of(files: dict[str, bytes]) -> MemoryTree:
+    """The tree of a case, in the environment that its avactl.yaml names."""
+    found = re.search(rb"^# environment: (\S+)$", files.get("avactl.yaml", b""), re.MULTILINE)
+    return MemoryTree(files, environment=found[1].decode() if found else "")
+
+
 def render(files: dict[str, bytes]) -> str:
-    result = compile_tree(MemoryTree(files))
+    result = compile_tree(tree_of(files))
 
     def source(path: str) -> str | None:
         return files[path].decode("utf-8", "replace") if path in files else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from avactl.directories import write_file
 from avactl.errors import HintedError
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
-from avactl.source.tree import DirTree, find_root
+from avactl.source.tree import ENVIRONMENT_VARIABLE, DirTree, find_root
 from avactl.terminal import colour, inert, visible
 
 if TYPE_CHECKING:
@@ -39,6 +39,17 @@ EXIT_CODES = (
     "Exit codes: 0 ok · 1 the specs have errors · 2 usage error · 3 a required tool or service is missing or failed · "
     "4 changes (--exit-code) · 5 not everything is applied or healthy."
 )
+
+
+ENVIRONMENT = "Environment of avactl.yaml to compile for. Default: $AVACTL_ENVIRONMENT."
+"""Help of the option `--environment`."""
+
+
+def choose_environment(name: str) -> str:
+    """Compile for an environment from here on, also in processes that this one starts; "" keeps the choice."""
+    if name:
+        os.environ[ENVIRONMENT_VARIABLE] = name
+    return name
 
 
 class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums

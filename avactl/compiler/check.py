@@ -1,4 +1,4 @@
-"""Pass 4: the kinds' checks of each spec, alone and together with the others."""
+"""Pass 5: the kinds' checks of each spec, alone and together with the others."""
 
 from __future__ import annotations
 

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from copy import copy
 from typing import Annotated
 
 from pydantic import Field, ValidationError
 
 from avactl.compiler.problems.errors import to_diagnostics
 from avactl.compiler.problems.remedies import show
-from avactl.compiler.selection import CONFIG_FILE, missing, policy_files
+from avactl.compiler.selection import CONFIG_FILE, Paths, missing, policy_files
 from avactl.diagnostics import Diagnostic, Span
-from avactl.diagnostics.suggest import closest
+from avactl.diagnostics.suggest import closest, did_you_mean, one_of
 from avactl.kinds.base import Model
-from avactl.kinds.fields.values import Duration, RelPath, seconds
+from avactl.kinds.fields.values import Duration, Name, RelPath, seconds
 from avactl.policy.owners import Owner, Owners
 from avactl.policy.settings import Ready, Rules
 from avactl.source.tree import Tree
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
+
+MAX_ENVIRONMENTS = 32
+"""Maximum number of environments of a repository; `validate` compiles all of them."""
 
 
 class PythonFiles(Model):
@@ -29,6 +33,18 @@ class PythonFiles(Model):
     timeout: Duration = Field("10s", description="Maximum evaluation time per file.")
 
 
+class Environment(Model):
+    """One environment of a repository, such as production."""
+
+    include: list[RelPath] = Field(
+        default_factory=list, description="Directories and files with specs of this environment only, as its clusters."
+    )
+    overlays: list[RelPath] = Field(
+        default_factory=list, description="Directories and files with overlays: partial specs that change others. "
+        "Later ones win."
+    )  # fmt: skip
+
+
 class Config(Model):
     """The settings of a spec repository."""
 
@@ -37,6 +53,9 @@ class Config(Model):
     )
     exclude: list[RelPath] = Field(
         default_factory=list, description="Directories, files and patterns (`**/*.tmpl.yaml`) to skip."
+    )
+    environments: Annotated[dict[Name, Environment], Field(max_length=MAX_ENVIRONMENTS)] = Field(
+        default_factory=dict, description="Environments by name. Commands take one of them by `--environment`."
     )
     owners: Annotated[list[Owner], Field(min_length=1)] | None = Field(
         None, description="Teams and kinds that files may declare, by path. Default: any file may declare anything."
@@ -56,20 +75,61 @@ def unreadable(path: str, error: OSError) -> Diagnostic:
 
 
 def unmatched(tree: Tree, config: Config, paths: Collection[str]) -> list[Diagnostic]:
-    """Return a problem for each `include` entry that the repository does not have."""
-    indexes = missing(config.include, paths)
-    if not indexes or tree.skipped:
+    """Return a problem for each path in avactl.yaml that the repository does not have."""
+    lists: list[tuple[tuple[str, ...], list[str]]] = [(("include",), config.include)]
+    for name, environment in config.environments.items():
+        lists.append((("environments", name, "include"), environment.include))
+        lists.append((("environments", name, "overlays"), environment.overlays))
+    found = [(key, index, names[index]) for key, names in lists for index in missing(names, paths)]
+    if not found or tree.skipped:
         return []
     documents, _ = load_yaml(CONFIG_FILE, tree.read(CONFIG_FILE))
     there = {part for path in paths for part in (path, path.rpartition("/")[0])} - {"", CONFIG_FILE}
-    found = []
-    for index in indexes:
-        name = config.include[index]
+    problems = []
+    for key, index, name in found:
         near = closest(name, there)
         hint = f"did you mean `{near}`?" if near else "correct the path, which is relative to avactl.yaml, or remove it"
-        message = f"include[{index}]: `{name}` does not exist"
-        found.append(Diagnostic("missing-reference", message, documents[0].span("include", index), hint=hint))
-    return found
+        message = f"{'.'.join(key)}[{index}]: `{name}` does not exist"
+        problems.append(Diagnostic("missing-reference", message, documents[0].span(*key, index), hint=hint))
+    return problems
+
+
+def selected(config: Config, environment: str) -> Paths:
+    """Return the patterns of the files of an environment, or of a repository without environments."""
+    every = config.environments
+    if environment not in every:
+        return Paths(config.include, config.exclude, [])
+    mine = every[environment]
+    others = [path for each in every.values() for path in each.include if path not in mine.include]
+    overlays = [path for each in every.values() for path in each.overlays]
+    return Paths([*config.include, *mine.include], [*config.exclude, *others, *overlays], mine.overlays)
+
+
+def unknown_environment(tree: Tree, config: Config) -> Diagnostic | None:
+    """Return the problem of a tree without one of the environments of its repository."""
+    known, name = config.environments, tree.environment
+    if name in known or not (name or known):
+        return None
+    if not known:
+        hint = "declare it under `environments` in avactl.yaml, or remove `--environment`"
+        return Diagnostic("unknown-environment", f"there is no environment `{name}`", Span(CONFIG_FILE), hint=hint)
+    documents, _ = load_yaml(CONFIG_FILE, tree.read(CONFIG_FILE))
+    span = documents[0].span("environments", key=True) if documents else Span(CONFIG_FILE)
+    if name:
+        hint = did_you_mean(name, known, "environments")
+        return Diagnostic("unknown-environment", f"there is no environment `{name}`", span, hint=hint)
+    hint = f"add `--environment {next(iter(known))}`, or set AVACTL_ENVIRONMENT"
+    message = f"choose an environment: {one_of(known)}"
+    return Diagnostic("unknown-environment", message, span, hint=hint)
+
+
+def base_in_environment(tree: Tree) -> Tree:
+    """Return the earlier revision of a change. Before its repository had environments, it was the same in all."""
+    if not tree.environment or load_config(tree)[0].environments:
+        return tree
+    plain = copy(tree)
+    plain.environment = ""  # type: ignore[misc]
+    return plain
 
 
 def load_config(tree: Tree) -> tuple[Config, list[Diagnostic]]:

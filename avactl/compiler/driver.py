@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from avactl import collector
 from avactl.compiler.check import check
-from avactl.compiler.config import load_config, owners_of, rules_of
+from avactl.compiler.config import base_in_environment, load_config, owners_of, rules_of
+from avactl.compiler.layers.merge_pass import merge
 from avactl.compiler.load import load
 from avactl.compiler.lower import lower
 from avactl.compiler.normalise import normalise
@@ -25,7 +26,9 @@ from avactl.source.credentials import without_repeats
 from avactl.source.document import Document, FixedLocator
 from avactl.source.tree import MemoryTree, Tree
 
-PASSES: tuple[Callable[[State], State], ...] = (load, validate, resolve, check, lower, normalise, enforce)
+PASSES: tuple[Callable[[State], State], ...] = (
+    load, merge, validate, resolve, check, lower, normalise, enforce,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ def compile_change(
 ) -> tuple[Compilation, Compilation]:
     """Compile both sides of a change; the `owners` of the base apply to the head, too."""
     after = compile_tree(head, passes, owners_of(base))
-    return compile_tree(base, passes), after
+    return compile_tree(base_in_environment(base), passes), after
 
 
 def compile(resources: Iterable[Resource]) -> Compilation:

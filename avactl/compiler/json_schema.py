@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 
 from avactl.compiler.config import Config
+from avactl.compiler.layers.recognition import DEFAULTS
+from avactl.compiler.partial_schema import defaults_schema, inheriting, overlay_schema, partial_name, partial_schema
 from avactl.kinds import registry
 from avactl.kinds.base import API_VERSION
 from avactl.policy.settings import SchemaFile
@@ -56,13 +58,21 @@ def _metadata_rule(scope: str) -> dict[str, Any]:
 
 
 def schemas() -> dict[str, str]:
-    """Return all schema files by name: one per kind, one for all kinds, `avactl.yaml`, and JSON Schema policies."""
-    found = {file_name(name): kind_schema(name) for name in registry.names()}
-    conditions = {name: {"properties": {"kind": {"const": name}}, "required": ["kind"]} for name in registry.names()}
+    """Return all schema files by name: of each kind, whole and in part, of all kinds, of overlays, defaults and
+    `avactl.yaml`, and of JSON Schema policies."""
+    found = {}
+    for name in registry.names():
+        whole = kind_schema(name)
+        found[file_name(name)] = inheriting(whole, name) if name in registry.workload_kinds() else whole
+        found[partial_name(name)] = partial_schema(name, whole)
+    for name, schema in (("defaults.schema.json", defaults_schema()), ("overlay.schema.json", overlay_schema())):
+        found[name] = {"$schema": DIALECT, "$id": name, **schema}
+    names = [*registry.names(), DEFAULTS]
+    conditions = {name: {"properties": {"kind": {"const": name}}, "required": ["kind"]} for name in names}
     found[ALL] = {
         "$schema": DIALECT, "$id": ALL, "title": "avactl spec", "type": "object",
-        "required": ["apiVersion", "kind", "metadata"],
-        "properties": {"apiVersion": {"const": API_VERSION}, "kind": {"enum": registry.names()}},
+        "required": ["apiVersion", "kind"],
+        "properties": {"apiVersion": {"const": API_VERSION}, "kind": {"enum": names}},
         "allOf": [{"if": condition, "then": {"$ref": file_name(name)}} for name, condition in conditions.items()],
     }  # fmt: skip
     for name, model in (("config.schema.json", Config), ("policy.schema.json", SchemaFile)):

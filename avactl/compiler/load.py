@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from avactl.compiler.config import Config, load_config, rules_of, unmatched, unreadable
+from avactl.compiler.config import Config, load_config, rules_of, selected, unknown_environment, unmatched, unreadable
 from avactl.compiler.pass_state import State
-from avactl.compiler.selection import spec_files
+from avactl.compiler.selection import Paths, overlay_files, spec_files
 from avactl.diagnostics import Diagnostic, Span
 from avactl.kinds.fields.values import seconds
 from avactl.source.credentials import credentials_in
@@ -19,16 +19,25 @@ def load(state: State) -> State:
     """Return the documents of all spec files in the tree."""
     tree = state.tree
     config, problems = load_config(tree)
+    unknown = unknown_environment(tree, config)
+    if unknown is not None:
+        return replace(state, documents=(), diagnostics=(*state.diagnostics, *problems, unknown))
     paths = tree.paths()
-    files = spec_files(config.include, config.exclude, paths)
+    wanted = selected(config, tree.environment)
+    files = spec_files(wanted.include, wanted.exclude, paths)
     if any(problem.severity == "error" for problem in problems):
         files = [path for path in files if not path.endswith(".py")]  # it is unknown whether they are allowed
     problems += unmatched(tree, config, paths)
     documents: list[Document] = list(state.documents)
-    problems += _skipped(tree, config)
+    problems += _skipped(tree, wanted)
     for path in files:
         found, new = _load_python(tree, path, config) if path.endswith(".py") else load_file(tree, path)
         documents += found
+        problems += new
+    overlays: list[Document] = []
+    for path in overlay_files(wanted.overlays, config.exclude, paths):
+        found, new = load_overlay(tree, path)
+        overlays += found
         problems += new
     if not documents and not problems:
         hint = "`avactl init DIR` creates a repository that compiles"
@@ -36,24 +45,33 @@ def load(state: State) -> State:
     return replace(
         state,
         documents=tuple(documents),
+        overlays=tuple(overlays),
         diagnostics=state.diagnostics + tuple(problems),
         rules=rules_of(config, paths),
         owners=(tuple(config.owners or ()), *state.owners) if config.owners or state.owners else (),
     )
 
 
-def _skipped(tree: Tree, config: Config) -> list[Diagnostic]:
+def _skipped(tree: Tree, wanted: Paths) -> list[Diagnostic]:
     """Return the problems of paths that may contain specs but were not read."""
     found = []
     for path, why in sorted(tree.skipped.items()):
         if why == NOWHERE:
-            if spec_files(config.include, config.exclude, [path]):
+            if spec_files(wanted.include, wanted.exclude, [path]):
                 hint = "replace the link with the file, or list it under `exclude` in avactl.yaml"
                 found.append(Diagnostic("unsafe-path", f"this {why}", Span(path), hint=hint))
-        elif spec_files(config.include, config.exclude, [f"{path}/.yaml"]) or path == ".":
+        elif spec_files(wanted.include, wanted.exclude, [f"{path}/.yaml"]) or path == ".":
             hint = "check its permissions, or list it under `exclude` in avactl.yaml"
             found.append(Diagnostic("file-unreadable", f"the directory {why}", Span(path), hint=hint))
     return found
+
+
+def load_overlay(tree: Tree, path: str) -> tuple[list[Document], list[Diagnostic]]:
+    """Return the documents of one file with overlays, and its problems."""
+    if path.endswith(".py"):
+        hint = "write it as YAML; it can change specs that Python files declare"
+        return [], [Diagnostic("python-not-allowed", "an overlay cannot be a Python file", Span(path), hint=hint)]
+    return load_file(tree, path)
 
 
 def load_file(tree: Tree, path: str) -> tuple[list[Document], list[Diagnostic]]:

@@ -1,4 +1,4 @@
-"""Pass 5: lower specs to Kubernetes objects, with one pure function per kind."""
+"""Pass 6: lower specs to Kubernetes objects, with one pure function per kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pass 6: sort objects, reject duplicates, and add the reconciling engine's annotations."""
+"""Pass 7: sort objects, reject duplicates, and add the reconciling engine's annotations."""
 
 from __future__ import annotations
 

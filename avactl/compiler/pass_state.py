@@ -24,6 +24,8 @@ class State:
     tree: Tree
     diagnostics: tuple[Diagnostic, ...] = ()
     documents: tuple[Document, ...] = ()
+    overlays: tuple[Document, ...] = ()
+    """Documents of the environment's overlays; later ones win."""
     resources: tuple[tuple[Document, Resource], ...] = ()
     broken: frozenset[tuple[str, str]] = field(default_factory=frozenset)
     """(kind, name) of documents that did not pass validation: references to them are not problems of their own."""

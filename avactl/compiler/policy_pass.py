@@ -1,4 +1,4 @@
-"""Pass 7: enforce policies, both the repository's own and the enabled built-in ones."""
+"""Pass 8: enforce policies, both the repository's own and the enabled built-in ones."""
 
 from __future__ import annotations
 

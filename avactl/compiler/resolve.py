@@ -1,4 +1,4 @@
-"""Pass 3: resolve references and defaults. Afterwards every required value is set."""
+"""Pass 4: resolve references and defaults. Afterwards every required value is set."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def resolve(state: State) -> State:
     items = _unique(state, problems)
     items += _shipped_machines(items)
     program = Program(items, partial(read_input, state.tree))
+    program.environment = state.tree.environment
     program.broken = state.broken
     names = {(item.kind, item.spec_name) for item in items}
     good = [item for item in program.items if references_answered(item, names, state.broken, problems)]
@@ -31,6 +32,7 @@ def resolve(state: State) -> State:
     if len(good) < len(items):
         good = _standing(good)
     resolved = Program(good, program.read_file)
+    resolved.environment = state.tree.environment
     resolved.broken = state.broken | names - {(item.kind, item.spec_name) for item in good}
     return replace(state, program=resolved, diagnostics=state.diagnostics + tuple(problems))
 

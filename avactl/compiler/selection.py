@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 CONFIG_FILE = "avactl.yaml"
 POLICIES = "policies/"
@@ -28,6 +29,14 @@ class _Patterns:
         return self._glob is not None and self._glob(path) is not None
 
 
+class Paths(NamedTuple):
+    """Patterns of the files of one environment, or of a repository without environments."""
+
+    include: list[str]
+    exclude: list[str]
+    overlays: list[str]
+
+
 def spec_files(include: Iterable[str], exclude: Iterable[str], paths: Collection[str]) -> list[str]:
     """Return the spec paths: YAML files, and Python files so that disallowed ones are reported.
 
@@ -45,6 +54,15 @@ def spec_files(include: Iterable[str], exclude: Iterable[str], paths: Collection
         and wanted.cover(path)
         and not unwanted.cover(path)
     ]
+
+
+def overlay_files(overlays: Iterable[str], exclude: Iterable[str], paths: Collection[str]) -> list[str]:
+    """Return the paths of overlays: those of later patterns come later, and win."""
+    found: dict[str, None] = {}
+    for pattern in overlays:
+        files = spec_files([pattern], exclude, paths)
+        found = {path: None for path in found if path not in files} | dict.fromkeys(files)
+    return list(found)
 
 
 def policy_files(exclude: Iterable[str], paths: Iterable[str]) -> list[str]:

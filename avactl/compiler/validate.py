@@ -1,4 +1,4 @@
-"""Pass 2: parse documents into typed resources. Every problem of every document is reported at its own line."""
+"""Pass 3: parse documents into typed resources. Every problem of every document is reported at its own line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from avactl.kinds.reference import kubernetes_keys
 from avactl.source.document import Document
 from avactl.source.yaml import MAX_BYTES
 
-_TOP = ("apiVersion", "kind", "metadata", "spec", "patches")
+_TOP = ("apiVersion", "kind", "metadata", "spec", "patches", "extends", "template")
 
 MAX_WRONG = 1000
 """Maximum number of invalid specs reported per file."""

@@ -38,6 +38,12 @@ CODES: dict[str, str] = {
     "object-conflict": "Two specs compile to the same Kubernetes object.",
     "name-too-long": "A name is too long for an object derived from it.",
     "duplicate-entry": "Two entries of a list have the same name.",
+    # environments, defaults and templates
+    "unknown-environment": "No environment of the repository was chosen.",
+    "overlay-without-target": "An overlay changes a spec that no file declares.",
+    "overlay-without-effect": "An overlay, or a `null` in it, changes nothing.",
+    "template-chain": "Templates extend each other, or the chain of templates is too long.",
+    "layer-too-large": "A template, or the defaults of a team, has too many values.",
     # clusters and teams
     "not-owner": "A spec in a file whose path may not declare its team or its kind.",
     "kubernetes-version": "The Kubernetes version lacks a feature that the specs need.",

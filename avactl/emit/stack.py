@@ -14,6 +14,7 @@ from pathlib import Path
 import pulumi
 
 from avactl.compiler import Compilation, compile_tree
+from avactl.compiler.config import base_in_environment
 from avactl.diagnostics.text import render_problems
 from avactl.emit import pulumi_aliases
 from avactl.emit.engine import stack_names
@@ -40,7 +41,7 @@ def run() -> None:
     former = pulumi_aliases.Aliases()
     if base := config.get("base"):
         try:
-            before = of_stack(_compile(GitTree(root, base)), cluster, owner)
+            before = of_stack(_compile(base_in_environment(GitTree(root, base))), cluster, owner)
         except GitError as error:
             raise pulumi.RunError(f"avactl:base: {error}") from error
         stack = pulumi.get_stack()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from avactl.compiler import Compilation, compile_tree
+from avactl.compiler.config import base_in_environment
 from avactl.emit.engine import PROJECT_DIRECTORY, StackName, stack_names
 from avactl.source.git import GitCommandError, git_work_tree, locate
 from avactl.source.git_tree import GitTree, find_commit
@@ -34,7 +35,7 @@ def touched(root: Path, head: Compilation, head_revision: str | None, base: str 
     commit = find_commit(root, base)
     if _differs(root, commit, head_revision, PROJECT_DIRECTORY):
         return Touched(tuple(now), f"`{PROJECT_DIRECTORY}` changed")
-    before = compile_tree(GitTree(root, commit))
+    before = compile_tree(base_in_environment(GitTree(root, commit)))
     if not before.ok:
         return Touched(tuple(now), f"{commit[:10]} has errors, so the applied objects are unknown")
     old, new = _contents(before), _contents(head)

@@ -100,6 +100,8 @@ class Program:
         for item in self.items:
             self._by_kind.setdefault(item.kind, []).append(item)
         self._memo: dict[Any, Any] = {}
+        self.environment = ""
+        """Environment of the repository that it is compiled for; "" if it has none."""
         self.broken: frozenset[tuple[str, str]] = frozenset()
         """(kind, name) of specs excluded because of their own errors: totals over these kinds are not reported."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from avactl import parallel
 from avactl.compiler import compile_tree
-from avactl.compiler.config import owners_of
+from avactl.compiler.config import base_in_environment, owners_of
 
 if TYPE_CHECKING:
     from avactl.plan.compiled_side import Side
@@ -46,7 +46,8 @@ def begin(
 
 def _pack(tree: Callable[[], Tree], cluster: str, base: Callable[[], Tree] | None = None) -> bytes:
     """Compile and pickle one side; the `owners` of a `base` apply, too. Raises GoneWrongError if it has errors."""
-    compilation = compile_tree(tree(), owners=owners_of(base()) if base else ())
+    own = tree()
+    compilation = compile_tree(own if base else base_in_environment(own), owners=owners_of(base()) if base else ())
     if not compilation.ok:
         raise GoneWrongError
     from avactl.plan.compiled_side import Side  # imports numpy, which starts threads

@@ -130,12 +130,15 @@ def team_kinds() -> list[str]:
 
 
 def problem(owners: Sequence[Owners], doc: Document, spec: Resource) -> Diagnostic | None:
-    """Return the problem of a spec that its file may not declare, if any; each of several `owners` must allow it.
+    """Return the problem of a spec that its files may not declare, if any; each of several `owners` must allow it.
 
-    The first are those of the tree itself (() for none), others those of an earlier revision.
+    An overlay needs the rights of the spec that it changes, and a patch those of the file that it is in. The first
+    are those of the tree itself (() for none), others those of an earlier revision.
     """
     for index, each in enumerate(owners):
-        found = _problem(each, doc, spec) if each else None
+        found = (
+            next(filter(None, (_problem(each, source, doc, spec) for source in doc.sources)), None) if each else None
+        )
         if found is not None and index:
             hint = f"{found.hint}. A change of `owners` applies to later changes only"
             return replace(found, message=f"{found.message} by the `owners` before this change", hint=hint)
@@ -144,7 +147,8 @@ def problem(owners: Sequence[Owners], doc: Document, spec: Resource) -> Diagnost
     return None
 
 
-def _problem(owners: Owners, doc: Document, spec: Resource) -> Diagnostic | None:
+def _problem(owners: Owners, doc: Document, merged: Document, spec: Resource) -> Diagnostic | None:
+    """`doc`: the file's own document; `merged`: the spec with what it inherits."""
     entry, team = find(owners, doc.file), spec.owner
     if entry is None:
         hint = "add its path to `owners` in avactl.yaml, or move the spec to a path of its owner"
@@ -155,11 +159,12 @@ def _problem(owners: Owners, doc: Document, spec: Resource) -> Diagnostic | None
         hint = f"`owners` in avactl.yaml allows {one_of(kinds)} here; move the spec to a path of its owner"
         return Diagnostic("not-owner", message, doc.span("kind"), hint=hint)
     for index, patch in enumerate(spec.patches):
-        if entry.patches is not None and patch.target.kind not in entry.patches:
+        here = doc is merged or merged.span("patches", index).file == doc.file
+        if here and entry.patches is not None and patch.target.kind not in entry.patches:
             allowed = f"only patches of {one_of(entry.patches)}" if entry.patches else "no patches"
             message = f"{doc.file} may not patch a {patch.target.kind}"
             hint = f"`owners` in avactl.yaml allows {allowed} here"
-            return Diagnostic("not-owner", message, doc.span("patches", index, "target", "kind"), hint=hint)
+            return Diagnostic("not-owner", message, merged.span("patches", index, "target", "kind"), hint=hint)
     if ANY in entry.teams or (team in entry.teams if team else spec.SCOPE == "platform"):
         return None
     own = f"team {one_of(entry.teams)}" if entry.teams else "no team"

@@ -109,10 +109,16 @@ def declare(request: Request, revision: Revision) -> Declared:
     namespace = compilation.program.cluster_spec(name).system_namespace if name in clusters else "avactl-system"
     options = replace(
         request, cluster=name, inventory=inventory, namespace=namespace, commit=revision.commit,
-        repository=revision.repository,
+        repository=_identity(revision),
         owners=as_json(owners_of(revision.tree)), not_owned=partial(_not_owned, compilation.program),
     )  # fmt: skip
     return Declared(revision, compilation, name, tuple(wanted_of(compilation, name, inventory)), options)
+
+
+def _identity(revision: Revision) -> str:
+    """Return what owns the inventory: another environment would prune the objects of this one."""
+    environment = revision.tree.environment
+    return f"{revision.repository} (environment {environment})" if environment else revision.repository
 
 
 def _not_owned(program: Program, recorded: str) -> str:

@@ -45,6 +45,8 @@ def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] 
     trees = open_sides(root, base, head, common=True)
     before, after = compile_change(trees.base, trees.head, LOWERING)
     identity = locate(root).prefix.encode("utf-8", "replace").decode().rstrip("/") or "."
+    if trees.head.environment:
+        identity += f" (environment {trees.head.environment})"
     new = trees.head.commit[:7] if isinstance(trees.head, GitTree) else "the work tree"
     return Sides(review_of(before, after, trees.base.commit[:7], new, sections), after, identity)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from avactl.diagnostics import Span
@@ -46,6 +46,15 @@ class Document:
             else:
                 return None
         return value
+
+    @property
+    def sources(self) -> Sequence[Document]:
+        """The documents that declare or change the spec: those of several files if it has overlays."""
+        return (self,)
+
+    def removed(self, *path: str | int) -> Span | None:
+        """Return the location of what removes a missing key, if anything does."""
+        return None
 
 
 def strings(value: Any, path: Path = ()) -> Iterator[tuple[Path, str, bool]]:

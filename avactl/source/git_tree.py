@@ -10,7 +10,7 @@ from pathlib import Path
 
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.source.git import GitCommandError, GitError, UnknownRevisionError, git, locate
-from avactl.source.tree import NOWHERE, RENDERED, SKIPPED, SPEC_SUFFIXES, hidden
+from avactl.source.tree import NOWHERE, RENDERED, SKIPPED, SPEC_SUFFIXES, chosen_environment, hidden
 
 
 def _shallow(directory: str | Path) -> bool:
@@ -80,9 +80,13 @@ class GitTree:
     directory. A directory missing in the revision is an empty tree.
     """
 
-    def __init__(self, directory: str | Path, revision: str) -> None:
-        """`directory` may be a part of a work tree, and need not exist. Raises GitError."""
+    def __init__(self, directory: str | Path, revision: str, *, environment: str | None = None) -> None:
+        """`directory` may be a part of a work tree, and need not exist. Raises GitError.
+
+        `environment`: its name, "" for none; None: the one that the user chose.
+        """
         self._directory = Path(directory)
+        self.environment = chosen_environment() if environment is None else environment
         self.commit = find_commit(directory, revision)
         """Full hash of the commit."""
         prefix = locate(directory).prefix

@@ -25,6 +25,15 @@ Stamp = tuple[int, int, int, int]
 """Stat fingerprint of a file: inode, size in bytes, mtime and ctime in ns."""
 
 
+ENVIRONMENT_VARIABLE = "AVACTL_ENVIRONMENT"
+"""Variable with the name of the environment to compile for; `--environment` sets it."""
+
+
+def chosen_environment() -> str:
+    """Return the environment that the user chose for this process; "" if none."""
+    return os.environ.get(ENVIRONMENT_VARIABLE, "")
+
+
 def hidden(parts: Iterable[str]) -> bool:
     """Return whether a path has a component that begins with a dot."""
     return any(part.startswith(".") for part in parts)
@@ -40,7 +49,12 @@ def find_root(path: Path) -> Path:
 
 
 class Tree(Protocol):
-    """A repository's files: a directory, a git revision, or memory."""
+    """A repository's files, seen in one of its environments: a directory, a git revision, or memory."""
+
+    @property
+    def environment(self) -> str:
+        """Name of the environment to compile for; "" if none was named."""
+        ...
 
     @property
     def skipped(self) -> Mapping[str, str]:
@@ -88,8 +102,10 @@ def read_input(tree: Sized, path: str) -> bytes | None:
 class DirTree:
     """Files below a directory, except hidden ones, rendered output and symbolic links that leave the directory."""
 
-    def __init__(self, root: str | Path, only: Iterable[str] | None = None) -> None:
+    def __init__(self, root: str | Path, only: Iterable[str] | None = None, *, environment: str | None = None) -> None:
+        """`environment`: its name, "" for none; None: the one that the user chose."""
         self.root = Path(root)
+        self.environment = chosen_environment() if environment is None else environment
         self.skipped: dict[str, str] = {}
         self._seen: set[str] = set()
         """Files found by a walk, all of them inside the directory."""
@@ -114,8 +130,9 @@ class DirTree:
 
     @property
     def key(self) -> str:
-        """Identity of this tree on the machine."""
-        return "\n".join((str(self.root.resolve()), *(self._only or ())))
+        """Identity of this tree and its environment on the machine."""
+        environment = (f"\n{self.environment}\n",) if self.environment else ()
+        return "\n".join((str(self.root.resolve()), *(self._only or ()), *environment))
 
     def _files(self) -> Iterable[tuple[str, os.DirEntry[str] | None]]:
         self.skipped = {}
@@ -198,7 +215,8 @@ def _holds(ask: Callable[[], bool]) -> bool:
 class MemoryTree:
     """Files in memory, for library use and tests."""
 
-    def __init__(self, files: Mapping[str, bytes | str]) -> None:
+    def __init__(self, files: Mapping[str, bytes | str], *, environment: str = "") -> None:
+        self.environment = environment
         self.skipped: dict[str, str] = {}
         self._files = {path: data.encode() if isinstance(data, str) else data for path, data in files.items()}
 
@@ -220,6 +238,7 @@ class OverlayTree:
 
     def __init__(self, below: Tree, path: str, data: bytes) -> None:
         self._below, self._path, self._data = below, path, data
+        self.environment = below.environment
 
     @property
     def skipped(self) -> Mapping[str, str]:

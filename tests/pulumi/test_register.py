@@ -12,7 +12,7 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.emit import pulumi_aliases
 from avactl.emit.pulumi import register
 from avactl.emit.pulumi_plan import needs, of_stack
-from avactl.source.tree import DirTree
+from tests.example_trees import example_tree
 from tests.pulumi.mocks import Registered, run
 from tests.pulumi.repository import compiled
 
@@ -20,7 +20,7 @@ EXAMPLES = sorted(path for path in (Path(__file__).parents[2] / "examples").iter
 
 
 def example(path: Path) -> Compilation:
-    compilation = compile_tree(DirTree(path))
+    compilation = compile_tree(example_tree(path.name))
     assert compilation.ok
     return compilation
 

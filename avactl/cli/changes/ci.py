@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.common import accessing, fail
+from avactl.cli.environments import EnvironmentOption
 from avactl.directories import write_file
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.installation import install_command
@@ -64,6 +65,7 @@ def comment(
     artifact: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File for the full diff; the comment links to it.")
     ] = None,
+    environment: EnvironmentOption = "",
     plan: Annotated[bool, typer.Option(help="Include the plan (see `avactl plan`).")] = True,
     snapshot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Cluster snapshot for the plan, from `avactl snapshot`.")

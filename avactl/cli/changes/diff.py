@@ -12,6 +12,7 @@ import typer
 
 from avactl.cli.common import Format as ProblemFormat
 from avactl.cli.common import render_diagnostics, want_path
+from avactl.cli.environments import EnvironmentOption
 from avactl.exit_codes import CHANGES, PROBLEMS
 from avactl.source.tree import DirTree, find_root
 from avactl.terminal import colour
@@ -38,6 +39,7 @@ def diff(
     base: Annotated[str, typer.Option(metavar="REV", help="Base revision.")] = "HEAD",
     head: HeadOption = None,
     merge_base: MergeBaseOption = False,
+    environment: EnvironmentOption = "",
     format: Annotated[
         Format, typer.Option("--format", "-f", help="Output format; Markdown suits a GitHub comment.")
     ] = Format.text,

@@ -13,6 +13,7 @@ import typer
 
 from avactl.cli.changes.diff import Format, HeadOption, MergeBaseOption, compile_sides, head_problems
 from avactl.cli.common import accessing, fail
+from avactl.cli.environments import EnvironmentOption
 from avactl.exit_codes import CHANGES, PROBLEMS, USAGE
 from avactl.source.tree import DirTree, find_root
 from avactl.terminal import colour
@@ -34,6 +35,7 @@ def plan(
     base: Annotated[str, typer.Option(metavar="REV", help="Base revision, which runs now.")] = "HEAD",
     head: HeadOption = None,
     merge_base: MergeBaseOption = False,
+    environment: EnvironmentOption = "",
     everything: Annotated[bool, typer.Option("--all", help="Show all specs, including unchanged ones.")] = False,
     snapshot: Annotated[
         Path | None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.common import fail, open_repository, report
+from avactl.cli.environments import EnvironmentOption
 from avactl.exit_codes import CHANGES, USAGE
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ AdoptOption = Annotated[bool, typer.Option("--adopt", help="Adopt objects that a
 def preview(
     path: PathArgument = Path(),
     stack: StackOption = None,
+    environment: EnvironmentOption = "",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     refresh: RefreshOption = False,

@@ -12,6 +12,7 @@ import typer
 
 from avactl.cli.changes.diff import HeadOption
 from avactl.cli.common import want_path
+from avactl.cli.environments import EnvironmentOption
 from avactl.exit_codes import PROBLEMS
 from avactl.source.tree import find_root
 from avactl.terminal import colour
@@ -33,6 +34,7 @@ def stacks(
         str | None, typer.Option(metavar="REV", help="Only stacks changed since this revision; empty: all.")
     ] = None,
     head: HeadOption = None,
+    environment: EnvironmentOption = "",
     only: Annotated[Owner | None, typer.Option(help="Only platform stacks, or only team stacks.")] = None,
     output: Annotated[
         Output, typer.Option("--output", "-o", help="Output format; JSON is a list for a CI matrix.")

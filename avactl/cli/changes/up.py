@@ -20,6 +20,7 @@ from avactl.cli.changes.preview import (
     print_preview,
 )
 from avactl.cli.common import fail
+from avactl.cli.environments import EnvironmentOption
 from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 def up(
     path: PathArgument = Path(),
     stack: StackOption = None,
+    environment: EnvironmentOption = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply without asking.")] = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,

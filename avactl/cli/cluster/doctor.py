@@ -12,6 +12,7 @@ import typer
 
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, plain, refused, write
 from avactl.cli.common import fail, open_repository, report
+from avactl.cli.environments import EnvironmentOption
 from avactl.cli.specs.secrets import Format
 from avactl.exit_codes import INCOMPLETE, USAGE
 from avactl.terminal import json_output, plural
@@ -35,6 +36,7 @@ def doctor(
         str,
         typer.Option("--as", metavar="USER", help="Check the rights of this user or system:serviceaccount:NS:NAME."),
     ] = "",
+    environment: EnvironmentOption = "",
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.text,
     kubeconfig: Kubeconfig = None,
     context: Context = "",

@@ -10,6 +10,7 @@ import typer
 
 from avactl.cli.cluster.cluster_session import Context, DaemonKubeconfig, connection, listening, packages
 from avactl.cli.common import exit_at_once, fail
+from avactl.cli.environments import EnvironmentOption
 from avactl.cli.fast_path import prepare_short_run
 from avactl.exit_codes import INCOMPLETE, USAGE
 
@@ -26,6 +27,7 @@ def reconcile(
         str, typer.Option(help="Branch to follow. Default: the work tree; with --watch, HEAD; with --repo, main.")
     ] = "",
     cluster: Annotated[str, typer.Option(help="Cluster to reconcile. Default: the repository's only cluster.")] = "",
+    environment: EnvironmentOption = "",
     kubeconfig: DaemonKubeconfig = None,
     context: Context = "",
     inventory: Annotated[

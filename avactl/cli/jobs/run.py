@@ -11,6 +11,7 @@ import typer
 from avactl.cli.changes.diff import head_problems
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, plain
 from avactl.cli.common import fail
+from avactl.cli.environments import EnvironmentOption
 from avactl.cli.jobs.session import with_client
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.terminal import colour, inert, plural
@@ -49,6 +50,7 @@ def run(
     message: Annotated[str, typer.Option("--message", "-m", help="Commit message.", show_default="Run JOB")] = "",
     remote: Annotated[str, typer.Option(help="Remote to push to, if there is one.")] = "origin",
     push: Annotated[bool, typer.Option(help="Push the branch.")] = True,
+    environment: EnvironmentOption = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:

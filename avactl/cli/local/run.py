@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from avactl.cli.common import open_repository, report
+from avactl.cli.environments import EnvironmentOption
 
 
 def run(
@@ -20,6 +21,7 @@ def run(
     mount: Annotated[
         list[str], typer.Option(metavar="PATH=DIR", help="Use a directory for a mount path. Repeatable.")
     ] = [],  # noqa: B006 - typer copies it
+    environment: EnvironmentOption = "",
     directory: Annotated[
         Path, typer.Option("--directory", "-C", metavar="DIR", help="Checkout of the job's code.")
     ] = Path(),

@@ -8,10 +8,12 @@ from typing import Annotated
 import typer
 
 from avactl.cli.common import open_repository, report, write_text
+from avactl.cli.environments import EnvironmentOption
 
 
 def graph(
     path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
+    environment: EnvironmentOption = "",
     out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "avactl.svg",
 ) -> None:
     """Draw teams, quotas, pools, cache tiers, jobs and services (SVG)."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avactl.cli.common import fail, open_repository, report
+from avactl.cli.environments import EnvironmentOption
 from avactl.exit_codes import USAGE
 from avactl.terminal import json_output
 
@@ -26,6 +27,7 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
 def secrets(
     path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
     cluster: Annotated[str, typer.Option(help="Only this cluster.", show_default="all")] = "",
+    environment: EnvironmentOption = "",
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.text,
 ) -> None:
     """List the Secrets that the specs need, with their keys, and the commands that create them. Shows no values."""

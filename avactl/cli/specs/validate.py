@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from avactl.cli.common import Format, hinted, open_repository, render_diagnostics, select
+from avactl.cli.common import Format, choose_environment, hinted, open_repository, render_diagnostics, select
 from avactl.cli.fast_path import Argument, Option
 from avactl.exit_codes import PROBLEMS
 
@@ -21,20 +21,31 @@ def validate(
     paths: Annotated[list[Path] | None, Argument(help="Repository, or files in one.", show_default=".")] = None,
     format: Annotated[Format, Option("--format", "-f", help="Output format of the problems.")] = Format.text,
     cache: Annotated[bool, Option(help="Cache results between runs.")] = True,
+    environment: Annotated[
+        str,
+        Option("--environment", metavar="NAME", help="Only this environment of avactl.yaml.", show_default="all"),
+    ] = "",
     code: Annotated[bool, Option("--code", help="Also ask git servers for the revisions of `code.git`.")] = False,
 ) -> None:
     """Check specs and report every problem with file, line, caret and remedy."""
+    from avactl.compiler.environments import environments_of
     from avactl.compiler.incremental.compile import compile_cached
     from avactl.compiler.unread import unread
     from avactl.emit.paths import object_path
 
+    choose_environment(environment)
     tree, asked = open_repository(paths or [Path()])
-    compiled = compile_cached(tree, object_path, use_cache=cache)
-    if code:
-        compiled = _with_revisions(tree, compiled)
+    found: dict[str, Compiled] = {}
+    for name in environments_of(tree) or [tree.environment]:
+        tree.environment = name
+        compiled = compile_cached(tree, object_path, use_cache=cache)
+        found[name] = _with_revisions(tree, compiled) if code else compiled
+    compiled = _together(found)
     problems = [*select(compiled, asked), *unread(tree, asked)]
     if format is Format.text and not problems:
-        print(f"ok: {sum(compiled.kinds.values())} specs of {len(compiled.kinds)} kinds")
+        for name, each in found.items():
+            where = f" in environment {name}" if name else ""
+            print(f"ok: {sum(each.kinds.values())} specs of {len(each.kinds)} kinds{where}")
     else:
         sys.stdout.write(render_diagnostics(problems, tree, format, colour()))
     elsewhere = len(compiled.diagnostics) - len(select(compiled, asked))
@@ -42,6 +53,22 @@ def validate(
         print(f"{elsewhere} more in other files of the repository: `avactl validate {tree.root}`")
     if any(d.severity == "error" for d in problems):
         sys.exit(PROBLEMS)
+
+
+def _together(found: dict[str, Compiled]) -> Compiled:
+    """Return the problems of all environments; those that not all have name theirs."""
+    from avactl.diagnostics import sort_diagnostics
+
+    first, *others = found.values()
+    if not others:
+        return first
+    every = set(first.diagnostics).intersection(*(each.diagnostics for each in others))
+    problems = [
+        problem if problem in every else replace(problem, message=f"{problem.message} (environment {name})")
+        for name, compiled in found.items()
+        for problem in compiled.diagnostics
+    ]
+    return replace(first, diagnostics=tuple(sort_diagnostics(problems)))
 
 
 def _with_revisions(tree: DirTree, compiled: Compiled) -> Compiled:

@@ -20,7 +20,7 @@ from avactl.compiler.incremental.loading import IrregularError, Loader, digest, 
 from avactl.compiler.incremental.records import InputRecord, PlainDependencies, Record, Result, unpack
 from avactl.compiler.incremental.resolution import Resolver
 from avactl.compiler.incremental.tracing import Dependency, DerivedValue, MemoisedValue, SpecKey, SpecsOfKind
-from avactl.compiler.selection import CONFIG_FILE, missing, policy_files, spec_files
+from avactl.compiler.selection import CONFIG_FILE, missing, overlay_files, policy_files, spec_files
 from avactl.diagnostics import Diagnostic, sort_diagnostics
 from avactl.kinds import registry
 from avactl.kinds.lowering.refused import RefusedError
@@ -125,13 +125,14 @@ class _Run:
     def run(self) -> Compiled:
         stamps = self.tree.stamps()
         config = self.loader.configuration()
-        paths = spec_files(config.include, config.exclude, stamps) if config else []
+        paths = spec_files(config.include, config.other, stamps) if config else []
+        overlays = overlay_files(config.overlays, config.exclude, stamps) if config else []
         own = policy_files(config.exclude, stamps) if config else []
-        irregular = not paths or self.tree.skipped or any(path.endswith(".py") for path in (*paths, *own))
-        if irregular or (config and missing(config.include, stamps)):
+        irregular = not paths or self.tree.skipped or any(path.endswith(".py") for path in (*paths, *overlays, *own))
+        if irregular or (config and missing(config.paths, stamps)):
             return _plain(self.tree, self.path, self.text)
         try:
-            self.loader.read(paths, stamps)
+            self.loader.read(paths, overlays, stamps)
             self.loader.compare_inputs()
             self.resolver.resolve()
             self._derive()
@@ -146,7 +147,7 @@ class _Run:
                 if self.worked or self.loader.dirty:
                     self._keep()
         except IrregularError:
-            return self._all_passes()
+            return _plain(self.tree, self.path, self.text) if self.loader.layers else self._all_passes()
         files = dict(line.split(" ") for line in self._lines()) if self.text else {}
         return Compiled(diagnostics, _count(self.new.specs), files, self._texts_of)
 

@@ -11,6 +11,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from avactl import parallel
+from avactl.compiler.incremental.layering import Layers
 from avactl.compiler.incremental.records import ConfigRecord, FileRecord, InputRecord, PackedDiagnostic, Record, pack
 from avactl.compiler.incremental.tracing import Dependency, FileContent, KeptDocument
 from avactl.compiler.selection import CONFIG_FILE
@@ -70,6 +71,7 @@ class Loader:
         self.new = new
         self.dirty = False
         """True if the record differs from the last one, although no dependency has changed."""
+        self.layers = Layers(tree, new.files, self.locator, ())
         self._locators: dict[str, Locator] = {}
         self.parsed: dict[str, list[KeptDocument]] = {}
         """Documents of new and changed files."""
@@ -81,20 +83,24 @@ class Loader:
         stamp = self.tree.stamp(CONFIG_FILE)
         kept = self.old.config.get(CONFIG_FILE)
         if kept is None or (stamp is not None and kept.stamp != stamp) or (stamp is None and kept.exists):
-            from avactl.compiler.config import load_config
+            from avactl.compiler.config import load_config, selected, unknown_environment
             from avactl.policy.owners import as_json
 
             config, problems = load_config(self.tree)
-            if problems:
+            if problems or unknown_environment(self.tree, config):
                 return None
+            wanted = selected(config, self.tree.environment)
+            every = config.environments.values()
             policies = config.model_dump_json(include={"policies"}, exclude_unset=True, by_alias=True)
             switched = policies if config.policies.model_fields_set else ""
             owners = as_json(tuple(config.owners or ()))
-            if kept is None or owners != kept.owners:
+            if kept is None or owners != kept.owners or wanted.overlays != kept.overlays:
                 self.old.clear()
             kept = ConfigRecord(
-                _trusted(stamp), stamp is not None, list(config.include), list(config.exclude), switched, owners
-            )
+                _trusted(stamp), stamp is not None, list(wanted.include), list(config.exclude), switched, owners,
+                list(wanted.overlays), list(wanted.exclude),
+                [*config.include, *(path for each in every for path in (*each.include, *each.overlays))],
+            )  # fmt: skip
             self.dirty = True
         self.new.config[CONFIG_FILE] = kept
         return kept
@@ -108,8 +114,20 @@ class Loader:
 
         return partial(problem, (from_json(text),))
 
-    def read(self, paths: list[str], stamps: Mapping[str, Stamp]) -> None:
-        """Read the files whose stamp has changed. Raises IrregularError if one has an error."""
+    def read(self, specs: list[str], overlays: list[str], stamps: Mapping[str, Stamp]) -> None:
+        """Read the files whose stamp has changed. Raises IrregularError if one has an error.
+
+        If a template, defaults or an overlay changed, all files are read: any spec may inherit from it.
+        """
+        self.layers = Layers(self.tree, self.new.files, self.locator, overlays)
+        self._read([*specs, *overlays], stamps)
+        if self.old.files and self.layers.touched(self.old.files, self.parsed):
+            self.old.clear()
+            self.parsed.clear()
+            self.new.files.clear()
+            self._read([*specs, *overlays], stamps)
+
+    def _read(self, paths: list[str], stamps: Mapping[str, Stamp]) -> None:
         files = self.old.files
         other = [path for path in paths if path not in files or files[path].stamp != stamps[path]]
         slices = parallel.in_slices(other, lambda part: [self._parse(path, stamps[path]) for path in part], _SLICE)
@@ -149,10 +167,10 @@ class Loader:
         if parsed is None:
             return self.old.files[path]._replace(stamp=stamp)
         content, documents, problems = parsed
-        self.parsed[path] = [
-            KeptDocument(path, index, marshal.dumps(value), self.locator, value) for index, value in documents
-        ]
-        return FileRecord(stamp, content, (), tuple(problems))
+        found = [KeptDocument(path, index, marshal.dumps(value), self.locator, value) for index, value in documents]
+        layers = self.layers.among(path, found)
+        self.parsed[path] = [each for each in found if each not in layers] if layers else found
+        return FileRecord(stamp, content, (), tuple(problems), tuple((each.index, each.data) for each in layers))
 
     def documents(self) -> Sequence[Document]:
         """Return all documents in the order of the files."""

@@ -30,6 +30,12 @@ class ConfigRecord(NamedTuple):
     """The enabled built-in policies as JSON; "" for none."""
     owners: str
     """Its `owners` as JSON; "" for none."""
+    overlays: list[str]
+    """Patterns of the environment's overlays; `include` is that of the environment, too."""
+    other: list[str]
+    """Patterns of files that are not specs of the environment; `exclude` is a part of it."""
+    paths: list[str]
+    """All paths that the repository must have."""
 
 
 class DocumentRecord(NamedTuple):
@@ -50,6 +56,8 @@ class FileRecord(NamedTuple):
     digest: str
     documents: tuple[DocumentRecord, ...]
     warnings: tuple[PackedDiagnostic, ...]
+    layers: tuple[tuple[int, bytes], ...] = ()
+    """Templates, defaults and overlays: position and value in marshal format. `documents` are merged with them."""
 
 
 class SpecRecord(NamedTuple):
@@ -127,8 +135,8 @@ class Record:
 
 
 def _file(value: Any) -> FileRecord:
-    stamp, digest, documents, warnings = value
-    return FileRecord(stamp, digest, tuple(map(DocumentRecord._make, documents)), warnings)
+    stamp, digest, documents, warnings, layers = value
+    return FileRecord(stamp, digest, tuple(map(DocumentRecord._make, documents)), warnings, layers)
 
 
 def _results(value: Any) -> dict[SpecKey, Result]:
@@ -185,7 +193,7 @@ def _plain(tables: list[Table]) -> list[Table]:
     return [
         {key: tuple(value) for key, value in config.items()},
         {
-            path: (file.stamp, file.digest, tuple(map(tuple, file.documents)), file.warnings)
+            path: (file.stamp, file.digest, tuple(map(tuple, file.documents)), file.warnings, file.layers)
             for path, file in files.items()
         },
         {key: tuple(value) for key, value in specs.items()},

@@ -9,9 +9,11 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from avactl.compiler.incremental.layering import packed
 from avactl.compiler.incremental.loading import IrregularError, Loader
 from avactl.compiler.incremental.records import DocumentRecord, SpecRecord
 from avactl.compiler.incremental.tracing import KeptDocument, SpecKey, SpecsOfKind, TracedItem, TracedProgram
+from avactl.compiler.selection import CONFIG_FILE
 from avactl.kinds import registry
 from avactl.kinds.program import STRUCTURE
 
@@ -34,8 +36,13 @@ class Resolver:
     def program(self) -> TracedProgram:
         """The resolved program, built on first access."""
         if self.built is None:
-            self.built = TracedProgram(self._kept_items(), self.loader.input)
+            self.built = self._program(self._kept_items())
         return self.built
+
+    def _program(self, items: list[TracedItem]) -> TracedProgram:
+        program = TracedProgram(items, self.loader.input)
+        program.environment = self.loader.tree.environment
+        return program
 
     def resolve(self) -> None:
         """Fill `specs` of the new record. Raises IrregularError if a spec has an error."""
@@ -52,26 +59,39 @@ class Resolver:
             self._resolve_all(items, before)
         else:
             self._resolve_few(items, before)
+        if self.loader.layers and (before - after or not self.old.specs):
+            self._check_layers()
         old, new = self.old.specs, self.new.specs
         moved = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
         self.loader.changed.update(before, after, moved, {SpecsOfKind(kind) for kind, _, _ in moved})
+
+    def _check_layers(self) -> None:
+        """Raise IrregularError if a template, defaults or an overlay has a problem."""
+        from avactl.policy.owners import from_json
+
+        config = self.loader.new.config[CONFIG_FILE]
+        if self.loader.layers.problems(self.new.specs, from_json(config.owners)):
+            raise IrregularError
 
     def _new_items(self) -> list[Item]:
         """Return the specs of the files that were parsed, and record their documents."""
         from avactl.compiler.validate import validate_document
         from avactl.kinds.program import Item
 
-        not_owned = self.loader.not_owned()
+        not_owned, layers = self.loader.not_owned(), self.loader.layers
         found: list[Item] = []
         for path, documents in self.loader.parsed.items():
             records: list[DocumentRecord] = []
-            for document in documents:
+            for own in documents:
+                document = layers.merged(own)
+                if document is None:
+                    raise IrregularError
                 resource = validate_document(document)
                 if isinstance(resource, list) or not_owned(document, resource):
                     raise IrregularError
                 item = Item(document, resource)
                 found.append(item)
-                records.append(DocumentRecord(document.index, item.key, document.data))
+                records.append(DocumentRecord(document.index, item.key, packed(document)))
             self.new.files[path] = self.new.files[path]._replace(documents=tuple(records))
         return found
 
@@ -85,7 +105,7 @@ class Resolver:
         if state.program is None or state.diagnostics or state.program.broken:
             raise IrregularError
         traced = [_traced(item) for item in state.program.items]
-        self.built = TracedProgram(traced, self.loader.input)
+        self.built = self._program(traced)
         self.new.specs = {item.key: _record(item) for item in traced}
 
     def _resolve_few(self, items: list[Item], before: Collection[SpecKey]) -> None:
@@ -93,7 +113,7 @@ class Resolver:
 
         kept = [item for item in self._kept_items() if item.key not in before]
         traced = [_traced(item) for item in items]
-        program = self.built = TracedProgram([*kept, *traced], self.loader.input)
+        program = self.built = self._program([*kept, *traced])
         self.new.specs = {key: found for key, found in self.old.specs.items() if key not in before}
         names = {(kind, name) for kind, _, name in (*self.new.specs, *(item.key for item in items))}
         for item in traced:
@@ -122,7 +142,8 @@ class Resolver:
         return item
 
     def _load(self, path: str, record: DocumentRecord) -> tuple[Document, Any]:
-        document = KeptDocument(path, record.position, record.data, self.loader.locator)
+        locator = partial(self.loader.layers.locator, record.position)
+        document = KeptDocument(path, record.position, record.data, locator)
         kind, _, _ = record.key
         model = registry.kind(kind).model
         return document, model.model_validate(document.value, by_alias=True, by_name=False)

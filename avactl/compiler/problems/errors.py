@@ -261,4 +261,8 @@ def _missing_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnosti
     if description[1:2].islower():
         description = description[0].lower() + description[1:]  # but keep `OIDC user`
     hint = f"add `{key}: …`" + (f": {description.rstrip('.')}" if description else "")
-    return Diagnostic("missing-key", f"{where} needs `{key}`", doc.span(*parent, key=bool(parent)), hint=hint)
+    removed = doc.removed(*path)
+    if removed is not None:
+        hint = f"give `{key}` a value: the spec needs it"
+    span = removed or doc.span(*parent, key=bool(parent))
+    return Diagnostic("missing-key", f"{where} needs `{key}`", span, hint=hint)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from avactl.compiler import Compilation, compile_tree
+from avactl.compiler.config import base_in_environment
 from avactl.emit.publish.store import FailedError, PublishError, Store
 from avactl.source.git import Access
 from avactl.source.git_tree import GitTree
@@ -71,4 +72,5 @@ def quiet_between(store: Store, published: str, source: str, same: Callable[[Com
     """
     listed = store.run("rev-list", f"{published}..{source}", "--", store.pathspec).split()
     between = [commit for commit in listed if commit != source]
-    return len(between) <= _COMPILED and all(same(compile_tree(GitTree(store.directory, commit))) for commit in between)
+    trees = (GitTree(store.directory, commit) for commit in between)
+    return len(between) <= _COMPILED and all(same(compile_tree(base_in_environment(tree))) for tree in trees)

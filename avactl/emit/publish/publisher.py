@@ -17,16 +17,16 @@ from pathlib import Path
 
 from avactl import __version__
 from avactl.compiler import Compilation, compile_tree
-from avactl.compiler.config import load_config
-from avactl.compiler.selection import spec_files
+from avactl.compiler.config import load_config, selected
+from avactl.compiler.selection import overlay_files, spec_files
 from avactl.emit import files, output
 from avactl.emit.paths import object_path
 from avactl.emit.publish.order import Order, quiet_between, relation
 from avactl.emit.publish.store import FILE, Entry, PublishError, Store
 from avactl.emit.publish.target import Local, Remote
-from avactl.kinds.fields.reconcile_modes import FOLLOW_FILES, RENDERED_BRANCH
+from avactl.kinds.fields.reconcile_modes import FOLLOW_FILES, rendered_branch
 from avactl.source.git_tree import GitTree
-from avactl.source.tree import RENDERED, DirTree
+from avactl.source.tree import RENDERED, DirTree, chosen_environment
 from avactl.terminal import visible
 
 SOURCE = ".avactl-source"
@@ -112,8 +112,9 @@ def looks_elsewhere(compilation: Compilation, branch: str) -> list[str]:
         spec = cluster.spec.reconcile
         if spec.mode not in FOLLOW_FILES or spec.repository is None:
             continue
-        if (spec.branch or RENDERED_BRANCH) != branch:
-            found.append(f"{cluster} follows the branch {spec.branch or RENDERED_BRANCH} (`reconcile.branch`)")
+        followed = spec.branch or rendered_branch(compilation.program.environment)
+        if followed != branch:
+            found.append(f"{cluster} follows the branch {followed} (`reconcile.branch`)")
         elif (spec.path or "").strip("./"):
             found.append(f"{cluster} reads {spec.path} (`reconcile.path`), but the objects are published at the top")
     return found
@@ -124,7 +125,11 @@ def _want_clean(store: Store) -> None:
     status = store.status()
     tree = DirTree(store.directory)
     config, _ = load_config(tree)
-    specs = set(spec_files(config.include, config.exclude, tree.paths()))
+    wanted, paths = selected(config, tree.environment), tree.paths()
+    specs = {
+        *spec_files(wanted.include, wanted.exclude, paths),
+        *overlay_files(wanted.overlays, config.exclude, paths),
+    }
     changed = []
     for line in filter(None, status.split("\0")):
         path = line[3:].removeprefix(store.prefix)
@@ -152,7 +157,8 @@ class _Publisher:
     ) -> None:
         self._store, self._target, self._options = store, target, options
         self._source, self._texts = source, texts
-        self._place = store.prefix.rstrip("/") or "."
+        place, environment = store.prefix.rstrip("/") or ".", chosen_environment()
+        self._place = f"{place} (environment {environment})" if environment else place
         self._wanted = {path: store.oid(text.encode()) for path, text in texts.items()}
         self._objects = sum(map(_is_object, texts))
 

@@ -12,12 +12,14 @@ from typing import Any
 
 from avactl.kinds import registry
 from avactl.kinds.base import GROUP
-from avactl.kinds.fields.reconcile_modes import RENDERED_BRANCH
+from avactl.kinds.cluster.reconcile import Reconcile
+from avactl.kinds.fields.reconcile_modes import rendered_branch
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.source.tree import ENVIRONMENT_VARIABLE
 
 NAMESPACES = {"flux": "flux-system", "argocd": "argocd", "pulumiOperator": "pulumi-kubernetes-operator"}
 """Default namespace of each engine."""
@@ -76,7 +78,7 @@ def _flux(item: Item, program: Program) -> list[Manifest]:
     spec = item.spec.reconcile
     source = compact(
         url=spec.repository,
-        ref={"branch": spec.branch or RENDERED_BRANCH},
+        ref={"branch": spec.branch or rendered_branch(program.environment)},
         interval=_flux_time(spec.interval or "1m"),
         secretRef={"name": spec.secret} if spec.secret else None,
     )
@@ -123,7 +125,7 @@ def _argocd(item: Item, program: Program) -> list[Manifest]:
             "project": spec.project or "default",
             "source": {
                 "repoURL": spec.repository,
-                "targetRevision": spec.branch or RENDERED_BRANCH,
+                "targetRevision": spec.branch or rendered_branch(program.environment),
                 "path": path,
                 "directory": {"recurse": True},
             },
@@ -184,13 +186,19 @@ def _operator(item: Item, program: Program) -> list[Manifest]:
             # Deleting this object, e.g. to migrate to another engine, must not delete the platform.
             destroyOnFinalize=False,
             prerequisites=[{"name": item.name}] if team else None,
-            workspaceTemplate={"spec": {"envFrom": [{"secretRef": {"name": spec.state_secret}}]}}
-            if spec.state_secret
-            else None,
+            workspaceTemplate=_workspace(spec, program.environment),
         )
         return _object(item, "pulumi.com/v1", "Stack", name, body)
 
     return [stack(item.name, None), *(stack(_unit(item.name, team), team) for team in teams(program, item.name))]
+
+
+def _workspace(spec: Reconcile, environment: str) -> Body | None:
+    found = compact(
+        envFrom=[{"secretRef": {"name": spec.state_secret}}] if spec.state_secret else None,
+        env=[{"name": ENVIRONMENT_VARIABLE, "value": environment}] if environment else None,
+    )
+    return {"spec": found} if found else None
 
 
 def _git_auth(url: str, secret: str) -> Body:

@@ -9,4 +9,9 @@ PULUMI = ("pulumi", "pulumiOperator")
 FOLLOW_FILES = ("flux", "argocd")
 """Modes whose engine follows rendered files."""
 RENDERED_BRANCH = "rendered"
-"""Default branch of rendered files."""
+"""Default branch of rendered files, in a repository without environments."""
+
+
+def rendered_branch(environment: str) -> str:
+    """Return the default branch of the rendered files of an environment; "" if there are none."""
+    return f"{RENDERED_BRANCH}-{environment}" if environment else RENDERED_BRANCH

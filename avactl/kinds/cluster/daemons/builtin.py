@@ -10,7 +10,7 @@ from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.lowering.pods import container_security, pod_security, resources
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item
+from avactl.kinds.program import Item, Program
 
 NAME = "avactl-reconcile"
 COMPONENT = "reconcile"
@@ -30,7 +30,7 @@ def follows(item: Item) -> bool:
     return spec.mode == "builtin" and spec.repository is not None
 
 
-def reconciler(item: Item, priority: str, port: int) -> list[Manifest]:
+def reconciler(item: Item, program: Program, priority: str, port: int) -> list[Manifest]:
     """Return the Deployment, its service account and RBAC; nothing if no `repository` is set."""
     if not follows(item):
         return []
@@ -39,7 +39,7 @@ def reconciler(item: Item, priority: str, port: int) -> list[Manifest]:
         _object(item, "v1", "ServiceAccount", namespace=system, automountServiceAccountToken=False),
         *_rights(item, system),
         *_own_objects_only(item, system),
-        _object(item, "apps/v1", "Deployment", namespace=system, spec=_deployment(item, priority, port)),
+        _object(item, "apps/v1", "Deployment", namespace=system, spec=_deployment(item, program, priority, port)),
     ]
 
 
@@ -99,7 +99,7 @@ def _own_objects_only(item: Item, system: str) -> list[Manifest]:
     return k8s.admission_policy(item, item.name, NAME, spec, rules, component=COMPONENT)
 
 
-def _deployment(item: Item, priority: str, port: int) -> Body:
+def _deployment(item: Item, program: Program, priority: str, port: int) -> Body:
     spec, select = item.spec.reconcile, k8s.selector(item, COMPONENT)
     env: dict[str, str] = {"HOME": _CACHE, "TMPDIR": _CACHE, "XDG_CACHE_HOME": _CACHE}
     mounts: list[Body] = [{"name": "cache", "mountPath": _CACHE}]
@@ -115,6 +115,7 @@ def _deployment(item: Item, priority: str, port: int) -> Body:
         "args": [
             "--watch", "--repo", spec.repository, "--branch", spec.branch or "main", "--cluster", item.name,
             "--interval", spec.interval or "1m", "--listen", f":{port}", *([spec.path] if spec.path else []),
+            *(["--environment", program.environment] if program.environment else []),
         ],
         "env": [
             *({"name": name, "value": value} for name, value in env.items()),

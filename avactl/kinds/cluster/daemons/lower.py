@@ -42,7 +42,7 @@ def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
         result += _scheduler(item, program, config)
     if on.topology:
         result += topology.daemon_sets(item, program, names.SYSTEM_PRIORITY)
-    result += builtin.reconciler(item, names.SYSTEM_PRIORITY, HTTP_PORT)
+    result += builtin.reconciler(item, program, names.SYSTEM_PRIORITY, HTTP_PORT)
     if result:
         result.append(metrics_only(item, system, {}))
     return [*result, *cache.objects(item, program)]

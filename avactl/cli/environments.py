@@ -1,0 +1,28 @@
+"""The option `--environment` of commands that compile a repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from avactl.cli.common import ENVIRONMENT, choose_environment
+from avactl.source.tree import DirTree, find_root
+
+
+def _complete(incomplete: str) -> list[str]:
+    from avactl.compiler.config import load_config
+
+    config, _ = load_config(DirTree(find_root(Path())))
+    return [name for name in config.environments if name.startswith(incomplete)]
+
+
+EnvironmentOption = Annotated[
+    str,
+    typer.Option(
+        "--environment", metavar="NAME", help=ENVIRONMENT, callback=choose_environment, autocompletion=_complete,
+        show_default=False,
+    ),
+]  # fmt: skip
+"""The name; a command need not use it, because it is chosen for the process."""

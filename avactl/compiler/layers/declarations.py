@@ -1,0 +1,199 @@
+"""Templates, defaults and overlays that documents declare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from avactl.compiler.layers.document import (
+    OVERLAY,
+    PLATFORM_DEFAULT,
+    SPEC,
+    TEAM_DEFAULT,
+    TEMPLATE,
+    Layer,
+    LayeredDocument,
+)
+from avactl.compiler.layers.recognition import SpecName, is_defaults, is_template, name_of
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.kinds import registry
+from avactl.source.document import Document
+
+MAX_CHAIN = 8
+"""Maximum number of templates that a spec extends, directly and indirectly."""
+
+
+def titled(name: SpecName) -> str:
+    """Return the words for a document: `TrainingJob vision/resnet50`."""
+    kind, team, own = name
+    return f"{kind} {'/'.join(filter(None, (team, own)))}".strip()
+
+
+def owner_of(team: str) -> str:
+    """Return the words for a team, or for the platform."""
+    return f"team {team}" if team else "the platform"
+
+
+def partial(value: dict[str, Any]) -> dict[str, Any]:
+    """Return what a template, an entry of defaults or an overlay contributes to a spec: not its own name."""
+    found: dict[str, Any] = {key: value[key] for key in ("spec", "patches") if key in value}
+    metadata = value.get("metadata")
+    if isinstance(metadata, dict):
+        own = {key: each for key, each in metadata.items() if key not in ("name", "team")}
+        return {"metadata": own, **found} if own else found
+    return found if metadata is None else {"metadata": metadata, **found}
+
+
+class Declarations:
+    """The templates, defaults and overlays of a repository in one environment."""
+
+    def __init__(self, documents: Iterable[Document], overlays: Sequence[Document]) -> None:
+        """`documents`: templates and defaults, others are ignored; `overlays`: later ones win."""
+        self.problems: list[Diagnostic] = []
+        self.documents: list[Document] = []
+        """Templates and defaults."""
+        self.overlays = list(overlays)
+        self._templates: dict[SpecName, Document] = {}
+        self._defaults: dict[str, Document] = {}
+        self._overlays: dict[SpecName, list[Document]] = {}
+        for overlay in overlays:
+            self._overlays.setdefault(name_of(overlay.value), []).append(overlay)
+        for document in documents:
+            kind, team, name = name_of(document.value)
+            if is_template(document.value):
+                self._declare(self._templates, (kind, team, name), document)
+            elif is_defaults(document.value):
+                self._declare(self._defaults, team, document)
+
+    def _declare(self, table: dict[Any, Document], key: Any, document: Document) -> None:
+        self.documents.append(document)
+        other = table.setdefault(key, document)
+        if other is not document:
+            path = ("kind",) if is_defaults(document.value) else ("metadata", "name")
+            title = f"template {titled(key)}" if is_template(document.value) else f"Defaults of {owner_of(key)}"
+            span, notes = document.span(*path), (Note(other.span(*path), "first occurrence"),)
+            message, hint = f"duplicate {title}", "merge them, or remove one"
+            problem = Diagnostic("duplicate-name", message, span, label="duplicate", hint=hint, notes=notes)
+            self.problems.append(problem)
+
+    def __bool__(self) -> bool:
+        return bool(self.documents or self.overlays)
+
+    def templates(self) -> list[Document]:
+        """Return all templates, without overlays."""
+        return list(self._templates.values())
+
+    def defaults(self) -> list[Document]:
+        """Return all documents with defaults, without overlays."""
+        return list(self._defaults.values())
+
+    def overlays_of(self, document: Document) -> list[Document]:
+        """Return the overlays of a spec, a template or defaults."""
+        return self._overlays.get(name_of(document.value), [])
+
+    def layered(self, document: Document, problems: list[Diagnostic]) -> Document | None:
+        """Return a spec merged of its layers, or itself if it has no others; None if they have problems."""
+        value = document.value
+        if not isinstance(value, dict):
+            return document
+        kind, team, _ = name_of(value)
+        below = self._default_layers(kind, team)
+        if "extends" in value:
+            templates = self._chain(document, problems)
+            if templates is None:
+                return None
+            below += templates
+        overlays = self.overlay_layers(document) if self._overlays else []
+        if not below and not overlays and "extends" not in value and "template" not in value:
+            return document
+        own = {key: each for key, each in value.items() if key not in ("extends", "template")}
+        return LayeredDocument([*below, Layer(SPEC, document, (), own), *overlays])
+
+    def overlay_layers(self, document: Document) -> list[Layer]:
+        """Return the overlays of a document as layers."""
+        return [Layer(OVERLAY, each, (), partial(each.value)) for each in self.overlays_of(document)]
+
+    def _default_layers(self, kind: str, team: str) -> list[Layer]:
+        if not self._defaults:
+            return []
+        found = []
+        for role, owner in ((PLATFORM_DEFAULT, ""), (TEAM_DEFAULT, team)):
+            document = self._defaults.get(owner)
+            if document is not None and (owner or role == PLATFORM_DEFAULT):
+                for each in (document, *self.overlays_of(document)):
+                    value = each.get("spec", kind)
+                    if isinstance(value, dict):
+                        found.append(Layer(role, each, ("spec", kind), partial(value)))
+        return found
+
+    def _chain(self, document: Document, problems: list[Diagnostic]) -> list[Layer] | None:
+        """Return the templates that a document extends, lowest first; None with a problem."""
+        found: list[Document] = []
+        at = document
+        while "extends" in at.value:
+            template = self._template(at, problems)
+            if template is None:
+                return None
+            if template in found or len(found) == MAX_CHAIN:
+                problems.append(_endless(document, found, template))
+                return None
+            found.append(template)
+            at = template
+        return [
+            layer
+            for template in reversed(found)
+            for layer in (
+                Layer(f"{TEMPLATE} {name_of(template.value)[2]}", template, (), partial(template.value)),
+                *(each._replace(role=f"{OVERLAY} of template") for each in self.overlay_layers(template)),
+            )
+        ]
+
+    def _template(self, at: Document, problems: list[Diagnostic]) -> Document | None:
+        """Return the template that a spec or template extends; None with a problem."""
+        kind, team, _ = name_of(at.value)
+        wanted, span = at.value["extends"], at.span("extends")
+        if kind not in registry.workload_kinds():
+            message = f"a {kind} cannot extend a template: only {one_of(registry.workload_kinds())} can"
+            hint = "remove the key; `kind: Defaults` sets defaults of any kind"
+            problems.append(Diagnostic("unknown-key", message, at.span("extends", key=True), hint=hint))
+            return None
+        if not isinstance(wanted, str):
+            hint = "write the name of one template"
+            problems.append(Diagnostic("wrong-type", "extends: expected a string", span, hint=hint))
+            return None
+        found = (self._templates.get((kind, team, wanted)) if team else None) or self._templates.get((kind, "", wanted))
+        if found is None:
+            message, hint = self._missing(kind, team, wanted)
+            problems.append(Diagnostic("missing-reference", message, span, hint=hint))
+        return found
+
+    def _missing(self, kind: str, team: str, wanted: str) -> tuple[str, str]:
+        """Return message and hint for a template that a spec of this kind and team cannot extend."""
+        named = [each for each in self._templates if each[2] == wanted]
+        if any(other == kind for other, _, _ in named):
+            hint = "teams extend their own templates, and the platform's, which have no `metadata.team`"
+            return f"template `{wanted}` belongs to another team", hint
+        for other, owner, _ in named:
+            if owner in ("", team):
+                return f"template `{wanted}` is a {other}, which a {kind} cannot extend", f"extend a {kind} template"
+        usable = {name for other, owner, name in self._templates if other == kind and owner in ("", team)}
+        if usable:
+            hint = did_you_mean(wanted, usable, f"{kind} templates")
+        else:
+            hint = f"declare it: `kind: {kind}` with `template: true`"
+        return f"unknown template `{wanted}`", hint
+
+
+def _endless(document: Document, chain: list[Document], template: Document) -> Diagnostic:
+    """Return the problem of a chain that comes back to a template, or is too long; the same from every spec."""
+    hint = "remove one `extends`"
+    if template not in chain:
+        names = " → ".join(name_of(each.value)[2] for each in (document, *chain, template))
+        message = f"a chain of more than {MAX_CHAIN} templates: {names}"
+        return Diagnostic("template-chain", message, document.span("extends"), hint=hint)
+    circle = chain[chain.index(template) :]
+    first = circle.index(min(circle, key=lambda each: name_of(each.value)))
+    circle = [*circle[first:], *circle[: first + 1]]
+    message = f"templates extend each other: {' → '.join(name_of(each.value)[2] for each in circle)}"
+    return Diagnostic("template-chain", message, circle[0].span("extends"), hint=hint)

@@ -1,0 +1,112 @@
+"""Merge of partial values, and the origin of each merged value.
+
+Rules: mappings merge key by key. Lists in which every entry is a mapping with a `name` of its own merge by name; other
+lists are replaced. `null` removes a value of a lower layer, and `$patch: delete` an entry of a named list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from avactl.source.document import Path
+
+DIRECTIVE = "$patch"
+
+
+class Part(NamedTuple):
+    """A value of one layer that contributes to a merged value."""
+
+    layer: int
+    """Index of the layer; higher ones win."""
+    path: Path
+    """Path of the value in the layer's document."""
+    value: Any
+
+
+def merged(parts: Sequence[Part]) -> Any:
+    """Return the merged value of parts in the order of their layers; it shares unchanged values with them."""
+    if len(parts) == 1:
+        return parts[0].value
+    if isinstance(parts[0].value, list):
+        return [merged(entry) for entry in _entries(parts)]
+    result: dict[str, Any] = {}
+    for part in parts:
+        for key in part.value:
+            if key not in result:
+                live = _child(parts, key)
+                if live:
+                    result[key] = merged(live)
+    return result
+
+
+def trace(parts: Sequence[Part], path: Path) -> tuple[Sequence[Part], Path]:
+    """Return the parts of the value at a merged path; if it does not exist, of its nearest parent, and the rest."""
+    for depth, step in enumerate(path):
+        live = _step(parts, step)
+        if not live:
+            return parts, path[depth:]
+        parts = live
+    return parts, ()
+
+
+def removal(parts: Sequence[Part], key: str | int) -> Part | None:
+    """Return the part that removes a key of a merged mapping, if one does."""
+    found: Part | None = None
+    for part in parts:
+        if isinstance(part.value, dict) and key in part.value:
+            found = part if part.value[key] is None else None
+    return None if found is None else Part(found.layer, (*found.path, key), None)
+
+
+def _step(parts: Sequence[Part], step: str | int) -> list[Part]:
+    value = parts[-1].value
+    if isinstance(value, dict):
+        return _child(parts, step)
+    if not isinstance(value, list) or not isinstance(step, int):
+        return []
+    if len(parts) == 1:
+        inside = -len(value) <= step < len(value)
+        return [Part(parts[0].layer, (*parts[0].path, step), value[step])] if inside else []
+    entries = _entries(parts)
+    return entries[step] if -len(entries) <= step < len(entries) else []
+
+
+def _child(parts: Sequence[Part], key: str | int) -> list[Part]:
+    """Return the parts of a mapping's value that are not replaced or removed by a higher layer."""
+    found: list[Part] = []
+    for part in parts:
+        if key not in part.value:
+            continue
+        value = part.value[key]
+        if value is None and found:
+            found = []
+            continue
+        if found and not _mergeable(found[-1].value, value):
+            found = []
+        found.append(Part(part.layer, (*part.path, key), value))
+    return found
+
+
+def _entries(parts: Sequence[Part]) -> list[list[Part]]:
+    """Return the parts of each entry of named lists: in the order of the lowest layer, new entries last."""
+    found: dict[str, list[Part]] = {}
+    for part in parts:
+        for index, entry in enumerate(part.value):
+            name = entry["name"]
+            if entry.get(DIRECTIVE) == "delete" and name in found:
+                del found[name]
+            else:
+                found.setdefault(name, []).append(Part(part.layer, (*part.path, index), entry))
+    return list(found.values())
+
+
+def _mergeable(lower: Any, upper: Any) -> bool:
+    if isinstance(lower, dict):
+        return isinstance(upper, dict)
+    return isinstance(lower, list) and isinstance(upper, list) and _is_named(lower) and _is_named(upper)
+
+
+def _is_named(entries: list[Any]) -> bool:
+    names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+    return bool(names) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)

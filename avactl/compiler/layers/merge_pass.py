@@ -1,0 +1,45 @@
+"""Pass 2: merge specs with defaults, templates, and the overlays of an environment."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from avactl.compiler.layers.recognition import declares, extends, name_of
+from avactl.compiler.pass_state import State
+from avactl.diagnostics import Diagnostic
+from avactl.source.document import Document
+
+
+def merge(state: State) -> State:
+    """Return the documents of all specs with what they inherit; templates and defaults are left out."""
+    own = [document for document in state.documents if declares(document.value)]
+    if not own and not state.overlays and not any(extends(document.value) for document in state.documents):
+        return state
+    from avactl.compiler.layers.check import check_declarations, unmatched, without_effect
+    from avactl.compiler.layers.declarations import Declarations
+    from avactl.compiler.layers.document import LayeredDocument
+
+    declared = Declarations(own, state.overlays)
+    problems: list[Diagnostic] = check_declarations(declared, state.owners)
+    broken: set[tuple[str, str]] = set()
+    documents: list[Document] = []
+    specs = [document for document in state.documents if not declares(document.value)]
+    for document in specs:
+        if extends(document.value) and not isinstance(document.value.get("template", False), bool):
+            message, span = "template: expected true or false", document.span("template")
+            problems.append(Diagnostic("wrong-type", message, span, hint="write `template: true`, or remove the key"))
+        layered = declared.layered(document, problems)
+        if layered is None:
+            kind, _, name = name_of(document.value)
+            broken.add((kind, name))
+            continue
+        documents.append(layered)
+        if state.overlays and isinstance(layered, LayeredDocument):
+            problems += without_effect(layered)
+    problems += unmatched(declared, (name_of(document.value) for document in specs))
+    return replace(
+        state,
+        documents=tuple(documents),
+        broken=state.broken | broken,
+        diagnostics=state.diagnostics + tuple(problems),
+    )
