@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from avactl.cli.common import Format, open_repository, render_diagnostics
+from avactl.cli.environments import EnvironmentOption
+from avactl.exit_codes import PROBLEMS
 from avactl.terminal import colour
 
 
@@ -25,16 +29,42 @@ def _policies() -> None:
     print(policies_text(DirTree(root) if ours else MemoryTree({})), end="")  # elsewhere the tree may be large
 
 
+def _origin(file: Path, path: str, name: str) -> None:
+    """Print the sources of a value."""
+    from avactl.compiler.layers.origin import Specs, origin, origin_text
+
+    tree, asked = open_repository([file])
+    specs = Specs(tree)
+    if specs.problems:
+        sys.stderr.write(render_diagnostics(specs.problems, tree, Format.text, colour(sys.stderr)))
+        raise typer.Exit(PROBLEMS)
+    own = asked[0] if asked else file.name
+    print(origin_text(origin(specs.of(own, name), path), tree.environment), end="")
+
+
 def explain(
     topic: Annotated[
         str | None,
         typer.Argument(help="KIND, KIND.field.field, a diagnostic code, or `policies`.", autocompletion=_complete),
     ] = None,
+    origin: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            "--origin", metavar="FILE PATH", help="Show who sets a value of a spec: its file, an overlay, a default, …"
+        ),
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="--origin: spec of the file if it has several.")
+    ] = "",
+    environment: EnvironmentOption = "",
     drift: Annotated[
         bool, typer.Option("--drift", help="List the object fields owned by controllers, which are never reverted.")
     ] = False,
 ) -> None:
     """Explain a kind, a field or a diagnostic: meaning, type, unit, default."""
+    if origin is not None:
+        _origin(Path(origin[0]), origin[1], name)
+        return
     from avactl.kinds.reference.explain import drift_text, explain_text
 
     if topic == "policies" and not drift:

@@ -70,6 +70,34 @@ def set_(
     if new != text:
         bom = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
         _replace(file, (bom + new).encode())
+    for line in _decided_elsewhere(file, document.index, edits):
+        print(line, file=sys.stderr)
+
+
+def _decided_elsewhere(file: Path, index: int, edits: list[str]) -> list[str]:
+    """Return a line for each value that an overlay decides in an environment."""
+    from avactl.compiler.config import load_config
+    from avactl.source.edit import parse_edit
+
+    tree, asked = open_repository([file])
+    environments = load_config(tree)[0].environments if asked else {}
+    if not environments:
+        return []
+    from avactl.compiler.layers.origin import OriginError, Specs, overlaid
+    from avactl.source.tree import DirTree
+
+    found = []
+    for name in environments:
+        try:
+            document = Specs(DirTree(tree.root, environment=name)).at(asked[0], index)
+        except OriginError:
+            continue  # not a spec of this environment, or one with problems, which `validate` reports
+        for edit in edits:
+            path, _ = parse_edit(edit)
+            source = overlaid(document, path)
+            if source is not None:
+                found.append(f"note: in environment {name}, {source.span} decides {path}")
+    return found
 
 
 def _want_no_new_errors(file: Path, text: str) -> None:

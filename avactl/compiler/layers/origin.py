@@ -1,0 +1,235 @@
+"""Origin of a value: the layers that give it, the one that decides first."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from avactl.compiler.layers.declarations import Declarations, titled
+from avactl.compiler.layers.document import OVERLAY, SPEC, Layer, LayeredDocument
+from avactl.compiler.layers.merge import Part, merged, removal, trace
+from avactl.compiler.layers.recognition import declares, is_template, name_of
+from avactl.compiler.load import load
+from avactl.compiler.pass_state import State
+from avactl.diagnostics import Diagnostic, Span
+from avactl.diagnostics.suggest import did_you_mean, one_of
+from avactl.errors import HintedError
+from avactl.exit_codes import USAGE
+from avactl.kinds import registry
+from avactl.kinds.reference import introspect
+from avactl.source.document import Document, Path
+from avactl.source.tree import Tree
+
+_STEP = re.compile(r"""([^.\[\]="']+)|\[(\d+)\]|\[name=([^\]]+)\]|\[(?:"([^"\]]+)"|'([^'\]]+)')\]""")
+_WIDEST = 60
+"""Longest value that is printed in full, in characters."""
+
+
+class OriginError(HintedError):
+    """The value cannot be found."""
+
+    exit_code = USAGE
+
+
+class Source(NamedTuple):
+    """A layer that gives a value."""
+
+    role: str
+    """`spec`, `overlay`, `team default`, `template NAME`, `built-in default`, …"""
+    value: Any
+    span: Span | None
+    """Location; None for the built-in default."""
+    removes: bool = False
+    """True for a `null` that removes the value of the layers below."""
+
+
+class Origin(NamedTuple):
+    """The sources of one value of a spec."""
+
+    title: str
+    """Kind, team and name of the spec."""
+    path: str
+    value: Any
+    sources: list[Source]
+    """The one that decides first, or all parts of a mapping; empty if nothing sets the value."""
+
+
+class Specs:
+    """The specs of a tree with their layers."""
+
+    def __init__(self, tree: Tree) -> None:
+        state = load(State(tree))
+        self.problems: list[Diagnostic] = [each for each in state.diagnostics if each.severity == "error"]
+        self._documents = state.documents
+        self._overlays = state.overlays
+        own = [document for document in state.documents if declares(document.value)]
+        self._declared = Declarations(own, state.overlays)
+
+    def of(self, file: str, name: str = "") -> LayeredDocument:
+        """Return the spec or template that a file declares, or that its overlay changes. Raises OriginError.
+
+        `name`: `NAME` or `KIND/NAME` if it has several.
+        """
+        overlays = {name_of(each.value) for each in self._overlays if each.file == file}
+        found = [each for each in self._documents if each.file == file or name_of(each.value) in overlays]
+        found = [each for each in found if not declares(each.value) or is_template(each.value)]
+        if not found:
+            raise OriginError(f"{file} has no spec of this environment", "name a spec file, or an overlay")
+        labels = [f"{kind}/{own}" for kind, _, own in (name_of(each.value) for each in found)]
+        wanted = [
+            each for each, label in zip(found, labels, strict=True) if name in ("", label, label.partition("/")[2])
+        ]
+        if len(wanted) != 1:
+            message = f"no spec in {file} is named {name}" if name and not wanted else f"{file} has several specs"
+            raise OriginError(message, f"choose with --name: {one_of(labels)}")
+        return self.layered(wanted[0])
+
+    def at(self, file: str, index: int) -> LayeredDocument:
+        """Return the spec or template that a document of a file declares. Raises OriginError."""
+        found = next((each for each in self._documents if (each.file, each.index) == (file, index)), None)
+        if found is None:
+            raise OriginError(f"{file} has no spec of this environment", "name a spec file")
+        return self.layered(found)
+
+    def layered(self, document: Document) -> LayeredDocument:
+        """Return a spec with all its layers. Raises OriginError if they have problems."""
+        problems: list[Diagnostic] = []
+        found = self._declared.layered(document, problems)
+        if found is None:
+            raise OriginError(f"{problems[0].span}: {problems[0].message}", problems[0].hint)
+        return found if isinstance(found, LayeredDocument) else LayeredDocument([Layer(SPEC, found, (), found.value)])
+
+
+def origin(document: LayeredDocument, path: str) -> Origin:
+    """Return the sources of a value. Raises OriginError if the kind has no such field and no layer sets it."""
+    kind, team, name = name_of(document.value)
+    title = ("template " if is_template(document.value) else "") + titled((kind, team, name))
+    steps = _parse(path, document)
+    sources = _sources(document, steps)
+    known, default = _default(kind, steps)
+    if not known and not sources:
+        model = registry.kind(kind).model if kind in registry.names() else None
+        parents = introspect.models_at(model, _plain(steps[:-1])) if model else []
+        keys = {key for parent in parents for key in introspect.fields_by_key(parent)}
+        raise OriginError(f"a {kind} has no `{path}`", did_you_mean(str(steps[-1]), keys, "keys there"))
+    value = document.get(*_indexed(document.value, steps))
+    if default and (not sources or not isinstance(value, dict)):
+        sources.append(default)
+    return Origin(title, path, default.value if default and value is None else value, sources)
+
+
+def overlaid(document: LayeredDocument, path: str) -> Source | None:
+    """Return the overlay that decides a value of a spec; None if the spec or a lower layer does."""
+    try:
+        found = origin(document, path).sources
+    except OriginError:
+        return None
+    return found[0] if found and found[0].role.startswith(OVERLAY) else None
+
+
+def _sources(document: LayeredDocument, steps: list[str | int | tuple[str]]) -> list[Source]:
+    parts = [Part(index, layer.root, layer.value) for index, layer in enumerate(document.layers)]
+    found = []
+    for index in reversed(range(len(parts))):
+        layer, below = document.layers[index], parts[: index + 1]
+        path = _indexed(merged(below), steps)
+        live, rest = trace(below, path)
+        if not rest and live[-1].layer == index:
+            span = layer.document.span(*live[-1].path)
+            found.append(Source(layer.role, live[-1].value, span))
+        elif len(rest) == 1 and (gone := removal(live, rest[0])) is not None and gone.layer == index:
+            found.append(Source(layer.role, None, layer.document.span(*gone.path, key=True), removes=True))
+    return found
+
+
+def _parse(text: str, document: LayeredDocument) -> list[str | int | tuple[str]]:
+    """Return the steps of `spec.datasets[name=imagenet].version`; an entry with a name is found by it in all layers."""
+    steps: list[str | int | tuple[str]] = []
+    value: Any = document.value
+    position = 0
+    while position < len(text):
+        if text[position] == "." and position:
+            position += 1
+        match = _STEP.match(text, position)
+        if match is None:
+            hint = "write keys with dots, [0] or [name=x] for entries of lists, ['example.com/x'] for keys with dots"
+            raise OriginError(f"`{text}` is not a path", hint)
+        key, index, name, *quoted = match.groups()
+        if index is not None:
+            entry = value[int(index)] if isinstance(value, list) and int(index) < len(value) else None
+            named = isinstance(entry, dict) and isinstance(entry.get("name"), str)
+            steps.append((entry["name"],) if named else int(index))  # type: ignore[index]
+        else:
+            steps.append((name,) if name is not None else key or next(filter(None, quoted)))
+        path = _indexed(document.value, steps)
+        value = document.get(*path)
+        position = match.end()
+    if not steps:
+        raise OriginError("the path is empty", "write e.g. spec.workers.replicas")
+    return steps
+
+
+def _indexed(value: Any, steps: list[str | int | tuple[str]]) -> Path:
+    """Return steps as a path in a value; an unknown name becomes the index after the last."""
+    path: list[str | int] = []
+    for step in steps:
+        if isinstance(step, tuple):
+            entries = value if isinstance(value, list) else []
+            names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
+            index = names.index(step[0]) if step[0] in names else len(names)
+            path.append(index)
+            value = entries[index] if index < len(entries) else None
+        else:
+            path.append(step)
+            inside = isinstance(value, list) and isinstance(step, int) and step < len(value)
+            value = value.get(step) if isinstance(value, dict) else value[step] if inside else None
+    return tuple(path)
+
+
+def _plain(steps: list[str | int | tuple[str]]) -> Path:
+    return tuple(0 if isinstance(step, tuple) else step for step in steps)
+
+
+def _default(kind: str, steps: list[str | int | tuple[str]]) -> tuple[bool, Source | None]:
+    """Return True if the kind has the field, and its built-in default."""
+    if kind not in registry.names():
+        return False, None
+    path = _plain(steps)
+    for model in introspect.models_at(registry.kind(kind).model, path[:-1]):
+        field = introspect.fields_by_key(model).get(str(path[-1]))
+        if field is not None:
+            return True, None if field.is_required() else Source("built-in default", _value_of(field), None)
+    return False, None
+
+
+def _value_of(field: FieldInfo) -> Any:
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if value is PydanticUndefined:
+        return None
+    return value.model_dump(mode="json", by_alias=True) if isinstance(value, BaseModel) else value
+
+
+def origin_text(found: Origin, environment: str) -> str:
+    """Format the sources of a value, the deciding one first."""
+    from avactl.diagnostics.redaction import redact
+
+    def shown(value: Any) -> str:
+        if value is None:
+            return "none"
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        text = redact(text.replace("\n", "\\n"))
+        return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+    where = f" in environment {environment}" if environment else ""
+    rows = [
+        ("removed" if each.removes else shown(each.value), str(each.span or ""), each.role) for each in found.sources
+    ]
+    wide = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
+    lines = [f"{found.title}{where}", f"{found.path}: {shown(found.value)}"]
+    lines += [f"  {value:<{wide[0]}}  {place:<{wide[1]}}  {role}" for value, place, role in rows]
+    return "\n".join(line.rstrip() for line in lines) + "\n"
