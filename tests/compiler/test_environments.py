@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.driver import compile_change
-from avactl.compiler.layers.merge import Part, merged
+from avactl.compiler.layers.merge import Part, merged, trace
 from avactl.source.tree import MemoryTree
 from tests.test_invalid import BASE
 
@@ -65,12 +68,43 @@ def problems(files: dict[str, str], environment: str = "") -> list[tuple[str, st
     ],
 )
 def test_merge(lower: dict[str, Any], upper: dict[str, Any], result: dict[str, Any]) -> None:
-    assert merged([Part(0, (), lower), Part(1, (), upper)]) == result
+    assert merged(lower, upper) == result
 
 
 def test_three_layers_merge_as_two_and_one() -> None:
     layers = [{"a": {"b": 1, "c": 1}}, {"a": None}, {"a": {"d": 3}}]
-    assert merged([Part(index, (), each) for index, each in enumerate(layers)]) == {"a": {"d": 3}}
+    assert reduce(merged, layers) == {"a": {"d": 3}}
+
+
+def _values() -> Any:
+    leaves = st.none() | st.integers(0, 3)
+    entries = st.lists(
+        st.fixed_dictionaries({"name": st.sampled_from("xyz")}, optional={"a": leaves, "$patch": st.just("delete")}),
+        max_size=3,
+    )
+    return st.recursive(leaves | st.lists(leaves, max_size=2) | entries, lambda inner: st.dictionaries(
+        st.sampled_from("abc"), inner, max_size=3), max_leaves=8)  # fmt: skip
+
+
+@given(st.lists(st.dictionaries(st.sampled_from("abc"), _values(), max_size=3), min_size=1, max_size=4))
+def test_every_merged_value_has_an_origin(layers: list[dict[str, Any]]) -> None:
+    """The value of a leaf is the one at its origin; a mapping has one in each layer that contributes to it."""
+    parts = [Part(index, (), each) for index, each in enumerate(layers)]
+
+    def check(value: Any, path: tuple[str | int, ...]) -> None:
+        live, rest = trace(parts, path)
+        assert rest == ()
+        if len(live) == 1:
+            assert live[0].value == value
+        own: Any = layers[live[-1].layer]
+        for step in live[-1].path:
+            own = own[step]
+        assert own is live[-1].value
+        for step, inner in value.items() if isinstance(value, dict) else enumerate(value or ()) if (
+            isinstance(value, list)) else ():  # fmt: skip
+            check(inner, (*path, step))
+
+    check(reduce(merged, layers), ())
 
 
 # -- environments --------------------------------------------------------------------------------------------------

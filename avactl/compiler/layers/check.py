@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -281,12 +282,13 @@ def without_effect(document: LayeredDocument) -> list[Diagnostic]:
         if layer.role != OVERLAY:
             continue
         below = parts[:index]
+        value = reduce(merged, (part.value for part in below))
         nulls = [path for path in _nulls(layer.value) if trace(below, path)[1]]
         for path in nulls:
             message, hint = f"`{path[-1]}: null` removes nothing: the spec has no such key", "remove the line"
             span = layer.document.span(*path, key=True)
             problems.append(Diagnostic("overlay-without-effect", message, span, hint=hint))
-        if not nulls and merged([*below, parts[index]]) == merged(below):
+        if not nulls and merged(value, layer.value) == value:
             message, hint = "this overlay changes nothing", "remove it; its values are those of the spec"
             span = layer.document.span("metadata", "name")
             problems.append(Diagnostic("overlay-without-effect", message, span, hint=hint))

@@ -56,6 +56,10 @@ class Declarations:
         self.overlays = list(overlays)
         self._templates: dict[SpecName, Document] = {}
         self._defaults: dict[str, Document] = {}
+        self._chains: dict[SpecName, list[Layer]] = {}
+        """Layers of templates by kind and team of the spec, and the name that it extends."""
+        self._default_cache: dict[tuple[str, str], list[Layer]] = {}
+        """Layers of the defaults by kind and team."""
         self._overlays: dict[SpecName, list[Document]] = {}
         for overlay in overlays:
             self._overlays.setdefault(name_of(overlay.value), []).append(overlay)
@@ -103,7 +107,7 @@ class Declarations:
             templates = self._chain(document, problems)
             if templates is None:
                 return None
-            below += templates
+            below = [*below, *templates]
         overlays = self.overlay_layers(document) if self._overlays else []
         if not below and not overlays and "extends" not in value and "template" not in value:
             return document
@@ -117,6 +121,9 @@ class Declarations:
     def _default_layers(self, kind: str, team: str) -> list[Layer]:
         if not self._defaults:
             return []
+        known = self._default_cache.get((kind, team))
+        if known is not None:
+            return known
         found = []
         for role, owner in ((PLATFORM_DEFAULT, ""), (TEAM_DEFAULT, team)):
             document = self._defaults.get(owner)
@@ -125,10 +132,16 @@ class Declarations:
                     value = each.get("spec", kind)
                     if isinstance(value, dict):
                         found.append(Layer(role, each, ("spec", kind), partial(value)))
+        self._default_cache[kind, team] = found
         return found
 
     def _chain(self, document: Document, problems: list[Diagnostic]) -> list[Layer] | None:
         """Return the templates that a document extends, lowest first; None with a problem."""
+        kind, team, _ = name_of(document.value)
+        wanted = document.value["extends"]
+        key = (kind, team, wanted) if isinstance(wanted, str) else ("", "", "")
+        if key in self._chains:
+            return self._chains[key]
         found: list[Document] = []
         at = document
         while "extends" in at.value:
@@ -140,7 +153,7 @@ class Declarations:
                 return None
             found.append(template)
             at = template
-        return [
+        layers = self._chains[key] = [
             layer
             for template in reversed(found)
             for layer in (
@@ -148,11 +161,12 @@ class Declarations:
                 *(each._replace(role=f"{OVERLAY} of template") for each in self.overlay_layers(template)),
             )
         ]
+        return layers
 
     def _template(self, at: Document, problems: list[Diagnostic]) -> Document | None:
         """Return the template that a spec or template extends; None with a problem."""
         kind, team, _ = name_of(at.value)
-        wanted, span = at.value["extends"], at.span("extends")
+        wanted = at.value["extends"]
         if kind not in registry.workload_kinds():
             message = f"a {kind} cannot extend a template: only {one_of(registry.workload_kinds())} can"
             hint = "remove the key; `kind: Defaults` sets defaults of any kind"
@@ -160,12 +174,12 @@ class Declarations:
             return None
         if not isinstance(wanted, str):
             hint = "write the name of one template"
-            problems.append(Diagnostic("wrong-type", "extends: expected a string", span, hint=hint))
+            problems.append(Diagnostic("wrong-type", "extends: expected a string", at.span("extends"), hint=hint))
             return None
         found = (self._templates.get((kind, team, wanted)) if team else None) or self._templates.get((kind, "", wanted))
         if found is None:
             message, hint = self._missing(kind, team, wanted)
-            problems.append(Diagnostic("missing-reference", message, span, hint=hint))
+            problems.append(Diagnostic("missing-reference", message, at.span("extends"), hint=hint))
         return found
 
     def _missing(self, kind: str, team: str, wanted: str) -> tuple[str, str]:

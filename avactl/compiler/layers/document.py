@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NamedTuple
 
 from avactl.compiler.layers.merge import Part, merged, removal, trace
@@ -57,8 +58,8 @@ class LayeredDocument(Document):
     def __init__(self, layers: Sequence[Layer]) -> None:
         """`layers`: lowest first; the spec is one of them, or the only one."""
         spec = next((each for each in layers if each.role == SPEC), layers[-1]).document
-        locator = LayeredLocator(layers)
-        super().__init__(spec.file, spec.index, merged(locator.parts), locator)
+        value = reduce(merged, (layer.value for layer in layers))
+        super().__init__(spec.file, spec.index, value, LayeredLocator(layers))
         self.layers = layers
 
     @property

@@ -1,5 +1,7 @@
 """Merge of partial values, and the origin of each merged value.
 
+`merged` is the fast path that every spec takes; `trace` finds the origin of one value by the same rules.
+
 Rules: mappings merge key by key. Lists in which every entry is a mapping with a `name` of its own merge by name; other
 lists are replaced. `null` removes a value of a lower layer, and `$patch: delete` an entry of a named list.
 """
@@ -24,20 +26,33 @@ class Part(NamedTuple):
     value: Any
 
 
-def merged(parts: Sequence[Part]) -> Any:
-    """Return the merged value of parts in the order of their layers; it shares unchanged values with them."""
-    if len(parts) == 1:
-        return parts[0].value
-    if isinstance(parts[0].value, list):
-        return [merged(entry) for entry in _entries(parts)]
-    result: dict[str, Any] = {}
-    for part in parts:
-        for key in part.value:
+def merged(lower: Any, upper: Any) -> Any:
+    """Return the merged value of two layers; it shares unchanged values with them."""
+    if isinstance(lower, dict):
+        if not isinstance(upper, dict):
+            return upper
+        result = dict(lower)
+        for key, value in upper.items():
             if key not in result:
-                live = _child(parts, key)
-                if live:
-                    result[key] = merged(live)
-    return result
+                result[key] = value
+            elif value is None:
+                del result[key]
+            else:
+                below = result[key]
+                result[key] = merged(below, value) if isinstance(below, dict | list) else value
+        return result
+    return _merged_entries(lower, upper) if _mergeable(lower, upper) else upper
+
+
+def _merged_entries(lower: list[Any], upper: list[Any]) -> list[Any]:
+    found = {entry["name"]: entry for entry in lower}
+    for entry in upper:
+        name = entry["name"]
+        if entry.get(DIRECTIVE) == "delete" and name in found:
+            del found[name]
+        else:
+            found[name] = merged(found[name], entry) if name in found else entry
+    return list(found.values())
 
 
 def trace(parts: Sequence[Part], path: Path) -> tuple[Sequence[Part], Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import reduce
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
@@ -137,7 +138,7 @@ def _sources(document: LayeredDocument, steps: list[str | int | tuple[str]]) -> 
     found = []
     for index in reversed(range(len(parts))):
         layer, below = document.layers[index], parts[: index + 1]
-        path = _indexed(merged(below), steps)
+        path = _indexed(reduce(merged, (part.value for part in below)), steps)
         live, rest = trace(below, path)
         if not rest and live[-1].layer == index:
             span = layer.document.span(*live[-1].path)

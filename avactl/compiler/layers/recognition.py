@@ -23,13 +23,19 @@ def is_defaults(value: Any) -> bool:
 
 def name_of(value: Any) -> SpecName:
     """Return what a document names itself; parts that are not text are empty."""
+    try:
+        kind, metadata = value["kind"], value["metadata"]
+        team, name = metadata.get("team", ""), metadata["name"]
+        if isinstance(kind, str) and isinstance(team, str) and isinstance(name, str):
+            return kind, team, name
+    except (AttributeError, LookupError, TypeError):
+        pass  # malformed, which a later pass reports
     if not isinstance(value, dict):
         return "", "", ""
     metadata = value.get("metadata")
     named = metadata if isinstance(metadata, dict) else {}
     found = (value.get("kind"), named.get("team"), named.get("name"))
-    kind, team, name = (each if isinstance(each, str) else "" for each in found)
-    return kind, team, name
+    return tuple(each if isinstance(each, str) else "" for each in found)  # type: ignore[return-value]
 
 
 def declares(value: Any) -> bool:
