@@ -129,15 +129,18 @@ class Api:
         metadata = body["metadata"]
         return self.resource(Gvk.of(body)).path(metadata.get("namespace", ""), metadata["name"])
 
-    async def take_out(self, live: Body, pointers: list[str]) -> Body | None:
-        """Remove fields of an object at the given resourceVersion; None if the object has changed since."""
+    async def take_out(self, live: Body, pointers: list[str], *, dry_run: bool = False) -> Body | None:
+        """Remove fields of an object at the given resourceVersion; None if the object has changed since.
+
+        With `dry_run`, return the object as it would be.
+        """
         version = live["metadata"]["resourceVersion"]
         patch: list[Body] = [{"op": "test", "path": "/metadata/resourceVersion", "value": version}]
         patch += [{"op": "remove", "path": pointer} for pointer in pointers]
-        query = {"fieldManager": FIELD_MANAGER}
+        query = {"fieldManager": FIELD_MANAGER, **({"dryRun": "All"} if dry_run else {})}
         send = partial(self.client.request, "PATCH", self._path(live), patch, content_type=JSON_PATCH, query=query)
         try:
-            found: Body = await self._write(send)
+            found: Body = await (self._retry(send) if dry_run else self._write(send))
         except ApiError as error:
             if error.status in (404, 409) or (error.status == 422 and "test" in str(error).lower()):
                 return None

@@ -42,7 +42,7 @@ def to_do(steps: Iterable[Step]) -> bool:
 
 
 async def settle(api: Api, steps: Iterable[Step]) -> None:
-    """Resolve comparisons that need a dry-run apply on the API server. Writes nothing."""
+    """Resolve comparisons that need a dry run on the API server. Writes nothing."""
 
     async def resolve(step: Step) -> None:
         assert step.wanted is not None
@@ -55,7 +55,29 @@ async def settle(api: Api, steps: Iterable[Step]) -> None:
             step.action = Action.none
             step.comparison.apply.clear()
 
+    async def without_defaults(step: Step) -> None:
+        """Leave fields that come back with the same value when they are removed: defaults of the API server.
+
+        A client that creates an object owns them like those that it has sent.
+        """
+        assert step.live is not None
+        try:
+            answer = await api.take_out(step.live, _pointers(step.live, step.comparison.take_out), dry_run=True)
+        except ApiError:
+            return
+        if answer is None:
+            return
+        step.comparison.take_out = [
+            each
+            for each in step.comparison.take_out
+            if managed_fields.find(answer, each.path) != managed_fields.find(step.live, each.path)
+        ]
+        if step.comparison.same:
+            step.action = Action.none
+
     alike = (Action.change, Action.restore)
+    added = [step for step in steps if step.action in alike and step.live is not None and step.comparison.take_out]
+    await asyncio.gather(*map(without_defaults, added))
     unsure = [step for step in steps if step.action in alike and step.live is not None and step.comparison.unsure]
     await asyncio.gather(*(resolve(s) for s in unsure if not s.comparison.take_out and not s.comparison.hand_over))
 
@@ -164,9 +186,7 @@ class Applier:
             there = [d for d in differences if managed_fields.find(live, d.path) is not ABSENT]
             if not there:
                 return live
-            # Remove the last list entries first, so that the indices of the others stay valid.
-            there.sort(key=lambda d: managed_fields.positions(live, d.path), reverse=True)
-            done = await self._api.take_out(live, [managed_fields.pointer(live, d.path) for d in there])
+            done = await self._api.take_out(live, _pointers(live, there))
             if done is not None:
                 return done
             found = await self._api.get(step.wanted.gvk, step.key.namespace, step.key.name)
@@ -253,6 +273,12 @@ class Applier:
         except (ApiError, UnreachableError) as error:
             step.error = _message(error)
         self._done(step)
+
+
+def _pointers(live: Body, differences: Iterable[Difference]) -> list[str]:
+    """Return the JSON pointers of fields: the last list entries first, so that the indices of the others stay valid."""
+    ordered = sorted(differences, key=lambda each: managed_fields.positions(live, each.path), reverse=True)
+    return [managed_fields.pointer(live, each.path) for each in ordered]
 
 
 class _StillThereError(Exception):
