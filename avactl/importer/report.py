@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from avactl.importer.model import Given, Loss, Outcome, Result
 from avactl.importer.session import Imported
 from avactl.terminal import json_output
 
+if TYPE_CHECKING:
+    from avactl.importer.adopt import Adopted
+
 _ORDER = list(Result)
+LIVE = "live"
+"""Place of objects of a cluster, which have no file."""
 
 
 def _where(given: Given) -> str:
     span = given.span()
-    return f"{span.file}:{span.line}"
+    return LIVE if span.file == f"<{LIVE}>" else f"{span.file}:{span.line}"
 
 
 def rows(made: Imported) -> list[tuple[str, str, str, str, str]]:
@@ -42,7 +47,8 @@ def loss_lines(losses: list[Loss]) -> list[str]:
     """Return two lines for each loss: where and what, then why and what to do."""
     lines: list[str] = []
     for loss in losses:
-        lines.append(f"  {loss.span}  {loss.source}  {loss.path or '(object)'}")
+        place = LIVE if loss.span.file == f"<{LIVE}>" else str(loss.span)
+        lines.append(f"  {place}  {loss.source}  {loss.path or '(object)'}")
         lines.append(f"      {loss.why}" + (f" → {loss.remedy}" if loss.remedy else ""))
     return lines
 
@@ -79,7 +85,20 @@ def summary(made: Imported) -> str:
     return f"{len(made.outcomes)} objects → {specs} specs: {shown}"
 
 
-def as_json(made: Imported) -> str:
+def adopted_lines(adopted: Adopted) -> list[str]:
+    """Return what was adopted, and what was not, by reason."""
+    done = sum(each.done for each in adopted.objects)
+    able = sum(not each.reason for each in adopted.objects)
+    lines = [f"adopted {done} objects; no pod restarts"] if not adopted.later else [
+        f"{able} objects can be adopted without a restart: {adopted.later}"
+    ]  # fmt: skip
+    for each in adopted.objects:
+        if each.reason:
+            lines.append(f"  not adopted: {each.title}: {each.reason}")
+    return lines
+
+
+def as_json(made: Imported, adopted: Adopted | None = None) -> str:
     """Return the whole report for programs."""
     data: dict[str, Any] = {
         "cluster": made.cluster,
@@ -106,4 +125,11 @@ def as_json(made: Imported) -> str:
         ],
         "files": sorted(made.files),
     }  # fmt: skip
+    if adopted is not None:
+        data["adoption"] = {
+            "later": adopted.later,
+            "objects": [
+                {"object": each.title, "adopted": each.done, "reason": each.reason} for each in adopted.objects
+            ],
+        }
     return json_output(data)

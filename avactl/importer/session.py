@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.importer.check import Checked, check
+from avactl.importer.check import Checked, Files, check
 from avactl.importer.comparison import Compared, compare
 from avactl.importer.convert import Known, convert
 from avactl.importer.model import Body, Given, ImportProblem, Loss, Outcome, Spec
@@ -50,13 +50,12 @@ def import_objects(
     root = _root(directory)
     prefix = "" if directory.resolve() == root.resolve() else _inside(directory, root)
     below: Tree = DirTree(root) if root.is_dir() else MemoryTree({})
-    base = compile_tree(below) if below.paths() else None
-    if base is not None and any(each.severity == "error" for each in base.diagnostics) and not force:
+    # `include` may name the directory before it exists.
+    base = compile_tree(Files(below, {f"{prefix}imported.yaml": b"# to be imported\n"})) if below.paths() else None
+    if base is not None and not base.ok:
         first = next(each for each in base.diagnostics if each.severity == "error")
-        if first.code not in ("no-specs", "empty-repository"):
-            raise ImportProblem(
-                f"the repository {root} has errors: {first.span}: {first.message}", "`avactl validate` shows all"
-            )
+        told = f"the repository {root} has errors: {first.span}: {first.message}"
+        raise ImportProblem(told, "`avactl validate` shows all")
     known, cluster = _known(base, options, version)
     converted = convert(objects, options, known)
     if cluster is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from enum import Enum
 from pathlib import Path
@@ -9,12 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, refused
 from avactl.cli.common import accessing, fail
-from avactl.exit_codes import MISSING, USAGE
+from avactl.exit_codes import INCOMPLETE, MISSING, USAGE
 
 if TYPE_CHECKING:
+    from avactl.importer.adopt import Adopted
+    from avactl.importer.model import Given
     from avactl.importer.session import Imported
     from avactl.importer.sources.context import Options
+    from avactl.kube.access import Access
 
 
 class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
@@ -33,8 +38,23 @@ def import_(
     ] = None,
     cluster: Annotated[str, typer.Option(help="Cluster of the specs. Default: the repository's only one.")] = "",
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Namespace of objects that name none.")
-    ] = "default",
+        list[str] | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            help="Namespace of manifests that name none; with --live, only these. Repeatable.",
+            show_default="default",
+        ),
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Import what a cluster runs; it is only read.")] = False,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt", help="With --live: keep all objects as manifests, and own those that need no restart for it."
+        ),
+    ] = False,
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
     team: Annotated[
         list[str] | None,
         typer.Option(metavar="NAMESPACE=TEAM", help="Team of a namespace. Default: one named after it. Repeatable."),
@@ -51,22 +71,68 @@ def import_(
 
     Each object becomes a spec of the kind that fits, or stays a manifest. Nothing is written without `-o`, and no
     existing file is replaced without `--force`. Values of Secrets are neither read nor written.
+
+    Exit codes: 0 imported · 2 usage error, or the input cannot be imported · 3 the cluster is unreachable · 5 not all
+    objects are adopted, with --adopt.
     """
     from avactl.importer import reading
     from avactl.importer.session import import_objects, write
 
-    options = _options(cluster, namespace, team or [], image or [], as_is)
-    objects = reading.read(paths or [], sys.stdin.buffer)
-    made, root = import_objects(objects, options, out or Path("specs"), force=force)
+    if live == bool(paths):
+        fail("import either PATHs or the cluster, with --live", USAGE)
+    if adopt and (not live or out is None):
+        fail("--adopt needs --live, and -o for the specs that the objects then belong to", USAGE)
+    spaces = namespace or []
+    options = _options(cluster, (spaces or ["default"])[0], team or [], image or [], as_is or adopt)
+    version, access = "", None
+    if live:
+        access = connection(kubeconfig, context)
+        objects, version = _read(access, spaces)
+    else:
+        objects = reading.read(paths or [], sys.stdin.buffer)
+    made, root = import_objects(objects, options, out or Path("specs"), force=force, version=version)
     if out is not None:
         with accessing(out, MISSING):
             write(made, root)
+    adopted = _adopt(access, made) if adopt and access is not None else None
     if format is Format.json:
         from avactl.importer.report import as_json
 
-        print(as_json(made), end="")
-        return
-    _print(made, out)
+        print(as_json(made, adopted), end="")
+    else:
+        _print(made, out, adopted)
+    if adopted is not None and any(each.reason for each in adopted.objects):
+        raise typer.Exit(INCOMPLETE)
+
+
+def _read(access: Access, namespaces: list[str]) -> tuple[list[Given], str]:
+    with packages():
+        from avactl.importer.live import read
+        from avactl.kube.client import ApiError, Client, UnreachableError
+
+    async def run() -> tuple[list[Given], str]:
+        async with Client(access, agent="avactl-import") as client:
+            return await read(client, namespaces)
+
+    try:
+        return asyncio.run(run())
+    except (ApiError, UnreachableError) as error:
+        refused(error, access)
+
+
+def _adopt(access: Access, made: Imported) -> Adopted:
+    from avactl.importer.adopt import adopt
+    from avactl.kube.client import ApiError, Client, UnreachableError
+    from avactl.reconcile.command import AGENT
+
+    async def run() -> Adopted:
+        async with Client(access, agent=AGENT) as client:
+            return await adopt(client, made)
+
+    try:
+        return asyncio.run(run())
+    except (ApiError, UnreachableError) as error:
+        refused(error, access)
 
 
 def _options(cluster: str, namespace: str, team: list[str], image: list[str], as_is: bool) -> Options:
@@ -83,7 +149,7 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
     return found
 
 
-def _print(made: Imported, out: Path | None) -> None:
+def _print(made: Imported, out: Path | None, adopted: Adopted | None) -> None:
     from avactl.cli.cluster.cluster_session import write
     from avactl.cli.cluster.tables import cell, table
     from avactl.importer import report
@@ -108,4 +174,8 @@ def _print(made: Imported, out: Path | None) -> None:
         print("nothing was written: `-o DIR` writes the specs")
     else:
         print(f"{out}: {len(made.files)} files, which compile")
+    if adopted is not None:
+        print()
+        print("\n".join(report.adopted_lines(adopted)))
+    if out is not None:
         print(f"\nNext: avactl secrets {out}; avactl diff, or avactl render {out}")
