@@ -12,6 +12,7 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
 from avactl.importer.convert import Converted, as_manifest
 from avactl.importer.model import Body, Given, ImportProblem, Loss, Outcome, Result, Spec, key_path, spec_name
+from avactl.importer.slurm.script import KIND
 from avactl.importer.writing import spec_yaml
 from avactl.source.document import Document, Path
 from avactl.source.tree import Tree
@@ -246,12 +247,18 @@ def _shift(spec: Spec, path: Path) -> None:
 
 def _keep(converted: Converted, spec: Spec, problem: Diagnostic) -> None:
     """Replace a spec by the manifests that it was made of."""
+    if spec.kind == "Team" and not spec.given:
+        # Its namespace can be no team's, so it has no specs of other kinds.
+        converted.specs.remove(spec)
+        for each in [each for each in converted.specs if each.team == spec.name]:
+            _keep(converted, each, problem)
+        return
     if not spec.given:
         raise ImportProblem(f"{spec}: {problem.message}", problem.hint)
     converted.specs.remove(spec)
     remedy = f" ({problem.hint})" if problem.hint else ""
     for given in dict.fromkeys(spec.given):
-        if given.kind == "Node":
+        if given.kind in ("Node", KIND):
             _left(converted, given, f"{problem.message}{remedy}")
             continue
         made = as_manifest(given)

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from avactl.importer.cleaning import clean
 from avactl.importer.machines import assumed
 from avactl.importer.model import Given, Outcome, Reader, Result, Spec, spec_name
+from avactl.importer.slurm import convert as slurm
+from avactl.importer.slurm import script
 from avactl.importer.sources import jobs, kubeflow, kueue, nodes, services, tenants, volcano
 from avactl.importer.sources.context import Context, Options
 from avactl.kinds import kubernetes_schema
@@ -21,6 +23,7 @@ _CONVERT: dict[tuple[str, str], Callable[[Context, Reader], Spec | str]] = {
     ("trainer.kubeflow.org", "TrainJob"): kubeflow.train_job,
     ("batch.volcano.sh", "Job"): volcano.convert,
     ("apps", "Deployment"): services.convert,
+    (script.GROUP, script.KIND): slurm.convert,
 }
 """Kinds of workloads, by API group. All others stay manifests."""
 _MADE = {
@@ -120,6 +123,9 @@ def _convert(context: Context, options: Options, known: Known, outcomes: list[Ou
     specs = [*pools, *specs]
     specs += assumed(specs, known.cluster, models)
     for given in raw:
+        if given.kind == script.KIND:
+            outcomes.append(Outcome(given, Result.left_out, note=reasons.get(given, "")))
+            continue
         spec = as_manifest(given)
         specs.append(spec)
         outcomes.append(Outcome(given, Result.raw, spec, reasons.get(given, "")))

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from avactl.diagnostics import Diagnostic
 from avactl.importer.model import Given, ImportProblem
+from avactl.importer.slurm import script
 from avactl.source.document import Document
 from avactl.source.yaml import MAX_BYTES, load_yaml
 
@@ -32,6 +33,11 @@ def read(paths: Iterable[Path], stdin: BinaryIO) -> list[Given]:
         if len(found) > MOST_OBJECTS:
             raise ImportProblem(f"the manifests have more than {MOST_OBJECTS:,} objects", "import them in parts")
     return found
+
+
+def read_scripts(paths: Iterable[Path], stdin: BinaryIO) -> list[Given]:
+    """Return the batch scripts of files; `-` reads standard input. Raises ImportProblem."""
+    return [script.given(name, data) for name, data in _contents(paths, stdin)]
 
 
 def _contents(paths: Iterable[Path], stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:

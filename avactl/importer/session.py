@@ -100,7 +100,8 @@ def _known(base: Compilation | None, options: Options, version: str) -> tuple[Kn
         name = options.cluster or _NEW
         body: Body = {"kubernetesVersion": version or "1.36", "reconcile": {"mode": "files"}}
         if options.images:
-            body["images"] = dict(sorted(options.images.items()))
+            images = {key: value for key, value in sorted(options.images.items()) if key != "job"}
+            body |= {"images": images} if images else {}
         return Known(name), Spec("Cluster", name, None, body)
     name = options.cluster or (clusters[0] if len(clusters) == 1 else "")
     if not name or name not in clusters:

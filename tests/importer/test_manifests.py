@@ -17,7 +17,7 @@ from avactl.importer.model import Result
 from avactl.importer.reading import read
 from avactl.importer.session import Imported, write
 from avactl.source.tree import DirTree
-from tests.importer.importing import imported_file
+from tests.importer.importing import imported, imported_file
 
 HERE = Path(__file__).parent.parent / "golden" / "import"
 CASES = sorted(path for path in HERE.iterdir() if path.suffix in (".yaml", ".json"))
@@ -89,3 +89,14 @@ def test_no_secret_is_written(tmp_path: Path) -> None:
     assert "cGxhbnRlZC1z" not in text
     made = imported_file(HERE / "deployment-credential.yaml", tmp_path)
     assert "hunter2" not in _text(made, HERE / "deployment-credential.yaml") + report.as_json(made)
+
+
+def test_what_is_in_the_namespace_default_stays_a_manifest(tmp_path: Path) -> None:
+    """No team can own it."""
+    text = (HERE / "job-single-gpu.yaml").read_text().replace("  namespace: nlp\n", "")
+    made = imported(text, tmp_path)
+    (outcome,) = made.outcomes
+    assert outcome.result is Result.raw
+    assert "`default` is reserved" in outcome.note
+    made = imported(text, tmp_path, namespace="nlp")
+    assert [spec.kind for spec in made.specs if spec.given] == ["TrainingJob"]

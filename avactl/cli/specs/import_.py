@@ -30,7 +30,7 @@ class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
 def import_(
     paths: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="PATH…", help="Manifests: files, directories, or `-` for standard input."),
+        typer.Argument(metavar="PATH…", help="Manifests: files, directories, or `-`. `slurm FILE…`: batch scripts."),
     ] = None,
     out: Annotated[
         Path | None,
@@ -61,7 +61,10 @@ def import_(
     ] = None,
     image: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=IMAGE@sha256:…", help="Image of the Cluster that is written: `kubectl` for MPI."),
+        typer.Option(
+            metavar="NAME=IMAGE",
+            help="Image of a Cluster that is written (`kubectl` for MPI), or `job=IMAGE` of Slurm jobs.",
+        ),
     ] = None,
     as_is: Annotated[bool, typer.Option("--as-is", help="Keep all objects as manifests (KubernetesObjects).")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
@@ -89,7 +92,9 @@ def import_(
         access = connection(kubeconfig, context)
         objects, version = _read(access, spaces)
     else:
-        objects = reading.read(paths or [], sys.stdin.buffer)
+        slurm = paths is not None and str(paths[0]) == "slurm"
+        given = (paths or [])[slurm:]
+        objects = reading.read_scripts(given, sys.stdin.buffer) if slurm else reading.read(given, sys.stdin.buffer)
     made, root = import_objects(objects, options, out or Path("specs"), force=force, version=version)
     if out is not None:
         with accessing(out, MISSING):

@@ -1,0 +1,1 @@
+"""Import of Slurm's batch scripts."""

@@ -1,0 +1,77 @@
+"""Slurm's batch scripts: `tests/golden/import-slurm/NAME.sbatch` and the report and specs that each becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from avactl import compile_tree
+from avactl.importer import report
+from avactl.importer.model import Result
+from avactl.importer.reading import read_scripts
+from avactl.importer.session import import_objects, write
+from avactl.importer.slurm.script import parse
+from avactl.importer.sources.context import Options
+from avactl.source.tree import DirTree
+from tests.cli.running import Run
+from tests.importer.importing import IMAGES
+
+HERE = Path(__file__).parent.parent / "golden" / "import-slurm"
+CASES = sorted(HERE.glob("*.sbatch"))
+IMAGE = "registry.example.com/hpc/job:1"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_script(case: Path, tmp_path: Path, golden: Callable[[Path, str], None]) -> None:
+    objects = read_scripts([case], BytesIO())
+    made, _ = import_objects(objects, Options(namespace="hpc", images={**IMAGES, "job": IMAGE}), tmp_path)
+    write(made, tmp_path)
+    assert compile_tree(DirTree(tmp_path)).ok
+    lines = ["  ".join(row) for row in report.rows(made)]
+    lines += [reason for reason, _ in report.reasons(made)]
+    lines += ["", *report.loss_lines(made.losses)]
+    for path, data in sorted(made.files.items()):
+        if path.startswith("teams/hpc/") and not path.endswith("/team.yaml"):
+            lines += ["", f"--- {path}", data.decode().rstrip("\n")]
+    text = ("\n".join(lines) + "\n").replace(str(case), case.name)
+    assert "0123456789abcdef0123" not in text
+    golden(case.with_suffix(".txt"), text)
+
+
+def test_directives_end_at_the_first_command() -> None:
+    script = parse("#!/bin/bash\n#SBATCH -N2 --gres=gpu:4  # two\n\ntrue\n#SBATCH --nodes=9\n")
+    assert (script.get("nodes"), script.get("gres")) == ("2", "gpu:4")
+    assert [line.text for line in script.lines] == ["true"]
+
+
+def test_a_script_without_an_image_says_how_to_name_one(tmp_path: Path) -> None:
+    made, _ = import_objects(read_scripts([HERE / "single.sbatch"], BytesIO()), Options(), tmp_path)
+    (outcome,) = made.outcomes
+    assert outcome.result is Result.left_out
+    assert "--image job=IMAGE" in outcome.note
+
+
+_ODD = (
+    "", "#SBATCH", "#SBATCH --nodes=\npython x", "#SBATCH -N\nsrun\n", "'\nsrun 'a\n", "\\\n\\\n", "x\\",
+    "#SBATCH --gres=gpu:x:y --mem=1e99G -t 9-9-9\nmpirun\n", "srun " + "-" * 5000, "export A='\npython $(",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", _ODD)
+def test_odd_scripts_end_in_words(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "odd.sbatch"
+    path.write_text(text)
+    options = Options(namespace="hpc", images={**IMAGES, "job": IMAGE})
+    made, _ = import_objects(read_scripts([path], BytesIO()), options, tmp_path / "out")
+    assert len(made.outcomes) == 1
+
+
+def test_command(avactl: Run, tmp_path: Path) -> None:
+    words = ("import", "slurm", str(HERE / "torchrun.sbatch"), "--image", f"job={IMAGE}", "-n", "llm", "-o", "specs")
+    done = avactl(*words)
+    assert done.returncode == 0, done.stderr
+    assert avactl("validate", "specs").returncode == 0
+    assert "strategy: allReduce" in (tmp_path / "specs/teams/llm/llama-pretrain.yaml").read_text()
