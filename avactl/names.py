@@ -79,6 +79,8 @@ before the pod starts."""
 DATA_LOCALITY = f"{GROUP}/data-locality"
 """Pod annotation: JSON object with `prefer` or `require`, and a list of dataset versions (`NAMESPACE/NAME/VERSION`) of
 which a part should, or must, be in the cache of the pod's node."""
+AFTER = f"{GROUP}/after"
+"""Pod annotation: JSON list of Jobs of its namespace that must be complete before the pod starts."""
 TIMEOUT = f"{GROUP}/timeout"
 """Pod annotation: seconds from the binding after which the scheduler sets `TIMED_OUT`."""
 TIMED_OUT = f"{GROUP}/TimedOut"

@@ -114,6 +114,8 @@ CODES: dict[str, str] = {
     # training jobs
     "unsupported-strategy": "The framework does not support the strategy or its consistency.",
     "wrong-strategy": "The job's strategy or framework does not have the role or setting.",
+    "dependency-cycle": "Jobs wait for each other.",
+    "dependency-expires": "A job that others wait for is deleted some time after its end.",
     "no-checkpoint": "A long or elastic job is preemptible but has no checkpoint.",
     "unbound-bucket": "An object-store location is in none of the team's buckets.",
     "host-network-not-allowed": "A job uses the host's network in a namespace that does not allow it.",

@@ -23,6 +23,7 @@ from avactl.kube.replica import new_identity
 from avactl.scheduler import metrics, metrics_collector
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.dataset_gate import DatasetGate
+from avactl.scheduler.cache.job_gate import JobGate
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
@@ -94,6 +95,7 @@ class Daemon:
         self.budgets = DisruptionBudgets()
         evictor = Evictor(client, rate, self.reporter, self.leading, self._wanted, self._not_made)
         self.gate = DatasetGate(self._warmed, policy.cache_daemon, self.cache.tables.changed)
+        self.jobs = JobGate(self._warmed)
         self.cycle = SchedulingCycle(
             self.cache,
             self.queue,
@@ -104,6 +106,7 @@ class Daemon:
             self.budgets,
             _PLANNING,
             self.gate,
+            self.jobs if policy.jobs else None,
         )
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
@@ -133,6 +136,8 @@ class Daemon:
         status = f"/api/v1/namespaces/{names.CACHE_NAMESPACE}/configmaps"
         only = {"fieldSelector": f"metadata.name={names.CACHE_STATUS}"}
         gate = [reflect(status, self.gate, query=only)] if self._options.policy.cache_daemon else []
+        if self._options.policy.jobs:
+            gate.append(reflect("/apis/batch/v1/jobs", self.jobs))
         return [
             *gate,
             reflect("/api/v1/nodes", resources.nodes(cache)),
@@ -155,7 +160,7 @@ class Daemon:
         ]
 
     def _warmed(self, wanted: str) -> None:
-        """The status of datasets changed."""
+        """The status of datasets, or a Job, changed."""
         self.cache.tables.waits.arrived(wanted)
         self._wake.set()
 

@@ -17,6 +17,7 @@ from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.data_locality import DataLocality
 from avactl.scheduler.cache.dataset_gate import DatasetGate, GateError
+from avactl.scheduler.cache.job_gate import JobGate
 from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.cache.team_usage import StartRequest
@@ -93,6 +94,7 @@ class SchedulingCycle:
         budgets: BudgetChecker | None = None,
         share: float = 1.0,
         gate: DatasetGate | None = None,
+        jobs: JobGate | None = None,
     ) -> None:
         """Without an evictor nobody gives way to others. Budgets say which services are spared; without: none.
 
@@ -100,10 +102,10 @@ class SchedulingCycle:
         """
         self.cache, self.queue, self.binder, self.reporter, self.volumes = cache, queue, binder, reporter, volumes
         self.preemptor = Preemptor(cache, queue, budgets or DisruptionBudgets(), evictor, self._choose, share)
-        self._gate = gate
+        self._gates: list[JobGate | DatasetGate] = [each for each in (jobs, gate) if each is not None]
         self._locality = None if gate is None else DataLocality(cache.tables, gate)
         self._full: dict[Hashable, tuple[int, str]] = {}
-        """Demands that fitted nowhere: the change epoch of the attempt, and the reason."""
+        """Demands that fitted nowhere: change epoch of the attempt, and reason."""
         self._learnt: set[str] = set()
         self._told: tuple[tuple[int, int, int], dict[Request, str]] = ((0, 0, 0), {})
         """Why requests that may go anywhere fit nowhere, and how far everything was then."""
@@ -187,9 +189,9 @@ class SchedulingCycle:
 
     def _place(self, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> Placed | Blocked:
         """Find places for all of the pods. Raises RuleError, and NotYetError where something is on its way."""
-        if self._gate is not None:
+        for gate in self._gates:
             for pod in pods:
-                self._gate.check(pod)
+                gate.check(pod)
         within = unit.within if unit.gang else ""
         if within and within not in self.cache.tables.levels:
             known_levels = ", ".join(self.cache.tables.levels) or "none"

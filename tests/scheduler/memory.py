@@ -9,6 +9,7 @@ from avactl import names
 from avactl.placement.quota import Limit, Quota
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.dataset_gate import DatasetGate
+from avactl.scheduler.cache.job_gate import JobGate
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers.pods import PodHandler
@@ -33,10 +34,19 @@ class Memory:
         self.gate = (
             None if daemon is None else DatasetGate(self.cache.tables.waits.arrived, daemon, self.cache.tables.changed)
         )
+        self.jobs = JobGate(self.cache.tables.waits.arrived)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
         self.cycle = SchedulingCycle(
-            self.cache, self.queue, self, self, VolumeBinding(self.cache.tables), self, self.budgets, gate=self.gate
+            self.cache,
+            self.queue,
+            self,
+            self,
+            VolumeBinding(self.cache.tables),
+            self,
+            self.budgets,
+            gate=self.gate,
+            jobs=self.jobs,
         )
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.items: dict[str, dict[str, Any]] = {}

@@ -25,6 +25,7 @@ from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.kinds.program import Item, Program
 from avactl.kinds.spot import notice_problem, spot_problems
 from avactl.kinds.training.addressing import listens
+from avactl.kinds.training.dependencies import order_problems
 from avactl.kinds.training.init_containers.health_check import health_problems
 from avactl.kinds.training.init_containers.workspace_code import code_problems
 from avactl.kinds.training.mounts import place_problems
@@ -44,6 +45,7 @@ from avactl.kinds.training.roles import (
     spot_from,
     whole,
 )
+from avactl.kinds.training.schedule import schedule_problems
 from avactl.kinds.training.strategies import strategy_problems
 from avactl.kinds.workload import Role
 from avactl.quantity import format_quantity, quantity
@@ -71,6 +73,8 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _checkpoint(item, program)
     yield from _tensorboard(item, program)
     yield from _times(item, program)
+    yield from schedule_problems(item, job_name(item, "worker"))
+    yield from order_problems(item, program)
     yield from code_problems(item, program)
     if any(problem.severity == "error" for problem in wrong):
         return  # the number of pods per role is unknown

@@ -31,6 +31,7 @@ from avactl.kinds.training.roles import (
     replacing,
     spot_from,
 )
+from avactl.kinds.training.schedule import cron_job
 from avactl.kinds.training.tensorboard import board
 from avactl.kinds.workload import FOLLOWERS_LATER
 
@@ -119,10 +120,22 @@ def _finish(item: Item, program: Program, part: Part, body: Body, run: str) -> M
             parallelism=part.replicas,
             podReplacementPolicy="Failed",
             activeDeadlineSeconds=_deadline(item, program, part),
-            ttlSecondsAfterFinished=_ttl(item, program),
-            suspend=True if spec.suspended else None,
+            ttlSecondsAfterFinished=_ttl(item, program) if spec.schedule is None else None,
+            suspend=True if spec.suspended and spec.schedule is None else None,
         )
     )
+    if spec.schedule is not None:
+        metadata = {"labels": k8s.labels(item, part.role), "annotations": {pods.RUN_ANNOTATION: run}}
+        return k8s.manifest(
+            item,
+            item.cluster,
+            "batch/v1",
+            "CronJob",
+            job_name(item, part.name),
+            namespace=item.ns,
+            component=part.role,
+            spec=cron_job(spec.schedule, body, metadata, spec.suspended),
+        )
     notes = {pods.RUN_ANNOTATION: run}
     if spec.on_change == "finish":
         notes[names.ON_CHANGE] = "finish"

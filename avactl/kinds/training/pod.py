@@ -20,6 +20,7 @@ from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import environment, listens, port, starts_with_torchrun, with_index
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
+from avactl.kinds.training.dependencies import after
 from avactl.kinds.training.init_containers import health_check, workspace_code
 from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
@@ -125,6 +126,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
         if spec.workers.within:
             notes[names.WITHIN] = spec.workers.within
     notes |= start_when_warm(item, program)
+    notes |= after(item, program)
     if part.role in DATA_ROLES:
         notes |= data_locality(item, program)
     if not spec.preemptible:

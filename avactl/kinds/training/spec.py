@@ -32,6 +32,7 @@ from avactl.kinds.fields.values import (
     bad,
 )
 from avactl.kinds.pod_settings.spec import PodSettings
+from avactl.kinds.training.schedule import Schedule
 from avactl.quantity import quantity
 
 Strategy = Literal["single", "parameterServer", "allReduce", "mpi", "elastic"]
@@ -260,6 +261,14 @@ class TrainingJobSpec(PodUser):
         None,
         description="`prefer`: place pods on nodes whose cache worker holds most of the mounted datasets. `require`: "
         "only on nodes that hold a part of each. Needs the scheduler and the cache daemon. Default: anywhere.",
+    )
+    after: list[Name] = Field(
+        default_factory=list,
+        max_length=16,
+        description="Jobs of the team that must have succeeded before this one starts. Needs the scheduler.",
+    )
+    schedule: Schedule | None = Field(
+        None, description="Run at certain times, for strategy `single`. Default: once, when the spec is applied."
     )
     checkpoint: Checkpoint | None = Field(None, description="Where and how often the job saves checkpoints.")
     priority: Priority = Field("normal", description="Scheduling priority within the team. Services preempt all jobs.")

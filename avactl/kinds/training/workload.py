@@ -79,6 +79,10 @@ def facts(item: Item, program: Program) -> dict[str, Fact]:
     found["priority"] = spec.priority
     if spec.spot != "never":
         found["spot"] = spec.spot
+    if spec.after:
+        found["after"] = ", ".join(spec.after)
+    if spec.schedule is not None:
+        found["schedule"] = f"{spec.schedule.cron} {spec.schedule.time_zone}"
     if spec.suspended:
         found["state"] = "suspended"
     return found
@@ -110,6 +114,8 @@ def unpinned(item: Item) -> Iterator[Unpinned]:
 
 def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
     """Return the effect on the run and its resume point; None if no pods are stopped."""
+    if old.spec.schedule is not None and new.spec.schedule is not None:
+        return "takes effect with the next run; an active one goes on" if effects else None
     if not any(effect.kind == "Job" and effect.starts_pods for effect in effects):
         return None
     if old.spec.suspended and new.spec.suspended:

@@ -28,6 +28,8 @@ class Policy:
     objective: Objective = "pack"
     cache_daemon: bool = False
     """True if the cluster runs the cache daemon, which reports the progress of datasets."""
+    jobs: bool = False
+    """True if the account may read Jobs, for pods that start after them."""
 
     @classmethod
     def read(cls, path: Path) -> Policy:
@@ -59,6 +61,7 @@ class Policy:
             gpu_driver=data["gpuDriver"],
             objective=objective,
             cache_daemon=data.get("cacheDaemon") is True,
+            jobs=data.get("jobs") is True,
         )
 
 

@@ -28,6 +28,7 @@ _ANNOTATIONS = {
     names.WITHIN: LABEL_KEY,
     names.START_WHEN_WARM: 4096,
     names.DATA_LOCALITY: 4096,
+    names.AFTER: 4096,
 }  # fmt: skip
 """Annotations that the scheduler reads, and their longest values."""
 _LABELS, _VOLUMES, _TOLERATIONS, _CLAIMS = 256, 256, 128, 64

@@ -28,6 +28,7 @@ class PodInfo:
     """One pod."""
 
     __slots__ = (
+        "after",
         "assumed",
         "claims",
         "created",
@@ -134,6 +135,8 @@ class PodInfo:
         """The annotation `names.START_WHEN_WARM`."""
         self.locality: str = notes.get(names.DATA_LOCALITY, "") if self.managed else ""
         """The annotation `names.DATA_LOCALITY`."""
+        self.after: str = notes.get(names.AFTER, "") if self.managed else ""
+        """The annotation `names.AFTER`."""
         self.labels: Mapping[str, str] = _NOTHING
         self.node = ""
         self.devices: str | None = None

@@ -22,6 +22,7 @@ def policy(item: Item, program: Program) -> Manifest:
     data = {
         "cluster": item.name,
         "gpuDriver": spec.gpu_driver,
+        "jobs": True,
         "levels": spec.placement.levels,
         "objective": spec.placement.objective,
         "reconcile": spec.reconcile.mode,

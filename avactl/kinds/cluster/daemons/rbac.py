@@ -37,6 +37,8 @@ def scheduler_cluster_rules() -> list[Body]:
         rule(["storage.k8s.io"], ["csidrivers", "csistoragecapacities"], WATCH),
         # Preemption respects PodDisruptionBudgets.
         rule(["policy"], ["poddisruptionbudgets"], WATCH),
+        # Jobs that pods wait for (`after`).
+        rule(["batch"], ["jobs"], WATCH),
         # DRA: available devices and claims.
         rule(["resource.k8s.io"], ["resourceslices", "deviceclasses"], WATCH),
         # The patch adds the finalizer that protects an allocated claim in use by a pod.

@@ -1,0 +1,111 @@
+"""Jobs that start after others: their order, and the annotation by which the scheduler keeps it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from avactl import names
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import did_you_mean
+from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
+from avactl.kinds.fields.unique_entries import duplicates
+from avactl.kinds.program import Item, Program
+from avactl.kinds.training.roles import leaders, parts
+
+_PATH = ("spec", "after")
+
+
+def after(item: Item, program: Program) -> dict[str, str]:
+    """Return the annotation of pods that start after other jobs: the Jobs with which these end."""
+    found = [program.get(item.kind, name, item.team) for name in item.spec.after]
+    jobs = sorted({job for other in found for job in leaders(other, parts(other.spec))})
+    return {names.AFTER: json.dumps(jobs, separators=(",", ":"))} if jobs else {}
+
+
+def order_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield the problems of `spec.after`."""
+    if not item.spec.after:
+        return
+    yield from duplicates(item, _PATH, item.spec.after, "job", key=None)
+    known = [other.spec_name for other in program.of(item.kind) if other.team == item.team and other is not item]
+    for index, name in enumerate(item.spec.after):
+        span = item.span(*_PATH, index)
+        other = program.find(item.kind, name, item.team)
+        if other is None:
+            if (item.kind, name) in program.broken:
+                continue
+            owner = next((each.team for each in program.of(item.kind) if each.spec_name == name), None)
+            message = f"team {item.team} has no {item.kind} `{name}`"
+            hint = did_you_mean(name, known, "jobs of the team") if known else "declare it"
+            if owner is not None:
+                message += f": it belongs to team {owner}"
+                hint = "jobs start after jobs of their own team; share the result as a dataset"
+            yield Diagnostic("missing-reference", message, span, hint=hint)
+        else:
+            yield from _other_problem(item, program, other, index)
+    yield from _cycle(item, program)
+    cluster = program.cluster(item.cluster)
+    if not cluster.spec.daemons.scheduler:
+        yield Diagnostic(
+            "missing-daemon",
+            f"`after` needs the daemon `scheduler`, which cluster {cluster.name} does not run",
+            item.span(*_PATH, key=True),
+            hint=f"write `daemons: {{scheduler: true}}` in Cluster {cluster.name}",
+            notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
+        )
+
+
+def _other_problem(item: Item, program: Program, other: Item, index: int) -> Iterator[Diagnostic]:
+    span, note = item.span(*_PATH, index), Note(other.span("metadata", "name"), "declared here")
+    for what, own, its in (("cluster", item.cluster, other.cluster), ("namespace", item.ns, other.ns)):
+        if own != its:
+            message = f"{other} is in {what} {its}, and {item} in {own}"
+            hint = f"run both in one {what}: Jobs are waited for in the {what} of the pods"
+            yield Diagnostic("other-cluster", message, span, hint=hint, notes=(note,))
+            return
+    if other.spec.schedule is not None:
+        yield Diagnostic(
+            "conflicting-keys",
+            f"{other} has a schedule, so it never ends for good",
+            span,
+            hint="give this job a schedule of its own, at a later time",
+            notes=(Note(other.span("spec", "schedule", key=True), "its schedule"),),
+        )
+    cluster = program.cluster_spec(item.cluster)
+    ttl = other.spec.ttl or cluster.default_job_ttl
+    if ttl is not None and cluster.reconcile.mode not in STARTS_JOBS_AGAIN:
+        where = (
+            other.span("spec", "ttl") if other.spec.ttl else program.cluster(item.cluster).span("spec", "defaultJobTtl")
+        )
+        yield Diagnostic(
+            "dependency-expires",
+            f"{other} is deleted {ttl} after its end: if {item} starts later, it waits for ever",
+            span,
+            severity="warning",
+            hint="remove the ttl; the Job is deleted with its spec",
+            notes=(Note(where, "its ttl"),),
+        )
+
+
+def _cycle(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield the cycle that a job is the first of, in reading order."""
+    pending: list[tuple[str, tuple[Item, ...]]] = [(name, (item,)) for name in item.spec.after]
+    seen: set[str] = set()
+    while pending:
+        name, path = pending.pop(0)
+        other = program.find(item.kind, name, item.team)
+        if other is item:
+            if item.origin == min(each.origin for each in path):
+                words = " after ".join(f"`{each.spec_name}`" for each in (*path, item))
+                yield Diagnostic(
+                    "dependency-cycle",
+                    f"no job of the cycle ever starts: {words}",
+                    item.span(*_PATH, key=True),
+                    hint="remove one of the entries",
+                    notes=tuple(Note(each.span(*_PATH, key=True), str(each)) for each in path[1:]),
+                )
+            return
+        if other is not None and name not in seen:
+            seen.add(name)
+            pending += [(following, (*path, other)) for following in other.spec.after]

@@ -1,0 +1,117 @@
+"""Jobs that run by a schedule: the CronJob around the Job."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from math import ceil
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from avactl.diagnostics import Diagnostic
+from avactl.kinds.base import Model
+from avactl.kinds.fields.values import Duration, bad, cron, seconds
+from avactl.kinds.lowering.k8s import compact
+from avactl.kinds.manifest import Body
+from avactl.kinds.program import Item
+
+_ZONE = re.compile(r"[A-Za-z]+(?:[_/+-][A-Za-z0-9]+)*").fullmatch
+_LONGEST = 52
+"""Characters of the name of a CronJob: its Jobs add eleven. Source: pkg/apis/batch/validation"""
+
+
+def _zone(value: str) -> str:
+    from zoneinfo import available_timezones  # most compiles never need it
+
+    known = available_timezones()
+    if len(value) > 64 or not _ZONE(value) or value == "Local" or (known and value not in known):
+        near = next((zone for zone in sorted(known) if zone.lower() == value.lower()), "")
+        near = near or next((zone for zone in sorted(known) if zone.lower().endswith(f"/{value.lower()}")), "")
+        hint = f"did you mean `{near}`?" if near else "write a name such as `Europe/Berlin` or `Etc/UTC`"
+        raise bad(f"`{value[:64]}` is not a time zone of the IANA database", hint)
+    return value
+
+
+Cron = Annotated[
+    str,
+    AfterValidator(cron),
+    WithJsonSchema({"type": "string", "pattern": r"^[0-9*/,-]+( [0-9*/,-]+){4}$", "maxLength": 100}),
+]
+TimeZone = Annotated[
+    str,
+    AfterValidator(_zone),
+    WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z]+([_/+-][A-Za-z0-9]+)*$", "maxLength": 64}),
+]
+_Kept = Annotated[int, Field(ge=0, le=100)]
+
+
+class Schedule(Model):
+    """Times at which a job runs."""
+
+    cron: Cron = Field(description="`minute hour day month weekday`, numbers as in crontab(5).")
+    time_zone: TimeZone = Field("Etc/UTC", description="Time zone of `cron`, such as `Europe/Berlin`.")
+    concurrency_policy: Literal["Forbid", "Replace", "Allow"] = Field(
+        "Forbid", description="A run that is due while one is active: skipped, in its place, or beside it."
+    )
+    starting_deadline: Duration | None = Field(
+        None, description="How late a run may begin, if its time was missed. Default: it may always."
+    )
+    keep_succeeded: _Kept = Field(3, description="Number of succeeded runs to keep.")
+    keep_failed: _Kept = Field(1, description="Number of failed runs to keep.")
+
+
+def cron_job(schedule: Schedule, job: Body, metadata: Body, suspended: bool) -> Body:
+    """Return the spec of a CronJob with the spec of its Jobs and their metadata."""
+    deadline = schedule.starting_deadline
+    return compact(
+        schedule=schedule.cron,
+        timeZone=schedule.time_zone,
+        concurrencyPolicy=schedule.concurrency_policy,
+        startingDeadlineSeconds=None if deadline is None else max(10, ceil(seconds(deadline))),
+        successfulJobsHistoryLimit=schedule.keep_succeeded,
+        failedJobsHistoryLimit=schedule.keep_failed,
+        suspend=True if suspended else None,
+        jobTemplate={"metadata": metadata, "spec": job},
+    )
+
+
+def schedule_problems(item: Item, name: str) -> Iterator[Diagnostic]:
+    """Yield the problems of `spec.schedule`; `name` is that of the CronJob."""
+    spec, path = item.spec, ("spec", "schedule")
+    if spec.schedule is None:
+        return
+    if spec.strategy != "single":
+        yield Diagnostic(
+            "wrong-strategy",
+            f"a job with a schedule has one pod, and strategy `{spec.strategy}` several: they find each other by the "
+            "name of their Job, which is another one in each run",
+            item.span(*path, key=True),
+            hint="write `strategy: single`, or start each run by a commit",
+        )
+    for key, why in (
+        ("after", "starts at its times, and after no other job"),
+        ("ttl", "keeps its runs by `keepSucceeded` and `keepFailed`"),
+    ):
+        if getattr(spec, key):
+            yield Diagnostic(
+                "conflicting-keys",
+                f"`{key}` and `schedule` exclude each other: a job with a schedule {why}",
+                item.span("spec", key, key=True),
+                hint=f"remove `{key}`",
+            )
+    if spec.on_change == "finish":
+        yield Diagnostic(
+            "without-effect",
+            "spec.onChange has no effect: a change of a job with a schedule is for its next run",
+            item.span("spec", "onChange"),
+            severity="warning",
+            hint="remove the key",
+        )
+    if len(name) > _LONGEST:
+        yield Diagnostic(
+            "name-too-long",
+            f"the CronJob `{name}` would have {len(name)} characters; the limit is {_LONGEST}",
+            item.span("metadata", "name"),
+            hint=f"shorten the job's name by {len(name) - _LONGEST}",
+        )

@@ -1,0 +1,104 @@
+"""Jobs after other jobs, and jobs at certain times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from avactl.kinds.registry import kind
+from avactl.names import AFTER
+from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
+from tools.controlplane import KubeClient
+
+PLATFORM = f"""
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  daemons: {{scheduler: true}}
+  images: {{avactl: registry.example.com/avactl{DIGEST}, kubectl: registry.example.com/kubectl{DIGEST}}}
+---
+kind: NodePool
+metadata: {{name: v100}}
+spec: {{cluster: main, machineType: v100-pcie-8, count: 4}}
+---
+kind: Team
+metadata: {{name: vision}}
+---
+"""
+
+
+def job(name: str, more: str = "") -> str:
+    lines = "".join(f"  {line}\n" for line in more.splitlines())
+    return f"""
+kind: TrainingJob
+metadata: {{name: {name}, team: vision}}
+spec:
+  image: registry.example.com/train:1
+  command: [python, train.py]
+{lines}"""
+
+
+def template(found: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = found["spec"]["template"]
+    return spec
+
+
+def test_pods_name_the_jobs_that_end_the_runs_before() -> None:
+    servers = "strategy: parameterServer\nframework: tensorflow\nworkers: {replicas: 2}\nservers: {replicas: 1}"
+    result = compiled(PLATFORM + "\n---\n".join([job("etl"), job("big", servers), job("train", "after: [etl, big]")]))
+    notes = template(body(result, "Job", "train-worker", "vision"))["metadata"]["annotations"]
+    # TensorFlow's chief leads; its workers and servers follow.
+    assert notes[AFTER] == '["big-chief","etl-worker"]'
+    assert AFTER not in template(body(result, "Job", "etl-worker", "vision"))["metadata"]["annotations"]
+
+
+def test_a_cron_job_has_the_whole_job() -> None:
+    schedule = "schedule: {cron: 0 3 * * 1-5, timeZone: Europe/Berlin, startingDeadline: 1h, keepFailed: 2}"
+    plain = compiled(PLATFORM + job("nightly", "timeout: 2h\nworkers: {gpus: 1}"))
+    result = compiled(PLATFORM + job("nightly", f"timeout: 2h\nworkers: {{gpus: 1}}\n{schedule}"))
+    assert names(result, "Job") == []
+    cron = body(result, "CronJob", "nightly-worker", "vision")["spec"]
+    wanted = {
+        "schedule": "0 3 * * 1-5", "timeZone": "Europe/Berlin", "concurrencyPolicy": "Forbid",
+        "startingDeadlineSeconds": 3600, "successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 2,
+    }  # fmt: skip
+    assert {key: cron[key] for key in wanted} == wanted
+    assert "suspend" not in cron
+    once = body(plain, "Job", "nightly-worker", "vision")["spec"]
+    assert cron["jobTemplate"]["spec"] == once
+    assert cron["jobTemplate"]["metadata"]["labels"]["app.kubernetes.io/instance"] == "nightly"
+    stopped = compiled(PLATFORM + job("nightly", f"suspended: true\n{schedule}"))
+    assert body(stopped, "CronJob", "nightly-worker", "vision")["spec"]["suspend"] is True
+
+
+def test_the_api_server_takes_every_object(kube: KubeClient) -> None:
+    schedule = "schedule: {cron: 0 3 * * *, timeZone: America/Argentina/Buenos_Aires}"
+    specs = [job("first"), job("second", "after: [first]"), job("third", schedule)]
+    assert apply(kube, compiled(PLATFORM + "\n---\n".join(specs)).manifests)
+
+
+def test_a_change_of_a_schedule_restarts_nothing() -> None:
+    one, other = (
+        compiled(PLATFORM + job("nightly", f"schedule: {{cron: 0 {hour} * * *}}")).program.of("TrainingJob")[0]
+        for hour in (3, 4)
+    )
+    impact = kind("TrainingJob").impact
+    assert impact(one, other, []) is None
+
+
+@pytest.mark.parametrize(
+    ("specs", "expected"),
+    [
+        ([job("a", "after: [b]"), job("b", "after: [c]"), job("c", "after: [a]")], ["dependency-cycle"]),
+        ([job("a", "after: [a]")], ["dependency-cycle"]),
+        ([job("a", "after: [b]"), job("b", "after: [c]"), job("c", "after: [b]")], ["dependency-cycle"]),
+        ([job("a"), job("b", "after: [a, a]")], ["duplicate-entry"]),
+        ([job("a", "ttl: 1h"), job("b", "after: [a]")], ["dependency-expires"]),
+        ([job("a", "schedule: {cron: 0 3 * * *}"), job("b", "after: [a]")], ["conflicting-keys"]),
+        ([job("a"), job("b", "after: [a]\nschedule: {cron: 0 3 * * *}")], ["conflicting-keys"]),
+        ([job("a", "schedule: {cron: 0 3 * * *}\nonChange: finish")], ["without-effect"]),
+    ],
+)
+def test_what_cannot_be(specs: list[str], expected: list[str]) -> None:
+    assert codes(unchecked(PLATFORM + "\n---\n".join(specs))) == expected
