@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from avactl.compiler.internal_error import defect
+from avactl.compiler.lint.slips import slips
 from avactl.compiler.pass_state import State
-from avactl.compiler.problems.internal_error import defect
-from avactl.compiler.problems.yaml_pitfalls import pitfalls
 from avactl.diagnostics import Diagnostic
 from avactl.kinds import registry
 from avactl.kinds.program import Item, Program
@@ -40,7 +40,7 @@ def problems_of(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Return the problems of one spec: those found by its kind, and roles that never fit on the cluster's machines."""
     kind = registry.kind(item.kind)
     yield from kind.check(item, program)
-    yield from pitfalls(item)
+    yield from slips(item)
     if kind.workload is not None and not kind.workload.checks_capacity:
         from avactl.kinds.feasibility.capacity import role_problems
 

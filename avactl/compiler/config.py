@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from avactl.compiler.problems.errors import to_diagnostics
-from avactl.compiler.problems.remedies import show
+from avactl.compiler.errors import to_diagnostics
+from avactl.compiler.lint.remedies import show
 from avactl.compiler.selection import CONFIG_FILE, Paths, missing, policy_files
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of

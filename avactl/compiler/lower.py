@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from avactl.compiler.internal_error import defect
 from avactl.compiler.pass_state import State
-from avactl.compiler.problems.internal_error import defect
 from avactl.diagnostics import Diagnostic
 from avactl.kinds import registry
 from avactl.kinds.lowering.refused import RefusedError

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
+from avactl.compiler.errors import dotted, to_diagnostics
+from avactl.compiler.lint.remedies import show
 from avactl.compiler.pass_state import State
-from avactl.compiler.problems.errors import dotted, to_diagnostics
-from avactl.compiler.problems.remedies import show
 from avactl.compiler.selection import is_policy
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest

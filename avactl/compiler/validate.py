@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from avactl.compiler.errors import to_diagnostics
+from avactl.compiler.lint.remedies import show
 from avactl.compiler.pass_state import State
-from avactl.compiler.problems.errors import to_diagnostics
-from avactl.compiler.problems.remedies import show
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import closest, did_you_mean
 from avactl.kinds import registry

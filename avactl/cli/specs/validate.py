@@ -30,7 +30,7 @@ def validate(
     """Check specs and report every problem with file, line, caret and remedy."""
     from avactl.compiler.environments import environments_of
     from avactl.compiler.incremental.compile import compile_cached
-    from avactl.compiler.unread import unread
+    from avactl.compiler.lint.unread import unread
     from avactl.emit.paths import object_path
 
     choose_environment(environment)

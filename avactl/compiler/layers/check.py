@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from avactl.compiler.errors import to_diagnostics
 from avactl.compiler.layers.declarations import Declarations, owner_of, titled
 from avactl.compiler.layers.document import OVERLAY, SPEC, Layer, LayeredDocument
 from avactl.compiler.layers.merge import Part, merged, trace
 from avactl.compiler.layers.recognition import DEFAULTS, SpecName, name_of
-from avactl.compiler.problems.errors import to_diagnostics
-from avactl.compiler.problems.remedies import show
+from avactl.compiler.lint.remedies import show
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
 from avactl.kinds import registry

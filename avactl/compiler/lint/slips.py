@@ -16,7 +16,7 @@ from avactl.source.yaml import YamlLocator, written
 _ZEROS = re.compile(r"(?<![\w.])0[0-9]+(?![\w.])").search
 
 
-def pitfalls(item: Item) -> Iterator[Diagnostic]:
+def slips(item: Item) -> Iterator[Diagnostic]:
     """Yield the warnings for one spec of a YAML file; in Python, None and octal numbers are written on purpose."""
     locator = item.doc.locator
     if not isinstance(locator, YamlLocator) or "spec" not in item.doc.value:

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from avactl.compiler.problems import remedies
-from avactl.compiler.problems.remedies import show
+from avactl.compiler.lint import remedies
+from avactl.compiler.lint.remedies import show
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.secrets import holds_secret, looks_secret
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of

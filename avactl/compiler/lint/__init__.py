@@ -1,0 +1,1 @@
+"""Mistakes that are easy to make: warnings, remedies, and their correction in the files."""
