@@ -109,7 +109,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="avactl-bench-") as folder:
         root, state = make(Path(folder), given.jobs, given.machines)
-        command = [*AVACTL, "plan", str(root), "--snapshot", str(state), "-o", "json"]
+        command = [*AVACTL, "plan", str(root), "--snapshot", str(state), "-f", "json"]
         whole = best([run(command) for _ in range(given.repeats)])
         base, head = compile_tree(GitTree(root, "HEAD")), compile_tree(DirTree(root))
         verdicts = []

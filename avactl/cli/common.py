@@ -7,7 +7,7 @@ import errno
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
@@ -112,6 +112,19 @@ def write_text(out: str, text: str, told: str) -> None:
     print(f"{out}: {told}")
 
 
+def replace_file(file: Path, data: bytes) -> None:
+    """Write to a temporary file, then rename: a crash leaves the old file or the new one."""
+    target = file.resolve()
+    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        aside.write_bytes(data)
+        aside.chmod(target.stat().st_mode & 0o7777)
+        aside.replace(target)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        fail(f"{file}: {error.strerror}", MISSING)
+
+
 def open_repository(paths: Sequence[Path]) -> tuple[DirTree, list[str]]:
     """Return the repository of all paths, and the requested paths from its root ([]: all of it).
 
@@ -159,10 +172,16 @@ def select(compilation: Compiled, asked: Iterable[str]) -> list[Diagnostic]:
     if not wanted:
         return list(compilation.diagnostics)
 
-    def concerns(file: str) -> bool:
-        return any(file == path or file.startswith(f"{path}/") for path in wanted)
+    return [
+        d
+        for d in compilation.diagnostics
+        if covers(wanted, d.span.file) or any(covers(wanted, n.span.file) for n in d.notes)
+    ]
 
-    return [d for d in compilation.diagnostics if concerns(d.span.file) or any(concerns(n.span.file) for n in d.notes)]
+
+def covers(paths: Collection[str], file: str) -> bool:
+    """Return True if a file is one of the paths or below one; without any paths, always."""
+    return not paths or any(file == path or file.startswith(f"{path}/") for path in paths)
 
 
 def render_machine(diagnostics: Sequence[Diagnostic], format: Format) -> str:

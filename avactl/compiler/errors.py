@@ -151,9 +151,11 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
             name, span = dotted(path[:-1]), doc.span(*path, key=True)
         hint = remedies.of_text(value) or shortened(str(context.get("hint", "")))
         message, hint = f"{name}: {shortened(first['msg'])}", hint
+        fix = str(context.get("fix", ""))
         if hint == "quote it":
             hint = remedies.quoted(value, written(doc, *path))
-        return Diagnostic(code, message, span, hint=hint)
+            fix = remedies.fix_of(hint)
+        return Diagnostic(code, message, span, hint=hint, fix=fix)
     at_key = any(entry["loc"][-1] == "[key]" for entry in entries)
     if path and not at_key and holds_secret(value, str(path[-1])):
         return _covered(name, span)
@@ -164,7 +166,8 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
         expected = " or ".join(words)
         types = {entry["type"] for entry in entries}
         hint = remedies.of_type(types, value, path, written(doc, *path), _keys(model, path)) or _explained(model, path)
-        return Diagnostic("wrong-type", f"{name}: expected {expected}, got {show(value)}", span, hint=hint)
+        fix = remedies.fix_of(hint)
+        return Diagnostic("wrong-type", f"{name}: expected {expected}, got {show(value)}", span, hint=hint, fix=fix)
     entry = next((entry for entry in entries if entry["type"] not in _EXPECTED), first)
     if entry["loc"][-1] == "[key]":
         message, hint = _value_message(entry, path[-1])

@@ -47,6 +47,8 @@ class Diagnostic:
     secret: bool = False
     rule: str = ""
     """Name of the policy that reported it."""
+    fix: str = ""
+    """Text that replaces the one at the span, if there is one remedy; `avactl validate --fix` writes it."""
 
     @property
     def id(self) -> str:

@@ -45,3 +45,12 @@ def did_you_mean(word: str, known: Iterable[str], what: str = "known") -> str:
     if near is not None:
         return f"did you mean `{near}`?"
     return f"{what}: {one_of(candidates)}" if candidates else "no values are defined"
+
+
+_SUGGESTED = re.compile(r"did you mean `([^`]+)`\?").fullmatch
+
+
+def suggested(hint: str) -> str:
+    """Return the word that a hint of `did_you_mean` suggests; "" for other hints."""
+    match = _SUGGESTED(hint)
+    return match[1] if match else ""

@@ -122,11 +122,11 @@ def test_command_refuses_what_is_wrong(tmp_path: Path, avactl: Run) -> None:
     several = avactl("set", "jobs.yaml", "spec.ttl=1d")
     assert several.returncode == 2
     assert "choose with --name: TrainingJob/resnet50" in several.stderr
-    wrong = avactl("set", "jobs.yaml", "-n", "resnet50", "spec.workers.replicas=none")
+    wrong = avactl("set", "jobs.yaml", "--name", "resnet50", "spec.workers.replicas=none")
     assert wrong.returncode == 1
     assert "expected an integer, got string `none`" in wrong.stderr
     assert file.read_bytes() == before
-    assert avactl("set", "jobs.yaml", "-n", "resnet50", "spec.workers.replicas=none", "--force").returncode == 0
+    assert avactl("set", "jobs.yaml", "--name", "resnet50", "spec.workers.replicas=none", "--force").returncode == 0
     assert b"replicas: none" in file.read_bytes()
 
 

@@ -110,7 +110,7 @@ class Lab:
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Return what `avactl jobs` says to the member, by name of the job."""
-        done = self.avactl("jobs", "-n", NAMESPACE, "--json")
+        done = self.avactl("jobs", "-n", NAMESPACE, "--format", "json")
         assert done.returncode == 0, done.stderr
         return {job["name"]: job for job in json.loads(done.stdout)["jobs"]}
 

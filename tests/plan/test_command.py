@@ -35,11 +35,11 @@ def test_text_markdown_and_json_say_the_same(repository: Repository, avactl: Run
     assert lines[3].split("  ")[0] == "TrainingJob vision/new"
     assert "waits for capacity" in lines[3]
     assert "a check, not a reservation" in done.stdout
-    markdown = avactl("plan", "-o", "markdown", cwd=repository.root).stdout
+    markdown = avactl("plan", "-f", "markdown", cwd=repository.root).stdout
     assert markdown.startswith("### Will it run?\n")
     assert "| ⏳ | `TrainingJob vision/new` | waits for capacity | 0 of 2 |" in markdown
     assert "A check, not a reservation" in markdown
-    data = json.loads(avactl("plan", "-o", "json", cwd=repository.root).stdout)
+    data = json.loads(avactl("plan", "-f", "json", cwd=repository.root).stdout)
     assert (data["version"], data["fine"]) == (1, False)
     assert {each["name"]: each["verdict"] for each in data["clusters"][0]["specs"]} == {
         "new": "waits for capacity", "one": "starts",
@@ -68,8 +68,8 @@ def test_a_snapshot_takes_the_place_of_what_is_declared(repository: Repository, 
 def test_sides_from_processes_of_their_own_say_the_same(repository: Repository, avactl: Run, tmp_path: Path) -> None:
     state = tmp_path / "state.json"
     state.write_bytes(snapshot(compile_(platform())))
-    at_once = avactl("plan", "--snapshot", str(state), "-o", "json", cwd=repository.root)
-    in_turn = avactl("plan", "--snapshot", str(state), "-o", "json", "--cluster", "main", cwd=repository.root)
+    at_once = avactl("plan", "--snapshot", str(state), "-f", "json", cwd=repository.root)
+    in_turn = avactl("plan", "--snapshot", str(state), "-f", "json", "--cluster", "main", cwd=repository.root)
     assert json.loads(at_once.stdout)["clusters"][0]["specs"][0]["line"] > 1
     assert at_once.stdout == in_turn.stdout
     repository.write({"platform.yaml": documents(platform(), job("old", 3), job("one", 9))})
@@ -85,7 +85,7 @@ def test_wrong_input_gets_one_line(repository: Repository, avactl: Run, tmp_path
         (["--cluster", "mian"], 2, "did you mean `main`?"),
         (["--snapshot", "missing.json"], 2, "missing.json: no such file or directory"),
         (["--snapshot", str(state)], 2, "the file is empty"),
-        (["--output", "yaml"], 2, "'yaml' is not one of"),
+        (["--format", "yaml"], 2, "'yaml' is not one of"),
     ):
         state.write_bytes(b"")
         done = avactl("plan", *arguments, cwd=repository.root)

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def stacks(*arguments: str) -> list[str]:
-    code, text = run("stacks", *arguments, "--output", "json")
+    code, text = run("stacks", *arguments, "--format", "json")
     assert code == 0, text
     found: list[str] = json.loads(text.splitlines()[-1])
     return found

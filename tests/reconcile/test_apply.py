@@ -194,7 +194,7 @@ def test_one_refusal_stops_only_what_needs_it(world: World) -> None:
     })  # fmt: skip
     try:
         _until_refused(world)
-        run = world.run("--once", "--no-wait", "--output", "json")
+        run = world.run("--once", "--no-wait", "--format", "json")
         assert run.returncode == 5, run.stdout + run.stderr
         report = orjson.loads(run.stdout)
         failed = {entry["name"]: entry["error"] for entry in report["objects"] if entry["error"]}

@@ -53,7 +53,7 @@ def test_top_tells_teams_pools_and_jobs(busy: World) -> None:
     assert any(line.startswith("v100 V100 3 1 24 6.5 17.5 1 ") for line in lines)
     waits = next(line for line in lines if "/big " in line)
     assert "pending: quota of team vision: requests 8 V100, uses 6.5 of 12" in waits
-    data = json.loads(avactl(busy, "top", "-o", "json").stdout)
+    data = json.loads(avactl(busy, "top", "-f", "json").stdout)
     assert {team["model"]: (team["used"], team["reclaimable"]) for team in data["teams"]} == {
         "": (0, 0), "V100": (6.5, 2.5)
     }  # fmt: skip

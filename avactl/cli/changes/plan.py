@@ -13,6 +13,7 @@ import typer
 
 from avactl.cli.changes.diff import Format, HeadOption, MergeBaseOption, compile_sides, head_problems
 from avactl.cli.common import accessing, fail
+from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
 from avactl.exit_codes import CHANGES, PROBLEMS, USAGE
 from avactl.source.tree import DirTree, find_root
@@ -41,9 +42,11 @@ def plan(
         Path | None,
         typer.Option(metavar="FILE", help="Cluster snapshot from `avactl snapshot`; `-` reads standard input."),
     ] = None,
-    cluster: Annotated[str | None, typer.Option(help="Only this cluster. Default: all, or the snapshot's.")] = None,
-    output: Annotated[
-        Format, typer.Option("--output", "-o", help="Output format; Markdown suits a comment.")
+    cluster: Annotated[
+        str | None, typer.Option(help="Only this cluster. Default: all, or the snapshot's.", autocompletion=clusters)
+    ] = None,
+    format: Annotated[
+        Format, typer.Option("--format", "-f", help="Output format; Markdown suits a comment.")
     ] = Format.text,
     exit_code: Annotated[
         bool, typer.Option("--exit-code", help="Exit with 4 if a new or previously running spec will not run.")
@@ -66,7 +69,7 @@ def plan(
         live = None if snapshot is None or text is None else _parsed(snapshot, text)
         asked = _asked(planner.clusters(before, after), cluster, live)
         plans = [planner.make_plan(before, after, name, live, everything=everything) for name in asked]
-    sys.stdout.write(_render(plans, output))
+    sys.stdout.write(_render(plans, format))
     gc.freeze()  # nor traverse them once more at exit
     if exit_code and not all(each.fine for each in plans):
         raise typer.Exit(CHANGES)
@@ -163,12 +166,12 @@ def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Co
     return before, after
 
 
-def _render(plans: Sequence[Plan], output: Format) -> str:
-    if output is Format.json:
+def _render(plans: Sequence[Plan], format: Format) -> str:
+    if format is Format.json:
         from avactl.plan.output.json_output import render_json
 
         return render_json(plans)
-    if output is Format.markdown:
+    if format is Format.markdown:
         from avactl.plan.output.markdown import render_markdown
 
         return render_markdown(plans)

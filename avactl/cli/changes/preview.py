@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.common import fail, open_repository, report
+from avactl.cli.completion import stacks
 from avactl.cli.environments import EnvironmentOption
 from avactl.exit_codes import CHANGES, USAGE
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 PathArgument = Annotated[Path, typer.Argument(help="Repository.")]
 StackOption = Annotated[
-    list[str] | None, typer.Option("--stack", "-s", help="CLUSTER or CLUSTER.TEAM; repeatable. Default: all.")
+    list[str] | None,
+    typer.Option("--stack", "-s", help="CLUSTER or CLUSTER.TEAM; repeatable. Default: all.", autocompletion=stacks),
 ]
 KubeconfigOption = Annotated[Path | None, typer.Option(help="Kubeconfig. Default: KUBECONFIG, or ~/.kube/config.")]
 ContextOption = Annotated[

@@ -13,6 +13,7 @@ import typer
 from avactl.cli.changes.diff import HeadOption
 from avactl.cli.common import want_path
 from avactl.cli.environments import EnvironmentOption
+from avactl.cli.options import Output
 from avactl.exit_codes import PROBLEMS
 from avactl.source.tree import find_root
 from avactl.terminal import colour
@@ -23,11 +24,6 @@ class Owner(str, Enum):  # noqa: UP042 - typer reads the values of str enums
     teams = "teams"
 
 
-class Output(str, Enum):  # noqa: UP042
-    text = "text"
-    json = "json"
-
-
 def stacks(
     path: Annotated[Path, typer.Argument(help="Repository.")] = Path(),
     base: Annotated[
@@ -36,8 +32,8 @@ def stacks(
     head: HeadOption = None,
     environment: EnvironmentOption = "",
     only: Annotated[Owner | None, typer.Option(help="Only platform stacks, or only team stacks.")] = None,
-    output: Annotated[
-        Output, typer.Option("--output", "-o", help="Output format; JSON is a list for a CI matrix.")
+    format: Annotated[
+        Output, typer.Option("--format", "-f", help="Output format; JSON is a list for a CI matrix.")
     ] = Output.text,
 ) -> None:
     """List the Pulumi stacks of a repository, or those that a change affects, in apply order.
@@ -65,7 +61,7 @@ def stacks(
             f"{stack}: its cluster is no longer applied through Pulumi; run `pulumi stack rm {stack}`", file=sys.stderr
         )
     names = [str(stack) for stack in found.stacks if only is None or bool(stack.team) == (only is Owner.teams)]
-    if output is Output.json:
+    if format is Output.json:
         print(json.dumps(names))
     else:
         sys.stdout.writelines(f"{name}\n" for name in names)

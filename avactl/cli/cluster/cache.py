@@ -24,6 +24,7 @@ from avactl.cli.cluster.cluster_session import (
     write,
 )
 from avactl.cli.common import fail
+from avactl.cli.options import Output, OutputFormat
 from avactl.exit_codes import INCOMPLETE, USAGE
 from avactl.terminal import duration, json_output
 
@@ -69,20 +70,18 @@ def run(
 
 @cache.command()
 def status(
-    form: Annotated[str, typer.Option("--format", help="`table`, or `json` (once).")] = "table",
+    format: OutputFormat = Output.text,
     once: Annotated[bool, typer.Option("--once", help="Print once; default if the output is not a terminal.")] = False,
     namespace: Namespace = "avactl-cache",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
     """Show tiers and datasets as the daemon reports them, live until Ctrl-C. Read-only."""
-    if form not in ("table", "json"):
-        fail(f"`--format {form}` must be table or json", USAGE)
     with packages():
         from avactl.cache.status import StatusWriter
         from avactl.kube.client import ApiError, Client, UnreachableError
     access = connection(kubeconfig, context)
-    live = form == "table" and not once and sys.stdout.isatty()
+    live = format is Output.text and not once and sys.stdout.isatty()
 
     async def show() -> None:
         async with Client(access, connections=2) as client:
@@ -91,7 +90,7 @@ def status(
                 await _live(reader)
                 return
             data = await reader.read()
-            if form == "json":
+            if format is Output.json:
                 sys.stdout.write(json_output(data))
             else:
                 write(_page(data))

@@ -9,6 +9,7 @@ import typer
 
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, plain, viewing, write
 from avactl.cli.common import fail
+from avactl.cli.options import Output, OutputFormat
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.terminal import duration, json_output
 
@@ -31,7 +32,7 @@ def defrag(
     timeout: Annotated[
         float, typer.Option(min=1, help="With --yes: seconds to wait for the job to be placed.")
     ] = 300.0,
-    output: Annotated[str, typer.Option("--output", "-o", help="`table`, or `json`.")] = "table",
+    format: OutputFormat = Output.text,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
@@ -44,8 +45,6 @@ def defrag(
         namespace, job = job.split("/", 1)
     if yes and job is None:
         fail("`--yes` needs a job, because the freed capacity is reserved for it", USAGE)
-    if output not in ("table", "json"):
-        fail(f"`--output {output}` must be table or json", USAGE)
 
     async def show(view: ClusterView) -> None:
         from avactl.scheduler.defrag import planner
@@ -62,7 +61,7 @@ def defrag(
                 plan, title = planner.for_unit(view, unit), f"{namespace}/{job}"
         except (planner.NoPlanError, RuleError) as error:
             fail(plain(str(error)), PROBLEMS)
-        _print(title, plan, output, yes)
+        _print(title, plan, format, yes)
         if yes and unit is not None and plan.moves:
             await _move(view, unit, plan, timeout)
 
@@ -83,8 +82,8 @@ def _request(view: ClusterView, gpus: int, gpu: str, cpu: str, memory: str) -> R
         fail(f"`--cpu {cpu} --memory {memory}`: {error}", USAGE)
 
 
-def _print(title: str, plan: DefragPlan, output: str, yes: bool) -> None:
-    if output == "json":
+def _print(title: str, plan: DefragPlan, format: Output, yes: bool) -> None:
+    if format is Output.json:
         moves = [
             {
                 "pod": move.pod.key, "job": move.job, "gpus": move.gpus, "from": move.source, "to": move.target,

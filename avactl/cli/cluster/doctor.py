@@ -12,8 +12,9 @@ import typer
 
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, plain, refused, write
 from avactl.cli.common import fail, open_repository, report
+from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
-from avactl.cli.specs.secrets import Format
+from avactl.cli.options import Output, OutputFormat
 from avactl.exit_codes import INCOMPLETE, USAGE
 from avactl.terminal import json_output, plural
 
@@ -30,14 +31,18 @@ _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown":
 def doctor(
     path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
     cluster: Annotated[
-        str, typer.Option(help="Declared cluster to compare with. Default: the only one, or the context's name.")
+        str,
+        typer.Option(
+            help="Declared cluster to compare with. Default: the only one, or the context's name.",
+            autocompletion=clusters,
+        ),
     ] = "",
     account: Annotated[
         str,
         typer.Option("--as", metavar="USER", help="Check the rights of this user or system:serviceaccount:NS:NAME."),
     ] = "",
     environment: EnvironmentOption = "",
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.text,
+    format: OutputFormat = Output.text,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
@@ -59,7 +64,7 @@ def doctor(
     rights = bool(account) or not needs.applied_by
     applier = replace(access, headers=(("Impersonate-User", account),)) if account else access
     version, findings = _findings(access, needs, rights, applier)
-    if format is Format.json:
+    if format is Output.json:
         data: dict[str, Any] = {
             "cluster": name, "server": access.url, "version": version,
             "findings": [each._asdict() | {"state": each.state.value} for each in findings],

@@ -8,6 +8,7 @@ import typer
 
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, viewing
 from avactl.cli.common import fail, write_text
+from avactl.cli.completion import pools
 from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 
 def pool(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[POOL]…", help="Pools.", show_default="all")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[POOL]…", help="Pools.", show_default="all", autocompletion=pools)
+    ] = None,
     out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "pool.svg",
     kubeconfig: Kubeconfig = None,
     context: Context = "",

@@ -10,8 +10,10 @@ import typer
 
 from avactl.cli.cluster.cluster_session import Context, DaemonKubeconfig, connection, listening, packages
 from avactl.cli.common import exit_at_once, fail
+from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.fast_path import prepare_short_run
+from avactl.cli.options import Output, OutputFormat
 from avactl.exit_codes import INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
@@ -26,7 +28,9 @@ def reconcile(
     branch: Annotated[
         str, typer.Option(help="Branch to follow. Default: the work tree; with --watch, HEAD; with --repo, main.")
     ] = "",
-    cluster: Annotated[str, typer.Option(help="Cluster to reconcile. Default: the repository's only cluster.")] = "",
+    cluster: Annotated[
+        str, typer.Option(help="Cluster to reconcile. Default: the repository's only cluster.", autocompletion=clusters)
+    ] = "",
     environment: EnvironmentOption = "",
     kubeconfig: DaemonKubeconfig = None,
     context: Context = "",
@@ -49,7 +53,7 @@ def reconcile(
     leave: Annotated[
         list[str] | None, typer.Option(help="Field manager whose changes are kept, e.g. an operator's. Repeatable.")
     ] = None,
-    output: Annotated[str, typer.Option("--output", help="Output format: text or json.")] = "text",
+    format: OutputFormat = Output.text,
     interval: Annotated[str, typer.Option(help="With --watch: polling interval of git.")] = "1m",
     resync: Annotated[str, typer.Option(help="With --watch: interval of full drift checks in the cluster.")] = "10m",
     listen: Annotated[str, typer.Option(help="With --watch: HOST:PORT for /metrics, /livez, /readyz.")] = "",
@@ -62,8 +66,6 @@ def reconcile(
     """
     if once and watch:
         fail("--once and --watch exclude each other", USAGE)
-    if output not in ("text", "json"):
-        fail(f"--output must be text or json, got {output}", USAGE)
     if watch and accept_owners:
         fail("--watch and --accept-owners exclude each other: a person decides about each commit", USAGE)
     if watch and dry_run:
@@ -83,7 +85,7 @@ def reconcile(
             path=path, access=connection(kubeconfig, context), repo=repo, branch=branch, watch=watch, cluster=cluster,
             inventory=inventory, wait=wait, timeout=command.duration(timeout, "--timeout"), prune=prune,
             allow_empty=allow_empty, take_over=take_over, accept_owners=accept_owners, dry_run=dry_run,
-            hands=Hands(frozenset(leave or ())), json=output == "json",
+            hands=Hands(frozenset(leave or ())), json=format is Output.json,
             interval=command.duration(interval, "--interval"), resync=command.duration(resync, "--resync"),
             listen=listen,
         )  # fmt: skip

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def snapshot(
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Output file. Default: standard output.")
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Output file. Default: standard output.")
     ] = None,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Namespace of avactl's ConfigMaps: the Cluster's systemNamespace.")
@@ -34,12 +34,12 @@ def snapshot(
     with packages():
         from avactl.plan.snapshot import capture  # noqa: F401 - what reads snapshots schedules too
     text = asyncio.run(_take(connection(kubeconfig, context), namespace))
-    if output is None:
+    if out is None:
         sys.stdout.buffer.write(text)
         return
-    with accessing(output, USAGE):
-        output.write_bytes(text)
-    print(f"{output}: {len(text) / 1e6:.1f} MB", file=sys.stderr)
+    with accessing(out, USAGE):
+        out.write_bytes(text)
+    print(f"{out}: {len(text) / 1e6:.1f} MB", file=sys.stderr)
 
 
 async def _take(found: Access, namespace: str) -> bytes:

@@ -20,6 +20,7 @@ from avactl.cli.cluster.cluster_session import (
     write,
 )
 from avactl.cli.cluster.tables import cell, live, table
+from avactl.cli.options import Output, OutputFormat
 from avactl.terminal import duration, json_output
 
 if TYPE_CHECKING:
@@ -38,23 +39,18 @@ def top(
         str, typer.Option("--namespace", "-n", help="Only jobs of this namespace.", show_default="all")
     ] = "",
     once: Annotated[bool, typer.Option("--once", help="Print once; default if the output is not a terminal.")] = False,
-    output: Annotated[str, typer.Option("--output", "-o", help="`table`, or `json` (once, and complete).")] = "table",
+    format: OutputFormat = Output.text,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
     """Show teams with their quotas, pools, and running and pending jobs, live until Ctrl-C. Read-only."""
-    from avactl.cli.common import fail
-    from avactl.exit_codes import USAGE
-
-    if output not in ("table", "json"):
-        fail(f"`--output {output}` must be table or json", USAGE)
-    follows = output == "table" and not once and sys.stdout.isatty()
+    follows = format is Output.text and not once and sys.stdout.isatty()
 
     async def show(view: ClusterView) -> None:
         if follows:
             await live(lambda height: _page(view, namespace, height), view.follow)
-        elif output == "json":
+        elif format is Output.json:
             sys.stdout.write(_json(view, namespace))
         else:
             write(_page(view, namespace))

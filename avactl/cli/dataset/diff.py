@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from avactl.cli.options import Output, OutputFormat
 from avactl.exit_codes import CHANGES
 from avactl.terminal import colour
-
-
-class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
-    text = "text"
-    json = "json"
 
 
 def diff(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="Manifest of the old version.")],
     new: Annotated[Path, typer.Argument(metavar="NEW", help="Manifest of the new version.")],
     limit: Annotated[int, typer.Option(min=0, help="Maximum number of changes shown; 0: all.")] = 50,
-    format: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.text,
+    format: OutputFormat = Output.text,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if there are changes.")] = False,
 ) -> None:
     """Compare two manifests: objects added, removed, changed and relabeled, with counts and bytes.
@@ -36,7 +31,7 @@ def diff(
     with Progress(sys.stderr, silent=not limit and sys.stdout.isatty()) as progress:
         comparison = compare(old, new, progress)
         changes = comparison.changes(progress)
-        if format is Format.json:
+        if format is Output.json:
             write_json(sys.stdout, comparison, changes, limit)
         else:
             write_text(sys.stdout, comparison, changes, limit, colour())

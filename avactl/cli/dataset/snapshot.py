@@ -14,8 +14,8 @@ from avactl.terminal import plural
 
 def snapshot(
     source: Annotated[str, typer.Argument(metavar="URL|DIR", help="Prefix of an object store, or a directory.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Manifest. Default: standard output.")
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Manifest. Default: standard output.")
     ] = None,
     labels: Annotated[
         str,
@@ -46,9 +46,9 @@ def snapshot(
     base = parse_location(url).url if url else ""
     options = Options(base, choose(match, exclude), directory_labels(labels), checksum)
     store = open_store(source, endpoint, follow)
-    with Progress(sys.stderr, silent=output is None and sys.stdout.isatty()) as progress:
-        written = write_manifest(output or sys.stdout.buffer, entries(store, options, progress), store.location)
-    name = output or store.location
+    with Progress(sys.stderr, silent=out is None and sys.stdout.isatty()) as progress:
+        written = write_manifest(out or sys.stdout.buffer, entries(store, options, progress), store.location)
+    name = out or store.location
     print(f"{name}: {plural(written.objects, 'object')}, {size_text(written.bytes)}", file=sys.stderr)
     print(f"sha256: {written.sha256}", file=sys.stderr)
     if written.blanks:

@@ -14,6 +14,7 @@ from avactl.cli.cluster.cluster_session import Context, Kubeconfig, age, write
 from avactl.cli.cluster.tables import cell, live, table
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import load_view, with_client
+from avactl.cli.options import Output, OutputFormat
 from avactl.exit_codes import OK, USAGE
 from avactl.terminal import duration, json_output
 
@@ -34,8 +35,7 @@ def jobs(
         typer.Option("--namespace", "-n", help="Only jobs of this namespace.", show_default="all that you may see"),
     ] = "",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Follow the cluster until Ctrl-C.")] = False,
-    output: Annotated[str, typer.Option("--output", "-o", help="`table`, or `json` (once, with pods).")] = "table",
-    json: Annotated[bool, typer.Option("--json", help="The same as `--output json`.")] = False,
+    format: OutputFormat = Output.text,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
@@ -43,17 +43,14 @@ def jobs(
 
     Without permission to list the jobs of all namespaces, those of the kubeconfig's own namespace are shown.
     """
-    output = "json" if json else output
-    if output not in ("table", "json"):
-        fail(f"`--output {output}` must be table or json", USAGE)
-    if watch and (output == "json" or not sys.stdout.isatty()):
+    if watch and (format is Output.json or not sys.stdout.isatty()):
         fail("`--watch` needs a terminal, and prints a table", USAGE, "leave it out to print once")
 
     async def show(client: Client, access: Access) -> None:
         view = await load_view(client, namespace, access.namespace)
         if watch:
             await live(lambda height: _page(view, height), view.follow, view.explain_quietly)
-        elif output == "json":
+        elif format is Output.json:
             sys.stdout.write(json_output({"jobs": [job.as_json() for job in view.jobs()], "hidden": view.hidden}))
         else:
             write(_page(view))

@@ -9,15 +9,10 @@ from typing import Annotated
 import typer
 
 from avactl.cli.common import Format, open_repository, render_diagnostics
+from avactl.cli.completion import topics
 from avactl.cli.environments import EnvironmentOption
 from avactl.exit_codes import PROBLEMS
 from avactl.terminal import colour
-
-
-def _complete(incomplete: str) -> list[str]:
-    from avactl.kinds import registry
-
-    return [name for name in [*registry.names(), "policies"] if name.lower().startswith(incomplete.lower())]
 
 
 def _policies() -> None:
@@ -45,7 +40,7 @@ def _origin(file: Path, path: str, name: str) -> None:
 def explain(
     topic: Annotated[
         str | None,
-        typer.Argument(help="KIND, KIND.field.field, a diagnostic code, or `policies`.", autocompletion=_complete),
+        typer.Argument(help="KIND, KIND.field.field, a diagnostic code, or `policies`.", autocompletion=topics),
     ] = None,
     origin: Annotated[
         tuple[str, str] | None,
@@ -60,6 +55,9 @@ def explain(
     drift: Annotated[
         bool, typer.Option("--drift", help="List the object fields owned by controllers, which are never reverted.")
     ] = False,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", "-r", help="Show all fields below a kind or field, and an example.")
+    ] = False,
 ) -> None:
     """Explain a kind, a field or a diagnostic: meaning, type, unit, default."""
     if origin is not None:
@@ -69,6 +67,11 @@ def explain(
 
     if topic == "policies" and not drift:
         _policies()
+        return
+    if recursive and topic is not None:
+        from avactl.kinds.reference.recursive import recursive_text
+
+        print(recursive_text(topic, colour()), end="")
         return
     if topic is not None:
         topic = topic.partition("/")[0]  # `policy/NAME`, as in diagnostics

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from avactl.cli.common import fail, open_repository, report
+from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
+from avactl.cli.options import Output, OutputFormat
 from avactl.exit_codes import USAGE
 from avactl.terminal import json_output
 
@@ -19,16 +20,11 @@ if TYPE_CHECKING:
     from avactl.doctor.secrets import SecretNeed
 
 
-class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
-    text = "text"
-    json = "json"
-
-
 def secrets(
     path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
-    cluster: Annotated[str, typer.Option(help="Only this cluster.", show_default="all")] = "",
+    cluster: Annotated[str, typer.Option(help="Only this cluster.", autocompletion=clusters, show_default="all")] = "",
     environment: EnvironmentOption = "",
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.text,
+    format: OutputFormat = Output.text,
 ) -> None:
     """List the Secrets that the specs need, with their keys, and the commands that create them. Shows no values."""
     from avactl.compiler import compile_tree
@@ -43,7 +39,7 @@ def secrets(
         hint = did_you_mean(cluster, clusters, "declared clusters")
         fail(f"cluster {cluster} is not declared in the specs", USAGE, hint)
     needs = [need for need in needed_secrets(compilation.manifests) if cluster in ("", need.cluster)]
-    if format is Format.json:
+    if format is Output.json:
         print(json_output({"secrets": [_data(need) for need in needs]}), end="")
         return
     if not needs:

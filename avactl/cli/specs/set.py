@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from avactl.cli.common import Format, fail, open_repository, render_diagnostics
+from avactl.cli import completion
+from avactl.cli.common import Format, fail, open_repository, render_diagnostics, replace_file
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.terminal import colour
 
@@ -17,10 +17,18 @@ from avactl.terminal import colour
 def set_(
     file: Annotated[Path, typer.Argument(help="Spec file.", exists=True, dir_okay=False)],
     edits: Annotated[
-        list[str], typer.Argument(help="PATH=VALUE, or PATH- to remove a key; e.g. spec.workers.replicas=8.")
+        list[str],
+        typer.Argument(
+            help="PATH=VALUE, or PATH- to remove a key; e.g. spec.workers.replicas=8.", autocompletion=completion.edits
+        ),
     ],
     name: Annotated[
-        str | None, typer.Option("--name", "-n", help="Spec to change if the file has several: NAME or KIND/NAME.")
+        str | None,
+        typer.Option(
+            "--name",
+            help="Spec to change if the file has several: NAME or KIND/NAME.",
+            autocompletion=completion.names_in_file,
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write even if validation fails.")] = False,
 ) -> None:
@@ -69,7 +77,7 @@ def set_(
         _want_no_new_errors(file, new)
     if new != text:
         bom = "\ufeff" if data.startswith(b"\xef\xbb\xbf") else ""
-        _replace(file, (bom + new).encode())
+        replace_file(file, (bom + new).encode())
     for line in _decided_elsewhere(file, document.index, edits):
         print(line, file=sys.stderr)
 
@@ -124,16 +132,3 @@ def _want_no_new_errors(file: Path, text: str) -> None:
 def _name(value: object) -> str:
     metadata = value.get("metadata") if isinstance(value, dict) else None
     return str(metadata.get("name", "")) if isinstance(metadata, dict) else ""
-
-
-def _replace(file: Path, data: bytes) -> None:
-    """Write to a temporary file, then rename: a crash leaves the old file or the new one."""
-    target = file.resolve()
-    aside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-    try:
-        aside.write_bytes(data)
-        aside.chmod(target.stat().st_mode & 0o7777)
-        aside.replace(target)
-    except OSError as error:
-        aside.unlink(missing_ok=True)
-        fail(f"{file}: {error.strerror}", MISSING)

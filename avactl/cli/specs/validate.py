@@ -5,22 +5,32 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
-from avactl.cli.common import Format, choose_environment, hinted, open_repository, render_diagnostics, select
+from avactl.cli.common import (
+    Format,
+    choose_environment,
+    covers,
+    hinted,
+    open_repository,
+    render_diagnostics,
+    replace_file,
+    select,
+)
 from avactl.cli.fast_path import Argument, Option
 from avactl.exit_codes import PROBLEMS
 
 if TYPE_CHECKING:
     from avactl.compiler.incremental.compile import Compiled
     from avactl.source.tree import DirTree
-from avactl.terminal import colour
+from avactl.terminal import colour, visible
 
 
 def validate(
     paths: Annotated[list[Path] | None, Argument(help="Repository, or files in one.", show_default=".")] = None,
     format: Annotated[Format, Option("--format", "-f", help="Output format of the problems.")] = Format.text,
     cache: Annotated[bool, Option(help="Cache results between runs.")] = True,
+    fix: Annotated[bool, Option("--fix", help="First correct what has one remedy, such as misspelt keys.")] = False,
     environment: Annotated[
         str,
         Option("--environment", metavar="NAME", help="Only this environment of avactl.yaml.", show_default="all"),
@@ -35,8 +45,12 @@ def validate(
 
     choose_environment(environment)
     tree, asked = open_repository(paths or [Path()])
+    names = environments_of(tree) or [tree.environment]
+    if fix:
+        for tree.environment in names:
+            _fix(tree, asked, sys.stdout if format is Format.text else sys.stderr)
     found: dict[str, Compiled] = {}
-    for name in environments_of(tree) or [tree.environment]:
+    for name in names:
         tree.environment = name
         compiled = compile_cached(tree, object_path, use_cache=cache)
         found[name] = _with_revisions(tree, compiled) if code else compiled
@@ -69,6 +83,18 @@ def _together(found: dict[str, Compiled]) -> Compiled:
         for problem in compiled.diagnostics
     ]
     return replace(first, diagnostics=tuple(sort_diagnostics(problems)))
+
+
+def _fix(tree: DirTree, asked: list[str], told: TextIO) -> None:
+    """Correct the requested files, or all, and report each replacement."""
+    from avactl.compiler.driver import compile_tree
+    from avactl.compiler.lint.fixes import fixed
+
+    texts, made = fixed(tree, lambda changed: compile_tree(changed).diagnostics, lambda file: covers(asked, file))
+    for file, text in texts.items():
+        replace_file(tree.root / file, text.encode())
+    for each in made:
+        print(visible(f"fixed {each.file}:{each.line}:{each.column} {each.old} → {each.new}"), file=told)
 
 
 def _with_revisions(tree: DirTree, compiled: Compiled) -> Compiled:

@@ -136,6 +136,18 @@ def _number(value: Any) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < _DIGITS else None
 
 
+_FIX = re.compile(
+    r"""quote it: `("[^`…*]+")`|write `(true|false)`|write ([0-9]+) without quotes|write `(-?[0-9]+)`"""
+).fullmatch
+_LIST = re.compile(r"write `[A-Za-z]+: (\[[^`…*]+\])`").fullmatch
+
+
+def fix_of(hint: str) -> str:
+    """Return the text that a remedy of this module writes in place of a value; "" if it is not the whole value."""
+    match = _FIX(hint) or _LIST(hint)
+    return next(filter(None, match.groups()), "") if match else ""
+
+
 def of_text(value: Any) -> str:
     """Return the remedy for slips of any text that is not valid: quotes of a word processor, comments, templates."""
     if not isinstance(value, str):

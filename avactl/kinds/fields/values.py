@@ -20,10 +20,10 @@ from avactl.object_urls import BUCKET, SCHEMES
 from avactl.quantity import quantity
 
 
-def bad(message: str, hint: str = "") -> PydanticCustomError:
-    """Build the error of a value check: the problem and the remedy."""
+def bad(message: str, hint: str = "", fix: str = "") -> PydanticCustomError:
+    """Build the error of a value check: the problem, the remedy, and the right value if there is just one."""
     # Pass the text through the context: pydantic would interpret braces in a template.
-    return PydanticCustomError("invalid_value", "{message}", {"message": message, "hint": hint})
+    return PydanticCustomError("invalid_value", "{message}", {"message": message, "hint": hint, "fix": fix})
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +158,10 @@ def _quantity(value: Any) -> str:
         raise bad(f"`{text[:24]}…` has {len(text)} characters; a quantity has at most {MAX_QUANTITY}", hint)
     if _QUANTITY(text) is None:
         hint = "write a number and a suffix: m, k, M, G, T, P, Ki, Mi, Gi, Ti, Pi"
-        number = re.match(r"[0-9.]+", text)
+        number, suffix = re.match(r"[0-9.]+", text), None
         if number and (suffix := _UNIT_SLIPS.get(text[number.end() :].strip().lower())):
             hint = f"write `{number[0]}{suffix}`"
-        raise bad(f"`{text}` is not a quantity", hint)
+        raise bad(f"`{text}` is not a quantity", hint, f"{number[0]}{suffix}" if number and suffix else "")
     if quantity(text) >= _LARGEST:
         raise bad(f"`{text}` is too large for a quantity", "write less than 8Ei")
     return text
@@ -249,7 +249,7 @@ def _duration(value: str) -> str:
         meant = f"{value}s" if value.isdigit() else plain_duration(value)
         if meant:
             hint = f"write `{meant}`"
-        raise bad(f"`{value}` is not a duration", hint)
+        raise bad(f"`{value}` is not a duration", hint, "" if value.isdigit() else meant)
     if seconds(value) > _LONGEST:
         raise bad(f"`{value}` is longer than 68 years", "write a shorter duration, or omit the key")
     return value
@@ -288,15 +288,15 @@ def _image(value: str) -> str:
         message = f"`{value[:60]}…` has {len(value):,} characters; an image reference has at most {MAX_IMAGE}"
         raise bad(message, "shorten it")
     if not _IMAGE(value):
-        hint = "write `registry/name:tag` or `registry/name@sha256:` followed by 64 hex digits"
+        hint, fix = "write `registry/name:tag` or `registry/name@sha256:` followed by 64 hex digits", ""
         if "@sha256:" in value:
             digits = len(value.rpartition(":")[2])
             hint = f"a sha256 digest has 64 hex digits, this has {digits}"
         elif (bare := value.partition("://")[2]) and _IMAGE(bare):
-            hint = f"an image has no `https://`: write `{bare}`"
+            hint, fix = f"an image has no `https://`: write `{bare}`", bare
         elif _IMAGE(name := value.lower()):
-            hint = f"the name of an image is lowercase: write `{name}`"
-        raise bad(f"`{value}` is not an image reference", hint)
+            hint, fix = f"the name of an image is lowercase: write `{name}`", name
+        raise bad(f"`{value}` is not an image reference", hint, fix)
     return value
 
 

@@ -6,12 +6,14 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from importlib.resources import files
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from avactl import diagnostics
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.errors import HintedError
@@ -79,26 +81,32 @@ def _default_text(field: FieldInfo) -> str:
     return f"default {', '.join(map(str, default)) if isinstance(default, list) else default}"
 
 
-def _sub_models(annotation: Any) -> Iterator[type[BaseModel]]:
+def about(field: FieldInfo) -> str:
+    """Describe a field's type and default."""
+    texts = (type_text(field.annotation, tuple(field.metadata)), _default_text(field))
+    return "; ".join(filter(None, texts))
+
+
+def sub_models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models of a field's values, also in lists and mappings."""
     for branch in introspect.branches(annotation):
         if introspect.is_model(branch):
             yield branch
         elif get_origin(branch) in (list, dict):
-            yield from _sub_models(get_args(branch)[-1])
+            yield from sub_models(get_args(branch)[-1])
 
 
-class _Style:
+class Style:
+    """Escape sequences of the terminal; empty without colours."""
+
     def __init__(self, colour: bool) -> None:
         self.bold, self.dim, self.off = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if colour else ("", "", "")
 
 
-def _fields(model: type[BaseModel], style: _Style, indent: str = "  ") -> str:
+def _fields(model: type[BaseModel], style: Style, indent: str = "  ") -> str:
     out = []
     for key, field in introspect.fields_by_key(model).items():
-        about = "; ".join(
-            part for part in (type_text(field.annotation, tuple(field.metadata)), _default_text(field)) if part
-        )
-        out.append(f"{indent}{style.bold}{key}{style.off}  {style.dim}{about}{style.off}\n")
+        out.append(f"{indent}{style.bold}{key}{style.off}  {style.dim}{about(field)}{style.off}\n")
         out.append(textwrap.fill(field.description or "", 100, initial_indent=indent + "    ",
                                  subsequent_indent=indent + "    ") + "\n")  # fmt: skip
     return "".join(out)
@@ -106,11 +114,34 @@ def _fields(model: type[BaseModel], style: _Style, indent: str = "  ") -> str:
 
 def explain_text(topic: str | None, colour: bool = False) -> str:
     """Return the text of `avactl explain`. Raises UnknownTopicError."""
-    style = _Style(colour)
+    style = Style(colour)
     if not topic:
         return _overview(style)
     if topic in CODES:
-        return f"{style.bold}{topic}{style.off}\n  {CODES[topic]}\n"
+        return f"{style.bold}{topic}{style.off}\n  {CODES[topic]}\n\n{_section(topic)}"
+    name, path, field, models = topic_of(topic)
+    if field is None:
+        return _kind(name, models[0], style)
+    out = [f"{style.bold}{name}.{'.'.join(path)}{style.off}  {style.dim}{about(field)}{style.off}\n"]
+    out.append(textwrap.fill(field.description or "", 100, initial_indent="  ", subsequent_indent="  ") + "\n")
+    for sub in models:
+        out.append("\n" + _fields(sub, style))
+    return "".join(out)
+
+
+def _section(code: str) -> str:
+    """Return a code's section of docs/diagnostics.md, which is part of the package."""
+    text = (files(diagnostics) / "diagnostics.md").read_text()
+    _, _, rest = text.partition(f"\n## {code}\n")
+    section = re.split(r"^## ", rest, maxsplit=1, flags=re.MULTILINE)[0]
+    return textwrap.indent(section.strip("\n"), "  ") + "\n"
+
+
+def topic_of(topic: str) -> tuple[str, list[str], FieldInfo | None, list[type[BaseModel]]]:
+    """Return the kind of a topic such as `TrainingJob.spec.workers`, the path, its field, and the models at it.
+
+    Without a path, the field is None and the model that of the kind. Raises UnknownTopicError.
+    """
     head, *path = re.sub(r"\[[^\]]*\]", "", topic).split(".")  # as diagnostics write paths: `spec.datasets[0].name`
     by_lower = {name.lower(): name for name in registry.names()}
     name = by_lower.get(head.lower())
@@ -119,8 +150,8 @@ def explain_text(topic: str | None, colour: bool = False) -> str:
         raise UnknownTopicError(f"unknown kind or diagnostic code `{head}`", did_you_mean(head, known, "known kinds"))
     model: type[BaseModel] = registry.kind(name).model
     if not path:
-        return _kind(name, model, style)
-    return _field(name, model, path, style)
+        return name, [], None, [model]
+    return name, *_field(name, model, path)
 
 
 def drift_text(topic: str | None, colour: bool = False) -> str:
@@ -128,7 +159,7 @@ def drift_text(topic: str | None, colour: bool = False) -> str:
 
     Raises UnknownTopicError.
     """
-    style = _Style(colour)
+    style = Style(colour)
     ours = {name: registry.kind(name).owned for name in registry.names()}
     kubernetes = {owned.kind for owned in (*KUBERNETES, *(owned for each in ours.values() for owned in each))} - {"*"}
     by_lower = {name.lower(): name for name in (*kubernetes, *ours)}
@@ -147,12 +178,12 @@ def drift_text(topic: str | None, colour: bool = False) -> str:
     return "".join(out)
 
 
-def _owned(title: str, owned: Sequence[Owned], style: _Style, *, of: bool = False) -> list[str]:
+def _owned(title: str, owned: Sequence[Owned], style: Style, *, of: bool = False) -> list[str]:
     lines = [f"  {f'{each.kind} ' if of else ''}{each}  {style.dim}{each.by}{style.off}\n" for each in owned]
     return [f"\n{style.bold}{title}{style.off}\n", *lines] if lines else []
 
 
-def _overview(style: _Style) -> str:
+def _overview(style: Style) -> str:
     out = [f"{style.bold}Kinds{style.off} (apiVersion avactl.dev/v1)\n"]
     for name in registry.names():
         first = (inspect.getdoc(registry.kind(name).model) or "").split("\n\n")[0].replace("\n", " ")
@@ -161,19 +192,21 @@ def _overview(style: _Style) -> str:
     return "".join(out)
 
 
-def _kind(name: str, model: type[BaseModel], style: _Style) -> str:
+def _kind(name: str, model: type[BaseModel], style: Style) -> str:
     doc = inspect.getdoc(model) or ""
     fields = introspect.fields_by_key(model)
     out = [f"{style.bold}{name}{style.off}\n", textwrap.indent(doc, "  "), "\n\n"]
     for part in ("metadata", "spec"):
         out.append(f"{style.bold}{part}{style.off}\n")
-        for sub in _sub_models(fields[part].annotation):
+        for sub in sub_models(fields[part].annotation):
             out.append(_fields(sub, style))
         out.append("\n")
     return "".join(out).rstrip("\n") + "\n"
 
 
-def _field(name: str, model: type[BaseModel], path: list[str], style: _Style) -> str:
+def _field(
+    name: str, model: type[BaseModel], path: list[str]
+) -> tuple[list[str], FieldInfo | None, list[type[BaseModel]]]:
     if path[0] not in introspect.fields_by_key(model):
         path = ["spec", *path]
     models: list[type[BaseModel]] = [model]
@@ -187,13 +220,5 @@ def _field(name: str, model: type[BaseModel], path: list[str], style: _Style) ->
                 raise UnknownTopicError(f"`{where}` is a single value without fields", f"see `avactl explain {where}`")
             raise UnknownTopicError(f"`{where}` has no field `{key}`", did_you_mean(key, known, "known fields"))
         field = found[0]
-        models = list(_sub_models(field.annotation))
-    assert field is not None
-    about = "; ".join(
-        part for part in (type_text(field.annotation, tuple(field.metadata)), _default_text(field)) if part
-    )
-    out = [f"{style.bold}{name}.{'.'.join(path)}{style.off}  {style.dim}{about}{style.off}\n"]
-    out.append(textwrap.fill(field.description or "", 100, initial_indent="  ", subsequent_indent="  ") + "\n")
-    for sub in models:
-        out.append("\n" + _fields(sub, style))
-    return "".join(out)
+        models = list(sub_models(field.annotation))
+    return path, field, models

@@ -36,7 +36,7 @@ COMMANDS = {
     "comment": ("ci", "comment", "specs", "--base", "main", "--dry-run"),
     "comment of revisions": ("ci", "comment", "specs", "--base", "main", "--head", "topic", "--dry-run"),
     "json": ("diff", "specs", "--base", "main", "--format", "json"),
-    "plan as json": ("plan", "specs", "--base", "main", "--output", "json"),
+    "plan as json": ("plan", "specs", "--base", "main", "--format", "json"),
     "print": ("render", "specs", "-o", "-"),
     "report": ("validate", "specs", "--format", "json"),
     "artifact": ("ci", "comment", "specs", "--base", "main", "--dry-run", "--artifact", "artifact.txt"),
