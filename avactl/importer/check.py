@@ -34,6 +34,7 @@ class Files:
 
     def __init__(self, below: Tree, files: Mapping[str, bytes]) -> None:
         self._below, self._files = below, files
+        self.environment = below.environment
 
     @property
     def skipped(self) -> Mapping[str, str]:
