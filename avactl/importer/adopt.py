@@ -34,7 +34,7 @@ WRITES = "files"
 
 @dataclass
 class Adoption:
-    """Whether an object can be owned without a restart, and why not."""
+    """The outcome for one object: owned, or the reason why it is not."""
 
     title: str
     reason: str = ""

@@ -11,6 +11,7 @@ from typing import Any
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
 from avactl.importer.convert import Converted, as_manifest
+from avactl.importer.machines import unused
 from avactl.importer.model import Body, Given, ImportProblem, Loss, Outcome, Result, Spec, key_path, spec_name
 from avactl.importer.slurm.script import KIND
 from avactl.importer.writing import spec_yaml
@@ -23,7 +24,7 @@ _ROUNDS = 40
 _OPTIONAL = (
     "pod", "env", "sharedMemory", "timeout", "ttl", "retries", "probe", "drain", "maxSurge", "args", "members",
     "labels", "gpus", "borrow", "podMaxCpu", "podMaxMemory", "storage", "pods", "namespaces", "serviceAccounts",
-    "pullSecrets", "taints", "rdmaResource", "pool", "slotsPerWorker",
+    "pullSecrets", "taints", "rdmaResource", "rdma", "pool", "slotsPerWorker",
 )  # fmt: skip
 """Keys of a spec that can be taken out."""
 _ROLES = ("workers", "servers", "launcher", "evaluator", "resources")
@@ -93,6 +94,10 @@ def check(converted: Converted, below: Tree, prefix: str) -> Checked:
         compilation = compile_tree(Files(below, files))
         errors = [each for each in compilation.diagnostics if each.severity == "error"]
         if not errors:
+            superfluous = unused(converted.specs)
+            if superfluous:
+                converted.specs[:] = [each for each in converted.specs if each not in superfluous]
+                continue
             _want_read(compilation, files, prefix)
             return _joined(Checked(converted, compilation, files), below)
         by_file = {spec.file: spec for spec in converted.specs}

@@ -37,7 +37,7 @@ class Compared(NamedTuple):
     spec: Spec
     lines: list[Line]
     added: list[str]
-    """What avactl adds to pods, by name."""
+    """Values that avactl adds to pods, by name."""
     objects: list[str]
     """Objects that the source does not have."""
 

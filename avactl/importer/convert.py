@@ -45,7 +45,7 @@ _NAMESPACED = (
 
 @dataclass
 class Known:
-    """What the repository declares that is imported into."""
+    """Declarations of the repository that is imported into."""
 
     cluster: str = ""
     teams: dict[str, str] = field(default_factory=dict)

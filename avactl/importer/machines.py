@@ -10,6 +10,7 @@ from avactl.importer.sources.nodes import GPU_MEMORY
 from avactl.quantity import format_quantity, quantity
 
 _ANY = "GPU"
+_TOLD = "Assumed from what the workloads request: import the nodes, or describe your machines."
 _SIZES = (1, 2, 4, 8, 16)
 
 
@@ -23,6 +24,15 @@ def roles(spec: Spec) -> list[tuple[int, Body]]:
         return []
     own = [spec.spec.get(key) for key in ("workers", "servers", "launcher", "evaluator")]
     return [(int(each.get("replicas") or 1), each) for each in own if isinstance(each, dict)]
+
+
+def unused(specs: list[Spec]) -> list[Spec]:
+    """Return the assumed machine types and pools whose GPUs no spec asks for any more."""
+    asked = {compute.get("gpu") for spec in specs for _, compute in roles(spec)}
+    asked |= {entry["gpu"] for spec in specs if spec.kind == "Quota" for entry in spec.spec.get("gpus") or ()}
+    types = [spec for spec in specs if spec.kind == "MachineType" and spec.comments == [_TOLD]]
+    gone = {spec.name for spec in types if spec.spec["gpus"]["model"] not in asked}
+    return [spec for spec in specs if spec.comments == [_TOLD] and spec.name in gone]
 
 
 def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
@@ -59,10 +69,9 @@ def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
             "gpus": {"model": model, "count": size, "memory": f"{GPU_MEMORY.get(model, 16)}Gi"},
             "cpu": str(ceil(cpu * size) + 4), "memory": format_quantity(ceil(memory * size / 2**30 + 16) * 2**30),
         }  # fmt: skip
-        told = "Assumed from what the workloads request: import the nodes, or describe your machines."
         pool = {"cluster": cluster, "machineType": name, "count": max(1, ceil(total / size) + 1)}
         made += [
-            Spec("MachineType", name, None, body, comments=[told]),
-            Spec("NodePool", name, None, pool, comments=[told]),
+            Spec("MachineType", name, None, body, comments=[_TOLD]),
+            Spec("NodePool", name, None, pool, comments=[_TOLD]),
         ]
     return made

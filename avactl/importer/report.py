@@ -27,10 +27,9 @@ def rows(made: Imported) -> list[tuple[str, str, str, str, str]]:
     found = []
     for outcome in sorted(made.outcomes, key=lambda each: (each.given.span(), str(each.given))):
         spec = outcome.spec
-        found.append((
-            _where(outcome.given), str(outcome.given), str(spec) if spec else "-", outcome.result.value,
-            spec.file if spec else "-",
-        ))  # fmt: skip
+        became = "-" if spec is None else spec.kind if spec.raw else str(spec)
+        file = spec.file if spec else "-"
+        found.append((_where(outcome.given), str(outcome.given), became, outcome.result.value, file))
     return found
 
 
@@ -66,13 +65,21 @@ def difference_lines(made: Imported, sign: dict[str, str] | None = None) -> list
         if each.added:
             lines.append(f"  + set by avactl: {_few(each.added)}")
         if each.objects:
-            lines.append(f"  + {len(each.objects)} objects: {_few(each.objects)}")
+            lines.append(f"  + {_count(len(each.objects), 'object')}: {_few(each.objects)}")
     if same:
-        lines.append(f"{same} specs compile to their source, but for avactl's labels")
+        lines.append(
+            "1 spec compiles to its source, but for avactl's labels"
+            if same == 1
+            else f"{same} specs compile to their source, but for avactl's labels"
+        )
     return lines
 
 
-def _few(names: list[str], most: int = 12) -> str:
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _few(names: list[str], most: int = 6) -> str:
     rest = len(names) - most
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
@@ -82,15 +89,15 @@ def summary(made: Imported) -> str:
     counts = Counter(outcome.result for outcome in made.outcomes)
     shown = ", ".join(f"{counts[result]} {result.value}" for result in _ORDER if counts[result])
     specs = sum(bool(spec.given) for spec in made.specs)
-    return f"{len(made.outcomes)} objects → {specs} specs: {shown}"
+    return f"{_count(len(made.outcomes), 'object')} → {_count(specs, 'spec')}: {shown}"
 
 
 def adopted_lines(adopted: Adopted) -> list[str]:
     """Return what was adopted, and what was not, by reason."""
     done = sum(each.done for each in adopted.objects)
     able = sum(not each.reason for each in adopted.objects)
-    lines = [f"adopted {done} objects; no pod restarts"] if not adopted.later else [
-        f"{able} objects can be adopted without a restart: {adopted.later}"
+    lines = [f"adopted {_count(done, 'object')}; no pod restarts"] if not adopted.later else [
+        f"{_count(able, 'object')} can be adopted without a restart: {adopted.later}"
     ]  # fmt: skip
     for each in adopted.objects:
         if each.reason:

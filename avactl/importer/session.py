@@ -32,7 +32,7 @@ class Imported:
 
     @property
     def losses(self) -> list[Loss]:
-        """What was not carried over, by place."""
+        """Values that were not carried over as they are, by place."""
         # Templates that share an anchor have their losses at one place.
         found = {(loss.span, loss.why): loss for spec in self.specs for loss in spec.losses}
         return [loss for _, loss in sorted(found.items())]
@@ -61,6 +61,9 @@ def import_objects(
     if cluster is not None:
         converted.specs.insert(0, cluster)
     checked: Checked = check(converted, below, prefix)
+    if not any(spec.given for spec in converted.specs):
+        converted.specs.clear()
+        checked.files.clear()
     taken = [path for path in checked.files if (root / path).exists()]
     if taken and not force:
         more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""

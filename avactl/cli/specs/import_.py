@@ -158,29 +158,30 @@ def _print(made: Imported, out: Path | None, adopted: Adopted | None) -> None:
     from avactl.cli.cluster.cluster_session import write
     from avactl.cli.cluster.tables import cell, table
     from avactl.importer import report
+    from avactl.terminal import inert, visible
 
     shown = table(*((name, False) for name in ("source", "object", "became", "how", "file")), gives=("file",))
     for row in report.rows(made):
         shown.add_row(*map(cell, row))
     write(shown)
+    lines: list[str] = []
     for reason, outcomes in report.reasons(made):
         names = ", ".join(str(each.given) for each in outcomes[:3])
         more = f" and {len(outcomes) - 3} more" if len(outcomes) > 3 else ""
-        print(f"\n{reason}\n  {names}{more}")
+        lines += ["", reason, f"  {names}{more}"]
     if made.losses:
-        print(f"\n{len(made.losses)} values not carried over as they are:")
-        print("\n".join(report.loss_lines(made.losses)))
-    lines = report.difference_lines(made)
-    if lines:
-        print("\nsemantic difference:")
-        print("\n".join(lines))
-    print(f"\n{report.summary(made)}")
+        lines += ["", f"{len(made.losses)} values not carried over as they are:", *report.loss_lines(made.losses)]
+    differences = report.difference_lines(made)
+    if differences:
+        lines += ["", "semantic difference:", *differences]
+    lines += ["", report.summary(made)]
     if out is None:
-        print("nothing was written: `-o DIR` writes the specs")
+        lines.append("nothing was written: `-o DIR` writes the specs")
     else:
-        print(f"{out}: {len(made.files)} files, which compile")
+        lines.append(f"{out}: {len(made.files)} files, which compile" if made.files else "nothing was written")
     if adopted is not None:
-        print()
-        print("\n".join(report.adopted_lines(adopted)))
-    if out is not None:
-        print(f"\nNext: avactl secrets {out}; avactl diff, or avactl render {out}")
+        lines += ["", *report.adopted_lines(adopted)]
+    if out is not None and made.files:
+        lines += ["", f"Next: avactl secrets {out}; avactl diff, or avactl render {out}"]
+    # Names and values are those of other people.
+    print(inert("\n".join(map(visible, lines))))

@@ -315,9 +315,8 @@ class _Program:
     def _without_container(self, rest: list[str], line: Line) -> list[str]:
         if rest[:1] and rest[0] in ("singularity", "apptainer") and "exec" in rest:
             inner = _after_options(rest[rest.index("exec") + 1 :], ("-B", "--bind", "--env", "--pwd", "-H", "--home"))
-            self._reader.note(
-                ("line", line.number), f"the pods run the image of the spec in place of {''.join(inner[:1])[:200]}", ""
-            )
+            own = inner[0][:200] if inner else ""
+            self._reader.note(("line", line.number), f"the pods run the image of the spec in place of {own}", "")
             return inner[1:]
         return rest
 

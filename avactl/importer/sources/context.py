@@ -1,4 +1,4 @@
-"""What all conversions of one import share: options, teams, and what workloads need of them."""
+"""State that all conversions of one import share: options, teams, and their service accounts."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ _OTHER = ("the spec has no key for it", "add it by `patches`, if the pods need i
 
 @dataclass
 class Pod:
-    """What a spec says about the pods of one role."""
+    """The parts of a spec that describe the pods of one role."""
 
     image: str = ""
     command: list[str] = field(default_factory=list)
@@ -264,7 +264,9 @@ def _resources(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
         elif name in GPU_RESOURCES:
             pod.compute["gpus"] = int(quantity(asked))
         elif "rdma" in name or name.startswith(("vpc.amazonaws.com/efa", "openshift.io/")):
-            reader.lose(shown, "RDMA NICs follow from the pool", "set `rdmaResource` in the NodePool, and `rdma: true`")
+            # The compiler tells whether the pool has them.
+            pod.compute["rdma"] = min(max(1, int(quantity(asked))), 16)
+            pod.paths["workers", "rdma"] = shown
         elif re.search(r"\bgpu|/mig-|/gpu", name):
             reader.lose(shown, "the pool has whole GPUs", "use `gpus`, or for workspaces a fraction: `gpus: 0.5`")
         else:

@@ -48,6 +48,8 @@ def convert(context: Context, reader: Reader) -> Spec | str:
             reader.lose(path, "the probes of the server follow from `runtime` and `probe`", "add it by `patches`")
     reader.take("spec", "selector")
     replicas = reader.take("spec", "replicas")
+    if pod.compute.pop("rdma", None):
+        reader.lose(pod.paths["workers", "rdma"], "services have no RDMA NICs", "")
     body["resources"] = pod.compute
     body["replicas"] = replicas if isinstance(replicas, int) and replicas > 0 else 1
     if replicas == 0:

@@ -9,7 +9,7 @@ from avactl.importer.sources.context import Context
 from avactl.importer.sources.pods import Pod, read_pod
 from avactl.source.document import Path
 
-_COMPUTE = ("cpu", "memory", "gpus", "gpu", "pool", "sharedMemory")
+_COMPUTE = ("cpu", "memory", "gpus", "gpu", "pool", "sharedMemory", "rdma")
 _LABELS = {"workers": "worker", "servers": "server"}
 """Key of a role in the spec → its component in the objects."""
 _RUNNERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec")
@@ -52,6 +52,8 @@ def job(
         pod = role.pod
         part: Body = {"replicas": role.replicas} if role.replicas != 1 or role.key != "workers" else {}
         part |= {key: pod.compute[key] for key in _COMPUTE if pod.compute.get(key)}
+        if role.key != "workers" and part.pop("rdma", None):
+            reader.lose(pod.paths["workers", "rdma"], "only workers have RDMA NICs", "")
         if role is not lead:
             _differences(reader, role, lead, part, body)
         own[role.key] = part
