@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from pydantic import ValidationError
 
 import avactl
@@ -56,3 +59,24 @@ def test_specs_survive_the_way_to_yaml_and_back() -> None:
     spec = job("a", Workers(gpus=2, shared_memory="1Gi"))
     assert spec.to_dict()["spec"]["workers"] == {"gpus": 2, "sharedMemory": "1Gi"}
     assert TrainingJob.model_validate(spec.to_dict()) == spec
+
+
+def test_problems_name_the_line_of_the_constructor() -> None:
+    other = Quota(metadata=Metadata(name="b", team="visoin"), spec=QuotaSpec(cpu="4"))
+    with pytest.raises(avactl.CompileError) as caught:
+        avactl.compile([*platform(), job("a", Workers(gpus=16)), other])
+    text = Path(__file__).read_text().splitlines()
+    spans = {d.code: d.span for d in caught.value.diagnostics}
+    assert {span.file for span in spans.values()} == {__file__}
+    wrong = spans["missing-reference"]
+    assert text[wrong.line - 1][wrong.column - 1 : wrong.end_column - 1] == '"visoin"'
+    # The workers come from a variable, so the constructor is named.
+    assert text[spans["pod-never-fits"].line - 1].strip() == "return TrainingJob("
+    assert f"{__file__}:{wrong.line}:" in str(caught.value)
+
+
+def test_a_manifest_as_yaml() -> None:
+    result = avactl.compile(platform())
+    (namespace,) = (m for m in result.manifests if m.kind == "Namespace" and m.name == "vision")
+    assert namespace.to_yaml().startswith("apiVersion: v1\nkind: Namespace\nmetadata:\n")
+    assert yaml.safe_load(namespace.to_yaml()) == namespace.body

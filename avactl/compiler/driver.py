@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from avactl import collector
 from avactl.compiler.check import check
@@ -22,6 +24,7 @@ from avactl.kinds.base import Resource
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Program
 from avactl.policy.owners import Owners
+from avactl.source.calls import PythonLocator
 from avactl.source.credentials import without_repeats
 from avactl.source.document import Document, FixedLocator
 from avactl.source.tree import MemoryTree, Tree
@@ -64,15 +67,26 @@ def compile_change(
 
 def compile(resources: Iterable[Resource]) -> Compilation:
     """Compile typed specs of a Python program. Raises CompileError with every problem."""
-    documents = tuple(
-        Document("<python>", index, resource.to_dict(), FixedLocator(Span("<python>", index + 1)))
-        for index, resource in enumerate(resources)
-    )
+    documents = tuple(_document(index, resource) for index, resource in enumerate(resources))
     state = State(MemoryTree({}), documents=documents)
     result = run_passes(state, PASSES[1:])
     if not result.ok:
         raise CompileError(result.diagnostics)
     return result
+
+
+def _document(index: int, resource: Resource) -> Document:
+    """Return a typed spec as a document whose problems are located at the arguments of its constructor call."""
+    place = resource.made_at
+    if place is None or not Path(place.file).is_file():  # parsed, or typed into an interpreter
+        return Document("<python>", index, resource.to_dict(), FixedLocator(Span("<python>", index + 1)))
+    locator = PythonLocator(_program_text, place.file, {(): place})
+    return Document(place.file, index, resource.to_dict(), locator)
+
+
+@cache
+def _program_text(file: str) -> str:
+    return Path(file).read_text(errors="replace")
 
 
 def run_passes(state: State, passes: Iterable[Callable[[State], State]]) -> Compilation:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from avactl.emit.yaml import dump
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
+from avactl.yaml_output import dump
 
 
 def _header(item: Item) -> str:

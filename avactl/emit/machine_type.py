@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from avactl.emit.yaml import quote
+from avactl.yaml_output import quote
 
 _WIDTH = 116
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
@@ -18,6 +19,7 @@ from avactl.kinds.fields.values import (
     label_key,
     label_value,
 )
+from avactl.source import calls
 
 API_VERSION = "avactl.dev/v1"
 GROUP = names.GROUP
@@ -265,6 +267,20 @@ class Resource(Model):
     patches: list[Patch] = Field(
         default_factory=list, max_length=64, description="Changes of the compiled objects, for what no key expresses."
     )
+
+    def __init__(self, /, **data: Any) -> None:
+        super().__init__(**data)
+        # Beside the fields: neither equality nor YAML depends on it.
+        self.__dict__["_made_at"] = calls.calling_place(sys._getframe(1))
+
+    # Validation of documents does not go through the constructor.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @property
+    def made_at(self) -> calls.Place | None:
+        """Place of the constructor call in a Python program; None for specs of files."""
+        place: calls.Place | None = self.__dict__.get("_made_at")
+        return place
 
     @property
     def name(self) -> str:

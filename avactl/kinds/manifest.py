@@ -95,5 +95,11 @@ class Manifest:
         team = self.item.team
         return f"{self.cluster}.{team}" if team else self.cluster
 
+    def to_yaml(self) -> str:
+        """Return the object as YAML, as `avactl render` writes it."""
+        from avactl.yaml_output import dump  # a compile needs no text
+
+        return dump(self.body)
+
     def __repr__(self) -> str:
         return f"<{self.id} of {self.item}>"

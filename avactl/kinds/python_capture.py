@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from avactl.kinds.base import API_VERSION, Model, Resource
 from avactl.kinds.reference import introspect
 from avactl.source import traces
-from avactl.source.calls import Place
+from avactl.source.calls import Place, position
 from avactl.source.document import Path
 from avactl.source.sandbox import enter
 
@@ -91,7 +91,7 @@ class Recorder:
         """Return the location of the innermost frame in a file of the repository."""
         while frame is not None:
             if frame.f_code.co_filename.startswith(self.root):
-                return traces.position(self.root, frame.f_code, frame.f_lasti)
+                return position(self.root, frame.f_code, frame.f_lasti)
             frame = frame.f_back
         return Place("", 1, 0, 1, 0)
 

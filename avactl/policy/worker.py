@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from avactl.policy import DECLARED, MOST_PROBLEMS, Policy, Problem
 from avactl.source import traces
+from avactl.source.calls import position
 from avactl.source.sandbox import enter
 
 _MODULE = "avactl_policies"
@@ -69,7 +70,7 @@ def _place(root: str, policy: Policy) -> list[Any]:
     code = getattr(policy.check, "__code__", None)
     if code is None or not code.co_filename.startswith(root):
         return []
-    return list(traces.position(root, code, 0))
+    return list(position(root, code, 0))
 
 
 def _schema_policy(schema: Any, **declared: Any) -> Policy:

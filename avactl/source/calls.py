@@ -5,6 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import islice
+from pathlib import Path as File
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from avactl.diagnostics import Span
@@ -19,6 +22,28 @@ class Place(NamedTuple):
     column: int
     end_line: int
     end_column: int
+
+
+def position(root: str, code: CodeType, instruction: int) -> Place:
+    """Return the place of an instruction in a file; its name is cut if it is below `root`, which ends with `/`."""
+    line, end_line, column, end_column = next(
+        islice(code.co_positions(), instruction // 2, None), (None, None, None, None)
+    )
+    line = line or code.co_firstlineno
+    return Place(code.co_filename.removeprefix(root), line, column or 0, end_line or line, end_column or 0)
+
+
+_OWN = str(File(__file__).parents[1]) + "/"
+
+
+def calling_place(frame: FrameType | None) -> Place | None:
+    """Return the place of the innermost call outside of avactl and pydantic; None if there is none."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_OWN) and "/pydantic" not in file:
+            return position("", frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+    return None
 
 
 class PythonLocator:

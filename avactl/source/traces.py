@@ -5,23 +5,13 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from itertools import islice
-from types import CodeType, ModuleType, TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
-from avactl.source.calls import Place
+from avactl.source.calls import Place, position
 from avactl.source.sandbox import NotAllowedError
 
 _LONGEST_MESSAGE = 500
-
-
-def position(root: str, code: CodeType, instruction: int) -> Place:
-    """Return the place of an instruction in a file below `root`, which ends with `/`."""
-    line, end_line, column, end_column = next(
-        islice(code.co_positions(), instruction // 2, None), (None, None, None, None)
-    )
-    line = line or code.co_firstlineno
-    return Place(code.co_filename.removeprefix(root), line, column or 0, end_line or line, end_column or 0)
 
 
 def describe(root: str, error: BaseException, path: str) -> dict[str, Any]:
