@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig
 from avactl.cli.common import Format as ProblemFormat
-from avactl.cli.common import render_diagnostics, want_path
+from avactl.cli.common import fail, render_diagnostics, want_path
+from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
-from avactl.exit_codes import CHANGES, PROBLEMS
+from avactl.exit_codes import CHANGES, PROBLEMS, USAGE
 from avactl.source.tree import DirTree, find_root
 from avactl.terminal import colour
 
@@ -45,12 +47,28 @@ def diff(
     ] = Format.text,
     objects: Annotated[bool, typer.Option(help="Show the Kubernetes objects under each spec.")] = True,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if there are changes.")] = False,
+    live: Annotated[
+        bool, typer.Option("--live", help="Compare with a cluster instead of a base revision; only reads it.")
+    ] = False,
+    cluster: Annotated[
+        str,
+        typer.Option(help="With --live: the declared cluster. Default: the only one.", autocompletion=clusters),
+    ] = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
 ) -> None:
     """Show what a change does: facts, pods, data, quota, and the Kubernetes objects of each spec.
 
-    Both revisions are compiled from git; the work tree is not touched. Exit codes: 0 compared; 1 the head has errors
-    (printed instead); 2 usage error; 3 git or a revision is missing; 4 changes, with --exit-code.
+    Both revisions are compiled from git; the work tree is not touched. With --live, the objects of the cluster are
+    compared with the compiled ones, as `avactl reconcile --dry-run` does. Exit codes: 0 compared; 1 the head has errors
+    (printed instead); 2 usage error; 3 git, a revision or the cluster is missing; 4 changes, with --exit-code.
     """
+    if live:
+        if merge_base or base != "HEAD":
+            fail("--live compares with the cluster, not with --base or --merge-base", USAGE)
+        if format is Format.markdown:
+            fail("--live prints text or json", USAGE)
+        raise typer.Exit(_live(path, head, cluster, kubeconfig, context, format is Format.json, exit_code))
     from avactl.diff.compare import compare, touches
 
     root = find_root(path)
@@ -66,6 +84,15 @@ def diff(
     sys.stdout.write(_render(changes, format, objects))
     if exit_code and not changes.empty:
         raise typer.Exit(CHANGES)
+
+
+def _live(
+    path: Path, head: str | None, cluster: str, kubeconfig: Path | None, context: str, json: bool, exit_code: bool
+) -> int:
+    from avactl.cli.changes.live import compare_live
+    from avactl.cli.changes.live import exit_code as code_of
+
+    return code_of(compare_live(path, head, cluster, kubeconfig, context, json=json), exit_code)
 
 
 def compile_sides(path: Path, base: str, head: str | None, merge_base: bool) -> tuple[Compilation, Compilation]:
