@@ -15,7 +15,7 @@ from avactl.compiler.load import load
 from avactl.compiler.lower import lower
 from avactl.compiler.normalise import normalise
 from avactl.compiler.pass_state import State
-from avactl.compiler.policy_pass import enforce, judge
+from avactl.compiler.policies.evaluation import enforce, judge
 from avactl.compiler.resolve import resolve
 from avactl.compiler.validate import validate
 from avactl.diagnostics import CompileError, Diagnostic, Span, sort_diagnostics

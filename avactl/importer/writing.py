@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from avactl.emit.yaml import quote
 from avactl.importer.model import Body
+from avactl.yaml_output import quote
 
 _WIDTH = 110
 _DEEP = 3

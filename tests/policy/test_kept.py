@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.compiler import policy_pass as enforcing
 from avactl.compiler.incremental.compile import compile_cached
+from avactl.compiler.policies import evaluation as enforcing
 from avactl.emit.paths import object_path
 from avactl.source.tree import DirTree
 from tests.diff.sides import HEAD, PLATFORM, job

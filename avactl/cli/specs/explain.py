@@ -16,7 +16,7 @@ from avactl.terminal import colour
 
 
 def _policies() -> None:
-    from avactl.compiler.policy_list import policies_text
+    from avactl.compiler.policies.listing import policies_text
     from avactl.source.tree import DirTree, MemoryTree, find_root
 
     root = find_root(Path())

@@ -302,7 +302,7 @@ class _Run:
     def _judged(self, keys: Sequence[SpecKey]) -> dict[SpecKey, Result]:
         """Run the policies over some specs and their objects. Raises IrregularError for errors."""
         from avactl.compiler.config import load_config, rules_of
-        from avactl.compiler.policy_pass import judge
+        from avactl.compiler.policies.evaluation import judge
 
         program = self.resolver.program
         config, _ = load_config(self.tree)

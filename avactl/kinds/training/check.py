@@ -25,7 +25,6 @@ from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.kinds.program import Item, Program
 from avactl.kinds.spot import notice_problem, spot_problems
 from avactl.kinds.training.addressing import listens
-from avactl.kinds.training.dependencies import order_problems
 from avactl.kinds.training.init_containers.health_check import health_problems
 from avactl.kinds.training.init_containers.workspace_code import code_problems
 from avactl.kinds.training.mounts import place_problems
@@ -45,7 +44,8 @@ from avactl.kinds.training.roles import (
     spot_from,
     whole,
 )
-from avactl.kinds.training.schedule import schedule_problems
+from avactl.kinds.training.starts.dependencies import order_problems
+from avactl.kinds.training.starts.schedule import schedule_problems
 from avactl.kinds.training.strategies import strategy_problems
 from avactl.kinds.workload import Role
 from avactl.quantity import format_quantity, quantity

@@ -31,7 +31,7 @@ from avactl.kinds.training.roles import (
     replacing,
     spot_from,
 )
-from avactl.kinds.training.schedule import cron_job
+from avactl.kinds.training.starts.schedule import cron_job
 from avactl.kinds.training.tensorboard import board
 from avactl.kinds.workload import FOLLOWERS_LATER
 

@@ -20,7 +20,6 @@ from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import environment, listens, port, starts_with_torchrun, with_index
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
-from avactl.kinds.training.dependencies import after
 from avactl.kinds.training.init_containers import health_check, workspace_code
 from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
@@ -35,6 +34,7 @@ from avactl.kinds.training.roles import (
     spot_from,
     whole,
 )
+from avactl.kinds.training.starts.dependencies import after
 
 CHECKPOINTS = "/checkpoint"
 """Mount path of a checkpoint volume."""

@@ -32,7 +32,7 @@ from avactl.kinds.fields.values import (
     bad,
 )
 from avactl.kinds.pod_settings.spec import PodSettings
-from avactl.kinds.training.schedule import Schedule
+from avactl.kinds.training.starts.schedule import Schedule
 from avactl.quantity import quantity
 
 Strategy = Literal["single", "parameterServer", "allReduce", "mpi", "elastic"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.compiler.config import load_config, rules_of
-from avactl.compiler.policy_pass import read
+from avactl.compiler.policies.evaluation import read
 from avactl.policy.settings import Ready, Rule, Rules
 from avactl.source.python import laid_out
 from avactl.source.tree import Tree

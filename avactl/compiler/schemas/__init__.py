@@ -1,0 +1,1 @@
+"""JSON Schemas of specs, of files with parts of specs, and of settings, for editors."""

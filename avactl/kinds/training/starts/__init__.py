@@ -1,0 +1,1 @@
+"""When a job starts: after other jobs, or by a schedule."""

@@ -1,0 +1,41 @@
+"""`avactl diff --live`: the dry run of the reconciler."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import orjson
+import pytest
+
+from tests.proxy import Proxy
+from tests.reconcile.world import World
+
+pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]
+
+
+def test_diff_live_reads_the_cluster_and_writes_nothing(world: World) -> None:
+    world.commit({"platform.yaml": world.specs()})
+    assert world.once().complete
+    with Proxy(world.plane, world.folder) as proxy:
+
+        def diff(*options: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "avactl.cli.main", "diff", str(world.repository), "--live", *options]
+            command += ["--kubeconfig", str(proxy.kubeconfig), "--cluster", "lab"]
+            return subprocess.run(command, env=world.environment(), capture_output=True, text=True, check=False)
+
+        same = diff("--exit-code")
+        assert same.returncode == 0, same.stdout + same.stderr
+        name = {"name": "avactl-policy", "namespace": f"{world.name}-system"}
+        world.kube.patch(
+            {"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": {"policy.json": "{}"}},
+            field_manager="kubectl-edit",
+        )
+        changed = diff()
+        assert changed.returncode == 0, changed.stdout + changed.stderr
+        assert "ConfigMap" in changed.stdout
+        assert "kubectl-edit" in changed.stdout
+        assert diff("--exit-code").returncode == 4
+        assert orjson.loads(diff("--format", "json").stdout)["dryRun"] is True
+        assert proxy.writes() == 0, proxy.counts
+    assert diff("--base", "HEAD~1").returncode == 2
