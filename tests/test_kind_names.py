@@ -46,6 +46,8 @@ ALLOWED = {
     "avactl/kinds/training/init_containers/workspace_code.py": {"Workspace"},
     # Namespaces of teams allow the host's network.
     "avactl/kinds/fields/host_network.py": {"Team"},
+    # Defaults name the team whose specs get them.
+    "avactl/compiler/layers/check.py": {"Team"},
     # Patches change objects in the team's namespaces only.
     "avactl/compiler/patches/limits.py": {"Team"},
     # A plan simulates the scheduler on the machines, placement policy and prices that a cluster declares.

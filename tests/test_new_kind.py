@@ -13,7 +13,7 @@ import pytest
 from pydantic import Field
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.compiler.schemas.json_schema import schemas
+from avactl.compiler.json_schema import schemas
 from avactl.diagnostics import Diagnostic
 from avactl.diff import Diff, compare
 from avactl.emit.graph import draw

@@ -200,9 +200,11 @@ def _order(intent: IntentChange) -> tuple[bool, bool, int, int, str, str]:
 
 
 def touches(diff: Diff, files: Iterable[str]) -> Diff:
-    """Return the part of a diff that concerns specs of these files and directories."""
+    """Return the part of a diff that concerns specs of these files and directories, or specs with overlays there."""
     wanted = list(files)
-    part = tuple(
-        intent for intent in diff.intents if any(intent.file == p or intent.file.startswith(f"{p}/") for p in wanted)
-    )
-    return replace(diff, intents=part)
+
+    def concerns(file: str) -> bool:
+        return any(file == path or file.startswith(f"{path}/") for path in wanted)
+
+    part = [intent for intent in diff.intents if any(concerns(each.file) for each in intent.item.doc.sources)]
+    return replace(diff, intents=tuple(part))

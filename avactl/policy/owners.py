@@ -150,12 +150,13 @@ def problem(owners: Sequence[Owners], doc: Document, spec: Resource) -> Diagnost
 def _problem(owners: Owners, doc: Document, merged: Document, spec: Resource) -> Diagnostic | None:
     """`doc`: the file's own document; `merged`: the spec with what it inherits."""
     entry, team = find(owners, doc.file), spec.owner
+    verb = "declare" if doc is merged or doc.file == merged.file else "change"
     if entry is None:
         hint = "add its path to `owners` in avactl.yaml, or move the spec to a path of its owner"
-        return Diagnostic("not-owner", f"{doc.file} may not declare any spec", doc.span("kind"), hint=hint)
+        return Diagnostic("not-owner", f"{doc.file} may not {verb} any spec", doc.span("kind"), hint=hint)
     kinds = team_kinds() if entry.kinds is None else entry.kinds
     if spec.KIND not in kinds and ANY not in kinds:
-        message = f"{doc.file} may not declare a {spec.KIND}"
+        message = f"{doc.file} may not {verb} a {spec.KIND}"
         hint = f"`owners` in avactl.yaml allows {one_of(kinds)} here; move the spec to a path of its owner"
         return Diagnostic("not-owner", message, doc.span("kind"), hint=hint)
     for index, patch in enumerate(spec.patches):
@@ -170,6 +171,6 @@ def _problem(owners: Owners, doc: Document, merged: Document, spec: Resource) ->
     own = f"team {one_of(entry.teams)}" if entry.teams else "no team"
     other = f"use that team, or move the spec to a path of team {team}" if team else "set `metadata.team`"
     path = ("metadata", "name" if spec.team is None else "team")
-    message = f"{doc.file} may not declare " + (f"specs of team {team}" if team else f"a {spec.KIND} without a team")
+    message = f"{doc.file} may not {verb} " + (f"specs of team {team}" if team else f"a {spec.KIND} without a team")
     hint = f"`owners` in avactl.yaml allows {own} here; {other}"
     return Diagnostic("not-owner", message, doc.span(*path), hint=hint)

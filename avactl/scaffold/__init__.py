@@ -11,7 +11,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from avactl import __version__
-from avactl.compiler.schemas.json_schema import schemas
+from avactl.compiler.json_schema import schemas
 from avactl.scaffold.choice import Choice, adapt, requirement_line
 
 REQUIREMENTS = "stacks/requirements.txt"

@@ -66,6 +66,9 @@ def test_diff_and_plan_compile_both_revisions_in_the_environment(specs: Path, av
     shown = avactl("diff", "--environment", "prod", "--no-objects", cwd=specs)
     assert shown.returncode == 0, shown.stderr
     assert "workers 8 → 6" in shown.stdout
+    for path, there in (("overlays/prod", True), ("teams/vision", True), ("platform", False)):
+        shown = avactl("diff", path, "--environment", "prod", "--no-objects", cwd=specs)
+        assert ("workers 8 → 6" in shown.stdout) == there
     assert avactl("diff", "--environment", "staging", cwd=specs).stdout.startswith("no changes")
     assert "choose an environment" in avactl("diff", cwd=specs).stdout
     assert "resnet50" in avactl("plan", "--environment", "prod", cwd=specs).stdout
@@ -132,3 +135,13 @@ def test_set_says_that_an_overlay_decides(specs: Path, avactl: Run) -> None:
     assert shown.returncode == 0, shown.stderr
     assert shown.stderr == "note: in environment prod, overlays/prod/vision.yaml:5:23 decides spec.workers.replicas\n"
     assert avactl("set", JOBS, "spec.priority=high", cwd=specs).stderr == ""
+
+
+def test_set_checks_specs_that_are_incomplete_by_themselves(specs: Path, avactl: Run) -> None:
+    for file in (JOBS, "overlays/prod/vision.yaml", "platform/templates.yaml"):
+        text = (specs / file).read_text()
+        shown = avactl("set", file, "spec.workers.replicas=many", cwd=specs)
+        assert (shown.returncode, (specs / file).read_text()) == (1, text)
+        assert "spec.workers.replicas: expected an integer, got string `many`" in shown.stderr
+        assert "missing-key" not in shown.stderr
+        assert avactl("set", file, "spec.workers.replicas=3", cwd=specs).returncode == 0

@@ -297,3 +297,32 @@ def test_a_patch_of_a_template_has_the_rights_of_its_file() -> None:
     files = {"avactl.yaml": owners, "templates.yaml": TEMPLATE + patch, "jobs.yaml": EXTENDING}
     assert problems(files) == []
     assert problems({**files, "jobs.yaml": EXTENDING + patch}) == [("not-owner", "jobs.yaml:12:27")]
+
+
+# -- engines -------------------------------------------------------------------------------------------------------
+
+
+def objects(reconcile: str, environment: str) -> dict[str, Any]:
+    """The specs of the objects with which a cluster follows the repository, by kind."""
+    text = BASE["base/platform.yaml"].decode()
+    files = {"base/platform.yaml": text.replace("  images:\n", f"  reconcile: {{{reconcile}}}\n  images:\n", 1)}
+    if environment:
+        files["avactl.yaml"] = "environments: {prod: {}}\n"
+    compilation = compile_tree(MemoryTree(files, environment=environment))
+    assert compilation.ok, compilation.diagnostics
+    return {m.kind: m.body["spec"] for m in compilation.manifests if "spec" in m.body}
+
+
+GIT = "repository: 'https://git.example.com/platform/specs.git'"
+
+
+def test_engines_follow_the_environment_that_they_apply() -> None:
+    for environment, branch in (("", "rendered"), ("prod", "rendered-prod")):
+        assert objects(f"mode: flux, {GIT}", environment)["GitRepository"]["ref"] == {"branch": branch}
+        assert objects(f"mode: argocd, {GIT}", environment)["Application"]["source"]["targetRevision"] == branch
+    pod = objects(f"mode: builtin, {GIT}", "prod")["Deployment"]["template"]["spec"]
+    assert pod["containers"][0]["args"][-2:] == ["--environment", "prod"]
+    operator = f"mode: pulumiOperator, {GIT}, backend: 's3://state', serviceAccount: pulumi"
+    workspace = objects(operator, "prod")["Stack"]["workspaceTemplate"]["spec"]
+    assert workspace["env"] == [{"name": "AVACTL_ENVIRONMENT", "value": "prod"}]
+    assert "workspaceTemplate" not in objects(operator, "")["Stack"]

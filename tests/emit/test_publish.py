@@ -458,3 +458,17 @@ def test_flux_is_not_led_to_delete_what_teams_have(forge: Forge) -> None:
     run(forge.author.root)
     forge.push({"specs.yaml": followed.rpartition("---\n")[0]})
     assert run(forge.author.root).deleted > 1
+
+
+def test_a_branch_has_the_objects_of_one_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another environment would delete the objects of the first from it."""
+    git = Repository(tmp_path / "author")
+    git.commit({**specs(4), "avactl.yaml": "environments: {prod: {}, staging: {}}\n"})
+    to = Options("rendered-prod", push=False)
+    monkeypatch.setenv("AVACTL_ENVIRONMENT", "prod")
+    _, outcome = publish(git.root, to)
+    assert outcome is not None
+    assert outcome.written == outcome.objects > 0
+    monkeypatch.setenv("AVACTL_ENVIRONMENT", "staging")
+    with pytest.raises(PublishError, match=r"was rendered from \. \(environment prod\), not from \. \(environment sta"):
+        publish(git.root, to)

@@ -18,7 +18,7 @@ def schema(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Directory for all schema files.")] = None,
 ) -> None:
     """Print or write the JSON Schemas of the kinds, for editors."""
-    from avactl.compiler.schemas.json_schema import ALL, file_name, schemas
+    from avactl.compiler.json_schema import ALL, file_name, schemas
     from avactl.diagnostics.suggest import did_you_mean
     from avactl.kinds import registry
 

@@ -66,8 +66,11 @@ def set_(
     after = next(d for d in changed if d.index == document.index)
     result = validate_document(after)
     wrong = new_credentials(document, after)
-    if isinstance(result, list) and not isinstance(validate_document(document), list):
-        wrong += result
+    if isinstance(result, list):
+        # A spec that extends a template, or an overlay, is incomplete by itself: only what the edit brings counts.
+        before = validate_document(document)
+        known = {(each.code, each.message) for each in before} if isinstance(before, list) else ()
+        wrong += [each for each in result if (each.code, each.message) not in known]
     if wrong and not force:
         from avactl.diagnostics.text import render_text
 

@@ -38,8 +38,8 @@ def validate(
     code: Annotated[bool, Option("--code", help="Also ask git servers for the revisions of `code.git`.")] = False,
 ) -> None:
     """Check specs and report every problem with file, line, caret and remedy."""
-    from avactl.compiler.environments import environments_of
     from avactl.compiler.incremental.compile import compile_cached
+    from avactl.compiler.layers.environments import environments_of
     from avactl.compiler.lint.unread import unread
     from avactl.emit.paths import object_path
 

@@ -7,14 +7,14 @@ from typing import Any
 import orjson
 
 from avactl.compiler.config import Config
-from avactl.compiler.layers.recognition import DEFAULTS
-from avactl.compiler.schemas.partial_schema import (
+from avactl.compiler.layers.partial_schema import (
     defaults_schema,
     inheriting,
     overlay_schema,
     partial_name,
     partial_schema,
 )
+from avactl.compiler.layers.recognition import DEFAULTS
 from avactl.kinds import registry
 from avactl.kinds.base import API_VERSION
 from avactl.policy.settings import SchemaFile
