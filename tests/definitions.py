@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from tests.cluster_fixtures import unavailable
 from tools.controlplane import KubeClient, UnavailableError
-from tools.definitions import GATEWAY_API, Release, definitions
+from tools.definitions import GATEWAY_API, PROMETHEUS_OPERATOR, Release, definitions
 
 
 def define_routes(kube: KubeClient) -> None:
     """Create the HTTPRoute of the Gateway API, and wait until the API server serves it."""
     _define(kube, GATEWAY_API, "httproutes")
+
+
+def define_monitoring(kube: KubeClient) -> None:
+    """Create the kinds of the Prometheus Operator that avactl compiles to."""
+    _define(kube, PROMETHEUS_OPERATOR, "podmonitors", "prometheusrules", "alertmanagerconfigs")
 
 
 def _define(kube: KubeClient, release: Release, *plurals: str) -> None:

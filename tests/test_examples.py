@@ -18,7 +18,7 @@ import pytest
 from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.manifest import Manifest
 from tests.compute_domains import define_compute_domains
-from tests.definitions import define_routes
+from tests.definitions import define_monitoring, define_routes
 from tests.example_trees import example_tree
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
@@ -64,6 +64,7 @@ def test_applied_twice(example: str, new_plane: Callable[..., ControlPlane]) -> 
         with plane.client() as kube:
             define_compute_domains(kube)
             define_routes(kube)
+            define_monitoring(kube)
             versions = [_settled(kube, manifest) for manifest in manifests]
             assert [_apply(kube, manifest) for manifest in manifests] == versions
             _admitted(plane, kube, manifests)

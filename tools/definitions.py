@@ -33,6 +33,13 @@ PROMETHEUS_OPERATOR = Release(
 )
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads the value `=`, a type of its own in YAML 1.1, as text."""
+
+
+_Loader.add_constructor("tag:yaml.org,2002:value", lambda loader, node: str(node.value))
+
+
 def definitions(release: Release, *plurals: str) -> list[dict[str, Any]]:
     """Return the definitions of the kinds with these plural names, fetched once into the cache of all runs.
 
@@ -40,7 +47,7 @@ def definitions(release: Release, *plurals: str) -> list[dict[str, Any]]:
     """
     folder = cache_dir() / "definitions" / f"{release.module.rpartition('/')[2]}-{release.version}"
     make_once(folder, f"waiting for another fetch of {release.module}", lambda aside: _fetch(release, aside))
-    found = [yaml.safe_load(path.read_bytes()) for path in sorted(folder.glob("*.yaml"))]
+    found = [yaml.load(path.read_bytes(), _Loader) for path in sorted(folder.glob("*.yaml"))]
     by_plural = {each["spec"]["names"]["plural"]: each for each in found if each.get("spec", {}).get("names")}
     return [by_plural[plural] for plural in plurals]
 

@@ -16,7 +16,7 @@ from avactl import compile_tree
 from avactl.source.tree import DirTree
 from tests.cli.running import Run
 from tests.conftest import ROOT
-from tests.definitions import define_routes
+from tests.definitions import define_monitoring, define_routes
 from tools.controlplane import ControlPlane, KubeClient, build_binaries
 
 MODERN = ROOT / "examples" / "modern"
@@ -104,6 +104,7 @@ def test_remedies_lead_to_a_cluster_that_lacks_nothing(platform: Platform, golde
         "apiextensions.k8s.io/v1", "CustomResourceDefinition", "computedomains.resource.nvidia.com", until=_established
     )
     define_routes(platform.kube)
+    define_monitoring(platform.kube)
     storage = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "provisioner": "topolvm.io"}
     platform.kube.create({**storage, "metadata": {"name": "nvme"}})
     for namespace in ("avactl-cache", "product", "foundation"):

@@ -148,7 +148,7 @@ def documented(heading: str) -> set[tuple[str, str, str]]:
     for line in section.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if len(cells) == 4 and "`" in cells[1]:
-            groups = [group.strip("` ").replace("core", "") for group in cells[0].split(",")]
+            groups = [re.sub("^core$", "", group.strip("` ")) for group in cells[0].split(",")]
             resources = re.findall(r"`([^`]+)`", cells[1].partition("(")[0])
             found |= {(g, r, v.strip()) for g in groups for r in resources for v in cells[2].split(",")}
     return found

@@ -18,7 +18,7 @@ from avactl.reconcile.diffing.actions import Action, Step
 from avactl.reconcile.reconciler import Options, Reconciler
 from avactl.reconcile.reporting.report import Result, as_json, as_text
 from tests.compute_domains import define_compute_domains
-from tests.definitions import define_routes
+from tests.definitions import define_monitoring, define_routes
 from tests.kinds.compiling import DIGEST
 from tests.proxy import Proxy
 from tests.reconcile.world import ROOT, World
@@ -390,6 +390,7 @@ def test_the_compiled_account_can_do_the_whole_job(world: World) -> None:
     """All of examples/modern, by the account of mode builtin: itself too, applied, changed, pruned, told."""
     define_compute_domains(world.kube)
     define_routes(world.kube)
+    define_monitoring(world.kube)
     world.commit(example=ROOT / "examples" / "modern")
     world.replace(
         "platform.yaml", "reconcile: {mode: argocd}",

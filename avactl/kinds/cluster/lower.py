@@ -4,6 +4,7 @@ their RBAC, and the objects that make the GitOps engine follow the repository.""
 from __future__ import annotations
 
 from avactl.kinds.cluster import admission, guard
+from avactl.kinds.cluster.daemons import monitoring
 from avactl.kinds.cluster.daemons.lower import daemons, policy
 from avactl.kinds.cluster.devices import device_classes
 from avactl.kinds.cluster.follow import follow
@@ -25,6 +26,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         *admission.policies(item, program),
         config,
         *daemons(item, program, config),
+        *monitoring.objects(item, program),
         *follow(item, program),
     ]
 

@@ -12,6 +12,7 @@ from avactl.kinds.cluster.prices import Prices
 from avactl.kinds.cluster.reconcile import Reconcile
 from avactl.kinds.exposure.spec import Exposure
 from avactl.kinds.fields.values import Duration, HostPath, Name, PinnedImage, bad, label_key
+from avactl.kinds.monitoring.spec import Monitoring
 
 _VERSION = re.compile(r"1\.[0-9]{1,2}(\.[0-9]+)?").fullmatch
 _SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
@@ -231,6 +232,9 @@ class ClusterSpec(Model):
     )
     exposure: Exposure | None = Field(
         None, description="Gateway by which services and workspaces with `expose` are reached from outside."
+    )
+    monitoring: Monitoring | None = Field(
+        None, description="Objects for Prometheus and Grafana; `{}` with the defaults. Default: none."
     )
     prices: Prices | None = Field(None, description="GPU prices, for cost estimates in `avactl plan`.")
     default_job_ttl: Duration | None = Field(

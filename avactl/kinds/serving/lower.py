@@ -14,6 +14,7 @@ from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.monitoring.lower import is_monitored, pod_monitor, readers
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
@@ -63,6 +64,9 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     objects.append(_network_policy(item, program, run, select))
     if not isinstance(spec.replicas, int):
         objects.append(_autoscaler(item))
+    if run.metrics is not None and is_monitored(program, cluster):
+        port, path = next(name for name, number in run.ports.items() if number == run.metrics[0]), run.metrics[1]
+        objects.append(pod_monitor(item, program, cluster, item.name, ns, select, path, port, COMPONENT))
     objects += routes(item, program, item.name, run.ports["http"], component=COMPONENT)
     return objects
 
@@ -240,6 +244,8 @@ def _network_policy(item: Item, program: Program, run: Server, select: dict[str,
         served = [port for name, port in run.ports.items() if name != "metrics"]
         rules.append(_from(_of_teams(program, spec.expose_to), served))
     rules += ingress_rules(item, program, run.ports["http"])
+    if run.metrics is not None:
+        rules += readers(program, cluster, run.metrics[0])
     return k8s.manifest(
         item, cluster, "networking.k8s.io/v1", "NetworkPolicy", item.name, namespace=item.ns,
         component=COMPONENT,

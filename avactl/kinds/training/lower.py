@@ -11,6 +11,7 @@ from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.monitoring.lower import of_component
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import master_port, port, rendezvous
@@ -66,6 +67,8 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         objects += followers.follower_access(item, leading, commands, more, accounts(spec, made))
         if has_master(spec):
             objects.append(job_master.state(item))
+            if spec.host_network is None:
+                objects += of_component(item, program, MASTER, job_master.HTTP_PORT)
     objects += board(item, program)
     return [*objects, *jobs]
 

@@ -1,7 +1,8 @@
-"""Grafana dashboard of the cache daemon's metrics, as the ConfigMap that Grafana's dashboard sidecar loads."""
+"""Grafana dashboards, as ConfigMaps that Grafana's dashboard sidecar loads, and that of the cache daemon's metrics."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from avactl.kinds.lowering import k8s
@@ -66,17 +67,17 @@ PANELS = (
 
 def config_map(item: Item) -> Manifest:
     """Return the ConfigMap with the dashboard."""
-    data = {"avactl-cache.json": k8s.json_text(dashboard())}
+    data = {"avactl-cache.json": k8s.json_text(dashboard("avactl-cache", "avactl cache tiers", PANELS))}
     return k8s.config_map(
         item, item.name, NAME, CACHE_NAMESPACE, data, component="cache", extra_labels={"grafana_dashboard": "1"}
     )
 
 
-def dashboard() -> Body:
-    """Return the dashboard, in Grafana's JSON model."""
+def dashboard(uid: str, title: str, given: Sequence[Panel]) -> Body:
+    """Return a dashboard, in Grafana's JSON model."""
     source = {"type": "prometheus", "uid": "${source}"}
     panels = []
-    for index, panel in enumerate(PANELS):
+    for index, panel in enumerate(given):
         row, column = divmod(index, 2)
         targets = [
             {"refId": chr(ord("A") + number), "datasource": source, "expr": query, "legendFormat": legend}
@@ -89,6 +90,6 @@ def dashboard() -> Body:
         })  # fmt: skip
     variable = {"name": "source", "label": "Data source", "type": "datasource", "query": "prometheus"}
     return {
-        "uid": "avactl-cache", "title": "avactl cache tiers", "tags": ["avactl"], "schemaVersion": 39,
+        "uid": uid, "title": title, "tags": ["avactl"], "schemaVersion": 39,
         "time": {"from": "now-6h", "to": "now"}, "refresh": "30s", "templating": {"list": [variable]}, "panels": panels,
     }  # fmt: skip

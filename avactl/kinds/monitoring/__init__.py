@@ -1,0 +1,1 @@
+"""Monitoring: PodMonitors of the Prometheus Operator, and who may read metrics."""
