@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from avactl.diff.markdown import code, prose
-from avactl.plan.model import NOTE, Entry, Plan, Verdict
-from avactl.plan.output import phrases
+from avactl.plan.model import NOTE, Plan, Verdict
+from avactl.plan.output import groups, phrases
 
 TITLE = "### Will it run?"
 LIMIT = 20_000
@@ -32,7 +32,8 @@ def render_body(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
     left_out = 0
     for plan in plans:
         head = f"**Cluster {code(plan.cluster)}** · {phrases.summary(plan)}\n\n"
-        rows, foot = [_row(entry, plan) for entry in plan.shown], "".join(f"- {line}\n" for line in _lines(plan)) + "\n"
+        found = groups.rows(plan)
+        rows, foot = [_row(row, plan) for row in found], "".join(f"- {line}\n" for line in _lines(plan)) + "\n"
         room -= len((head + foot).encode())
         kept = []
         for row in rows:
@@ -40,7 +41,7 @@ def render_body(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
             if room < 0:
                 break
             kept.append(row)
-        left_out += len(rows) - len(kept)
+        left_out += sum(len(row.entries) for row in found[len(kept) :])
         parts.append(head + _table(kept, plan) + foot)
     if left_out:
         parts.append(f"… and {left_out} more specs; `avactl plan` shows all\n")
@@ -54,22 +55,22 @@ def _table(rows: Sequence[str], plan: Plan) -> str:
     head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     if len(rows) <= _FOLDED:
         return "\n".join([*head, *rows]) + "\n\n"
-    bad = sum(1 for entry in plan.shown if not entry.verdict.fine)
+    bad = sum(1 for row in groups.rows(plan) if not row.first.verdict.fine)
     shown, rest = rows[: max(3, min(bad, _FOLDED))], rows[max(3, min(bad, _FOLDED)) :]
     fold = f"<details><summary>{len(rest)} more</summary>\n"
     return "\n".join([*head, *shown, "", fold, *head, *rest, "", "</details>"]) + "\n\n"
 
 
-def _row(entry: Entry, plan: Plan) -> str:
-    said = [*phrases.details(entry), *([hours] if (hours := phrases.hours(entry)) else [])]
+def _row(row: groups.Row, plan: Plan) -> str:
+    said = [*([code(row.names)] if row.names else []), *map(prose, row.details)]
     cells = [
-        _MARKS[entry.verdict],
-        code(str(entry.owner)),
-        entry.verdict.value,
-        phrases.pods(entry),
-        "<br>".join(prose(line) for line in said),
-        prose(phrases.gpu_change(entry)) if phrases.gpu_change(entry) else "",
-        *([phrases.price(entry, plan.currency)] if plan.currency else []),
+        _MARKS[row.first.verdict],
+        code(row.title),
+        row.first.verdict.value,
+        row.pods,
+        "<br>".join(said),
+        prose(row.gpus) if row.gpus else "",
+        *([row.price] if plan.currency else []),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

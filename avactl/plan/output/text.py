@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from avactl.plan.model import NOTE, Entry, Plan, Verdict
+from avactl.plan.model import NOTE, Plan, Verdict
 from avactl.plan.output import phrases
+from avactl.plan.output.groups import rows
 from avactl.terminal import inert, visible
 
 _STYLES = {
@@ -70,8 +71,9 @@ def _text(text: str, style: str = "") -> Text:
 
 def _table(plan: Plan, width: int) -> Table:
     table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    priced = bool(plan.currency) and any(phrases.price(entry, plan.currency) for entry in plan.entries)
-    gpus = any(phrases.gpu_change(entry) for entry in plan.entries)
+    found = rows(plan)
+    priced = any(row.price for row in found)
+    gpus = any(row.gpus for row in found)
     table.add_column("spec", no_wrap=width >= _NARROW, overflow="fold")
     table.add_column("verdict", no_wrap=True)
     table.add_column("pods", justify="right", no_wrap=True)
@@ -80,22 +82,16 @@ def _table(plan: Plan, width: int) -> Table:
         table.add_column("GPUs", no_wrap=True)
     if priced:
         table.add_column("cost", justify="right", no_wrap=True)
-    for entry in plan.shown:
+    for each in found:
         row: list[Text | str] = [
-            _text(str(entry.owner)),
-            Text(entry.verdict.value, style=_STYLES[entry.verdict]),
-            phrases.pods(entry),
-            Text("\n".join(map(visible, _details(entry)))),
+            _text(each.title),
+            Text(each.first.verdict.value, style=_STYLES[each.first.verdict]),
+            each.pods,
+            Text("\n".join(map(visible, [*([each.names] if each.names else []), *each.details]))),
         ]
         if gpus:
-            row.append(_text(phrases.gpu_change(entry)))
+            row.append(_text(each.gpus))
         if priced:
-            row.append(_text(phrases.price(entry, plan.currency)))
+            row.append(_text(each.price))
         table.add_row(*row)
     return table
-
-
-def _details(entry: Entry) -> list[str]:
-    found = list(phrases.details(entry))
-    hours = phrases.hours(entry)
-    return [*found, hours] if hours else found
