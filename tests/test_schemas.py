@@ -13,9 +13,9 @@ from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
 from avactl.compiler import compile_tree
+from avactl.compiler.json_schema import ALL, schemas
 from avactl.compiler.layers.merge_pass import merge
 from avactl.compiler.load import load
-from avactl.compiler.json_schema import ALL, schemas
 from avactl.compiler.validate import validate
 from avactl.kinds import registry
 from avactl.source.yaml import load_yaml
