@@ -11,6 +11,7 @@ from pathlib import Path
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import owners_of
+from avactl.compiler.layers.check import inherited_not_owned
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.diagnostics.text import render_problems
 from avactl.directories import cache_directory
@@ -118,13 +119,20 @@ def declare(request: Request, revision: Revision) -> Declared:
 def _identity(revision: Revision) -> str:
     """Return what owns the inventory: another environment would prune the objects of this one."""
     environment = revision.tree.environment
-    return f"{revision.repository} (environment {environment})" if environment else revision.repository
+    known = revision.repository  # "" if unknown
+    return f"{known} (environment {environment})" if known and environment else known
 
 
 def _not_owned(program: Program, recorded: str) -> str:
     """Return the first spec that earlier `owners` do not allow, as a sentence; empty: all are allowed."""
-    owners = (from_json(recorded),) if recorded else ()
-    found = [problem(owners, item.doc, item.resource) for item in program.items if not item.doc.file.startswith("<")]
+    if not recorded:
+        return ""
+    owners = from_json(recorded)
+    found = [
+        problem((owners,), item.doc, item.resource) or inherited_not_owned(item.doc, item.kind, owners)
+        for item in program.items
+        if not item.doc.file.startswith("<")
+    ]
     return next((f"{each.span}: {each.message}" for each in found if each), "")
 
 

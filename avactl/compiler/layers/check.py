@@ -225,6 +225,19 @@ def _not_owned(document: Document, kind: str, team: str, owners: Sequence[Owners
     return [found] if found else []
 
 
+def inherited_not_owned(document: Document, kind: str, owners: Owners) -> Diagnostic | None:
+    """Return a problem if a template or defaults of a spec are in a file that may not declare them."""
+    if not isinstance(document, LayeredDocument):
+        return None
+    for layer in document.layers:
+        if layer.role not in (SPEC, OVERLAY):
+            _, team, _ = name_of(layer.document.value)
+            found = _not_owned(LayeredDocument([layer._replace(role=SPEC)]), kind, team, (owners,))
+            if found:
+                return found[0]
+    return None
+
+
 # -- effect ----------------------------------------------------------------------------------------------------------
 
 
