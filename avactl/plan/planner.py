@@ -19,6 +19,7 @@ from avactl.plan.simulator import World
 from avactl.plan.spec_origin import Origin
 from avactl.plan.verdicts import places, reclaimable, waits
 from avactl.plan.workloads import Workload, WorkloadId
+from avactl.scheduler.cache.cluster import ClusterCache
 
 _BEFORE, _AFTER = "2000-01-01T00:00:00Z", "2000-01-01T00:00:01Z"
 """Creation time of the head's pods and of the base's: those of the base are older."""
@@ -122,6 +123,14 @@ def _declared(base: Compilation | None, head: Compilation, cluster: str, before:
             world.protect(body)
         return world
     return World(declared(head.program, head.manifests, cluster))
+
+
+@collector.paused()
+def declared_cluster(compilation: Compilation, cluster: str) -> ClusterCache:
+    """Return the scheduler's view of a cluster with the declared machines and workloads, placed as far as they fit."""
+    world = _declared(compilation, compilation, cluster, Side.of(compilation, cluster), everything=False)
+    world.settle()
+    return world.cache
 
 
 def _configure(world: World, before: Side, after: Side, *, declared_only: bool) -> None:

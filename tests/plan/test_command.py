@@ -106,3 +106,17 @@ def test_a_base_with_errors_counts_as_nothing(tmp_path: Path, avactl: Run) -> No
     assert done.returncode == 0
     assert "the base does not compile: all specs count as new" in done.stderr
     assert "3 start" in done.stdout
+
+
+def test_a_pool_is_drawn_from_the_specs(tmp_path: Path, avactl: Run) -> None:
+    ava = Path(__file__).resolve().parents[2] / "examples" / "ava"
+    shown = avactl("pool", "v100", "--specs", str(ava), "--cluster", "train", "-o", "v100.svg")
+    assert shown.returncode == 0, shown.stderr
+    picture = (tmp_path / "v100.svg").read_text()
+    assert "vision/resnet50" in picture
+    assert "12 machines · " in picture
+    assert "k80" not in picture
+    several = avactl("pool", "--specs", str(ava))
+    assert several.returncode == 2
+    assert "--cluster: `serve` or `train`" in several.stderr
+    assert avactl("pool", "v99", "--specs", str(ava), "--cluster", "train").returncode == 2

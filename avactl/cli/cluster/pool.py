@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, viewing
-from avactl.cli.common import fail, write_text
-from avactl.cli.completion import pools
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, packages, viewing
+from avactl.cli.common import fail, open_repository, report, write_text
+from avactl.cli.completion import clusters, pools
 from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
+    from avactl.scheduler.cache.cluster import ClusterCache
     from avactl.scheduler.inspection.cluster_view import ClusterView
 
 
@@ -19,25 +21,59 @@ def pool(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[POOL]…", help="Pools.", show_default="all", autocompletion=pools)
     ] = None,
+    specs: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Draw the pools of a repository with all its workloads, without a cluster."),
+    ] = None,
+    cluster: Annotated[
+        str, typer.Option(help="With --specs: the cluster. Default: the only one.", autocompletion=clusters)
+    ] = "",
     out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "pool.svg",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
-    """Draw pools (SVG): machines by rack, and the jobs on each GPU. For platform administrators."""
-    from avactl.diagnostics.suggest import did_you_mean
+    """Draw pools (SVG): machines by rack, and the jobs on each GPU. For platform administrators.
+
+    With --specs, as the scheduler would place all declared workloads on the empty machines: an estimate.
+    """
+    if specs is not None:
+        _draw(_declared(specs, cluster), names, out)
+        return
 
     async def show(view: ClusterView) -> None:
-        from avactl.scheduler.inspection.pool_svg import draw
-
-        known = {
-            info.labels.get("avactl.dev/pool", "") for info in view.cache.tables.nodes.values()
-        } | view.cache.tables.pools.keys()
-        for name in names or ():
-            if name not in known:
-                fail(f"the cluster has no pool `{name}`", USAGE, did_you_mean(name, known - {""}, "pools"))
-        machines = sum(1 for slot in view.cache.tables.state.slots.values() if view.cache.tables.state.gpu_count[slot])
-        told = ", ".join(names) if names else f"{machines} machines with GPUs"
-        write_text(out, draw(view.cache, names), told)
+        _draw(view.cache, names, out)
 
     viewing(show, kubeconfig, context, system_namespace, everything=True)
+
+
+def _declared(path: Path, cluster: str) -> ClusterCache:
+    """Place the declared workloads on the declared machines."""
+    from avactl.compiler import compile_tree
+    from avactl.diagnostics.suggest import did_you_mean, one_of
+
+    tree, _ = open_repository([path])
+    compilation = compile_tree(tree)
+    report(compilation, tree)
+    known = [item.name for item in compilation.program.clusters()]
+    if cluster and cluster not in known:
+        fail(f"the repository has no Cluster `{cluster}`", USAGE, did_you_mean(cluster, known, "clusters"))
+    if not cluster and len(known) != 1:
+        fail("--specs needs one cluster", USAGE, f"choose it with --cluster: {one_of(known)}")
+    with packages():
+        from avactl.plan.planner import declared_cluster
+
+    return declared_cluster(compilation, cluster or known[0])
+
+
+def _draw(cache: ClusterCache, names: list[str] | None, out: str) -> None:
+    from avactl.diagnostics.suggest import did_you_mean
+    from avactl.scheduler.inspection.pool_svg import draw
+
+    nodes = cache.tables.nodes.values()
+    known = {info.labels.get("avactl.dev/pool", "") for info in nodes} | cache.tables.pools.keys()
+    for name in names or ():
+        if name not in known:
+            fail(f"the cluster has no pool `{name}`", USAGE, did_you_mean(name, known - {""}, "pools"))
+    machines = sum(1 for slot in cache.tables.state.slots.values() if cache.tables.state.gpu_count[slot])
+    write_text(out, draw(cache, names), ", ".join(names) if names else f"{machines} machines with GPUs")
