@@ -296,7 +296,7 @@ def test_the_graph_shows_it(lifecycle: Lifecycle) -> None:
     row = shown.index("lr")
     assert shown[row - 1 : row + 3] == ["sweep", "lr", "2 trials", "16 V100"]
     assert "requests 16 of 16 + 0" in shown
-    assert "requested at full size: 50% of the cluster's V100" in shown
+    assert "requested at full size: 16 of 32 (50%)" in shown
     for line in ("Sweep vision/lr may run in pool v100", "Sweep vision/lr reads images through read"):
         assert line in drawn
 

@@ -1,8 +1,9 @@
 """Draw the compiled result as SVG: teams with quotas and workloads, pools and cache tiers, by cluster.
 
 On the left is a card per team: quota bars by GPU model (guaranteed, borrowed, requested), then its jobs, services and
-workspaces. On the right is a card per pool with guaranteed and requested GPUs, and a card per cache tier. Lines connect
-workloads with the pools they may run in; dashed lines connect them with the tiers they read through.
+workspaces. On the right is a card per pool with its GPUs and those requested of it by team, and a card per cache tier.
+Lines connect workloads with the pools they may run in; dashed lines connect them with the tiers they read through. A
+legend is at the end.
 """
 
 from __future__ import annotations
@@ -62,8 +63,30 @@ def draw(compilation: Compilation) -> str:
         y = _cluster(svg, program, cluster, colours, y) + 28
     machines = sum(pool_size(pool) for pool in program.pools())
     counts = f"{len(compilation.program.items)} specs · {len(compilation.manifests)} objects · {machines} GPU machines"
-    svg.text(_LEFT, y + 4, f"{counts} · solid lines: may run in · dashed lines: reads through", size=12, fill=_SOFT)
-    return svg.document(WIDTH, y + 24, f"avactl: {counts}")
+    _legend(svg, y - 6)
+    svg.text(_LEFT, y + 34, counts, size=12, fill=_SOFT)
+    return svg.document(WIDTH, y + 54, f"avactl: {counts}")
+
+
+def _legend(svg: Svg, y: float) -> None:
+    """Explain bars, marks and lines, in a row."""
+    colour, x = _PALETTE[0], float(_LEFT)
+
+    def label(text: str, width: float) -> None:
+        nonlocal x
+        svg.text(x + width + 7, y + 11, text, size=12, fill=_SOFT)
+        x += width + 7 + 6.4 * len(text) + 20
+
+    svg.rect(x, y, 26, 12, fill=colour, radius=3, opacity=0.8)
+    label("guaranteed; in pools: requested, by team", 26)
+    svg.rect(x, y, 26, 12, fill=colour, radius=3, opacity=0.28)
+    label("borrowable", 26)
+    svg.rect(x + 2, y - 4, 3, 20, fill=_INK)
+    label("requests of the team; in pools: GPUs", 7)
+    svg.curve(x, y + 6, x + 30, y + 6, stroke=colour, width=3)
+    label("may run in; wider: more GPUs", 30)
+    svg.curve(x, y + 6, x + 30, y + 6, stroke=colour, width=1.2, dashed=True)
+    label("reads through", 30)
 
 
 def _cluster(svg: Svg, program: Program, cluster: Item, colours: dict[str, str], top: float) -> float:
@@ -84,10 +107,10 @@ def _cluster(svg: Svg, program: Program, cluster: Item, colours: dict[str, str],
     for team in program.teams(cluster.name):
         left = _team(shapes, program, cluster, team, colours[team.name], gpus, left, ports) + 16
     right, targets = top, {}
-    asked = _asked_by_team(program, cluster)
+    asked = _asked_by_pool(program, cluster)
     for pool in pools:
         targets[pool.key] = right + 28
-        right = _pool(shapes, program, pool, gpus, asked, colours, right) + 14
+        right = _pool(shapes, program, pool, asked[pool.name], colours, right) + 14
     for tier in program.tiers(cluster.name):
         targets[tier.key] = right + 28
         right = _tier(shapes, tier, right) + 14
@@ -97,12 +120,22 @@ def _cluster(svg: Svg, program: Program, cluster: Item, colours: dict[str, str],
     return max(left, right)
 
 
-def _asked_by_team(program: Program, cluster: Item) -> dict[str, dict[str, float]]:
-    """GPUs asked for on a cluster: by model, then by team."""
+def _asked_by_pool(program: Program, cluster: Item) -> dict[str, dict[str, float]]:
+    """GPUs requested at full size: by pool, then by team.
+
+    Pods that may run in several pools count in each by its share of their GPUs.
+    """
     found: dict[str, dict[str, float]] = defaultdict(_Sums)
     for item in _workloads(program, cluster):
-        for model, count in _asked(item, program).items():
-            found[model][item.team or ""] += count
+        for role in capacity.roles(item):
+            model = capacity.gpu_model(program, item.cluster, role.compute)
+            if model is None:
+                continue
+            wanted = float(role.compute.gpus) * role.most
+            pools = program.candidate_pools(item.cluster, model, role.compute.pool, role.compute.tolerates)
+            sizes = {pool.name: pool_size(pool) * program.machine(pool).gpus.count for pool in pools}
+            for name, size in sizes.items():
+                found[name][item.team or ""] += wanted * size / sum(sizes.values())
     return found
 
 
@@ -193,8 +226,7 @@ def _row(svg: Svg, program: Program, item: Item, colour: str, y: float) -> None:
 
 
 def _pool(
-    svg: Svg, program: Program, pool: Item, gpus: dict[str, float], asked: dict[str, dict[str, float]],
-    colours: dict[str, str], top: float,
+    svg: Svg, program: Program, pool: Item, asked: dict[str, float], colours: dict[str, str], top: float,
 ) -> float:  # fmt: skip
     machine, size = program.machine(pool), pool_size(pool)
     total = size * machine.gpus.count
@@ -205,21 +237,18 @@ def _pool(
     about = f"{size} × {pool.spec.machine_type} · {gpu_text} · {pool.spec.allocation}"
     svg.text(_RIGHT + 16, top + 43, about, size=11.5, fill=_SOFT)
     width, x, y = _RIGHT_WIDTH - 32, _RIGHT + 16.0, top + 56
-    by_team = asked.get(machine.gpus.model, {})
-    # Of a model that several pools have, a pool shows its share of what is asked for.
-    share = total / gpus[machine.gpus.model] if gpus.get(machine.gpus.model) else 0
-    wanted = sum(by_team.values()) * share
+    wanted = sum(asked.values())
     scale = width / max(total, wanted, 1)
     svg.rect(x, y, width, 12, fill="#eef1f5", radius=3)
     at = x
-    for team in sorted(by_team):
-        length = by_team[team] * share * scale
-        title = f"{team}: {by_team[team]:g} {machine.gpus.model}"
+    for team in sorted(asked):
+        length = asked[team] * scale
+        title = f"{team}: {asked[team]:.4g} {machine.gpus.model}"
         svg.rect(at, y, length, 12, fill=colours.get(team, _SOFT), opacity=0.8, title=title)
         at += length
     svg.rect(x + total * scale - 1.5, y - 4, 3, 20, fill=_INK, title=f"{total} GPUs in the pool")
-    percent = 100 * sum(by_team.values()) / gpus[machine.gpus.model] if gpus.get(machine.gpus.model) else 0
-    text = f"requested at full size: {percent:.0f}% of the cluster's {machine.gpus.model}"
+    percent = 100 * wanted / total if total else 0
+    text = f"requested at full size: {wanted:.4g} of {total} ({percent:.0f}%)"
     svg.text(_RIGHT + 16, top + 82, text, size=10.5, fill=_SOFT)
     return top + 88
 

@@ -100,6 +100,17 @@ def test_the_picture_in_the_docs_is_current(golden: Callable[[Path, str], None])
     golden(EXAMPLES.parent / "docs/ava.svg", draw(compile_tree(DirTree(EXAMPLES / "ava"))))
 
 
+def test_pools_of_one_model_show_their_own_requests_and_there_is_a_legend() -> None:
+    picture = draw(compile_tree(DirTree(EXAMPLES / "ava")))
+    texts = [element.text for element in ET.fromstring(picture).iter("{http://www.w3.org/2000/svg}text")]
+    found = {name: texts[texts.index(name) + 3] for name in ("v100", "v100-debug")}
+    assert found == {
+        "v100": "requested at full size: 40 of 96 (42%)",
+        "v100-debug": "requested at full size: 2 of 32 (6%)",
+    }
+    assert {"borrowable", "reads through", "may run in; wider: more GPUs"} <= {*texts}
+
+
 def test_graph_writes_the_file_or_says_why_not(tmp_path: Path, avactl: Run) -> None:
     assert avactl("graph", str(EXAMPLES / "quickstart"), "-o", "q.svg").returncode == 0
     assert (tmp_path / "q.svg").read_text().startswith("<svg")
