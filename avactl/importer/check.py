@@ -253,6 +253,13 @@ def _shift(spec: Spec, path: Path) -> None:
 
 def _keep(converted: Converted, spec: Spec, problem: Diagnostic) -> None:
     """Replace a spec by the manifests that it was made of."""
+    if spec.kind in ("MachineType", "NodePool"):
+        both = [each for each in converted.specs if each.kind in ("MachineType", "NodePool") and each.name == spec.name]
+        for each in both:
+            converted.specs.remove(each)
+            for node in each.given:
+                _left(converted, node, problem.message)
+        return
     if spec.kind == "Team" and not spec.given:
         # Its namespace can be no team's, so it has no specs of other kinds.
         converted.specs.remove(spec)

@@ -47,7 +47,16 @@ def compare(specs: Iterable[Spec], compilation: Compilation) -> list[Compared]:
     by_file: dict[str, list[Manifest]] = {}
     for manifest in compilation.manifests:
         by_file.setdefault(manifest.item.doc.file, []).append(manifest)
-    return [_compare(spec, by_file.get(spec.file, [])) for spec in specs if spec.given]
+    found = []
+    for spec in specs:
+        if not spec.given:
+            continue
+        try:
+            found.append(_compare(spec, by_file.get(spec.file, [])))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            told = "the source has values of other types than its kind, and cannot be compared"
+            found.append(Compared(spec, [Line("~", told)], [], []))
+    return found
 
 
 def _compare(spec: Spec, made: list[Manifest]) -> Compared:

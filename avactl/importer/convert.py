@@ -43,6 +43,11 @@ _NAMESPACED = (
 """Kinds of operators whose objects are in namespaces."""
 
 
+_WRONG_TYPES = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""Errors of reading values of other types than the kind has. Kinds of operators have no schema here."""
+_WRONG = "its values have types that its kind does not accept"
+
+
 @dataclass
 class Known:
     """Declarations of the repository that is imported into."""
@@ -91,9 +96,10 @@ def _is_namespaced(given: Given) -> bool:
 
 def _convert(context: Context, options: Options, known: Known, outcomes: list[Outcome]) -> Converted:
     machines = [each for each in context.objects if (each.group, each.kind) == ("", "Node")]
+    others = set(context.objects) - set(machines)
     pools, no_pools = nodes.convert(machines, known.cluster)
     outcomes += no_pools
-    rest = [each for each in context.objects if each not in machines]
+    rest = [each for each in context.objects if each in others]
     models = list(
         dict.fromkeys([*known.models, *(each.spec["gpus"]["model"] for each in pools if each.kind == "MachineType")])
     )
@@ -111,7 +117,11 @@ def _convert(context: Context, options: Options, known: Known, outcomes: list[Ou
             and not tenants.is_system(each.name) and each.name not in known.teams
         ]  # fmt: skip
         made: dict[str, Spec] = {}
-        reasons |= kueue.convert(context, queues, models, made)
+        try:
+            reasons |= kueue.convert(context, queues, models, made)
+        except _WRONG_TYPES:
+            made.clear()
+            reasons |= dict.fromkeys(queues, _WRONG)
         limits = [each for each in rest if each.group == "" and each.kind in ("ResourceQuota", "LimitRange")
                   and not tenants.is_system(each.namespace)]  # fmt: skip
         tenants.quotas(context, limits, models, made)
@@ -155,9 +165,9 @@ def _workloads(context: Context, objects: list[Given]) -> tuple[list[Spec], dict
         used = set(context.used)
         try:
             found = made(context, reader)
-        except (AttributeError, KeyError, TypeError, ValueError):
+        except _WRONG_TYPES:
             context.used = used
-            found = "its values have types that Kubernetes does not accept"
+            found = _WRONG
         if isinstance(found, str):
             reasons[given] = found
         else:
@@ -187,14 +197,32 @@ def _left_out(given: Given) -> str:
         return "Kubernetes makes it"
     if given.kind == "ConfigMap" and given.name == "kube-root-ca.crt":
         return "Kubernetes makes it"
+    wrong = _invalid(given)
+    if wrong:
+        return wrong
     if given.kind in ("Endpoints", "EndpointSlice", "Event", "Lease", "ControllerRevision"):
         return "a program writes it"
     return ""
 
 
+def _invalid(given: Given) -> str:
+    """Return the first violation of the kind's schema, as a reason; empty for kinds of operators."""
+    schema = kubernetes_schema.find(str(given.value["apiVersion"]), given.kind)
+    if schema is None:
+        return ""
+    body = {key: value for key, value in given.value.items() if key != "status" or given.kind == "Node"}
+    found = next(iter(kubernetes_schema.violations(schema, body)), None)
+    if found is None:
+        return ""
+    return f"{given.span(*found.path)}: {found.message}" + (f" ({found.hint})" if found.hint else "")
+
+
 def as_manifest(given: Given) -> Spec:
     """Return the spec that has an object as it is."""
-    body = clean(given.value)
+    try:
+        body = clean(given.value)
+    except _WRONG_TYPES:
+        body = copy.deepcopy(given.value)  # the compiler says what is wrong
     space = given.namespace
     name = spec_name("-".join(each for each in (given.kind.lower(), space, given.name) if each), 63)
     spec = Spec("KubernetesObjects", name, None, {"objects": [body]}, [given])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import ceil
 from typing import Any
 
 from avactl.importer.model import Body, Spec, spec_name
 from avactl.importer.sources.nodes import GPU_MEMORY
-from avactl.quantity import format_quantity, quantity
+from avactl.quantity import MOST, format_quantity, quantity
 
 _ANY = "GPU"
 _TOLD = "Assumed from what the workloads request: import the nodes, or describe your machines."
@@ -35,6 +36,14 @@ def unused(specs: list[Spec]) -> list[Spec]:
     return [spec for spec in specs if spec.comments == [_TOLD] and spec.name in gone]
 
 
+def _amount(value: Any) -> Fraction:
+    """Return a quantity; 0 for a value that is none, which the compiler refuses."""
+    try:
+        return min(quantity(value), Fraction(MOST))
+    except (TypeError, ValueError):
+        return Fraction(0)
+
+
 def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
     """Return machine types and pools for GPUs that specs ask for and no pool has.
 
@@ -52,8 +61,8 @@ def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
             per_pod, total, cpu, memory = need.get(model, (0, 0, 0, 0))
             need[model] = (
                 max(per_pod, gpus), total + gpus * count,
-                max(cpu, quantity(compute.get("cpu", 1)) / gpus),
-                max(memory, quantity(compute.get("memory", "2Gi")) / gpus),
+                max(cpu, _amount(compute.get("cpu", 1)) / gpus),
+                max(memory, _amount(compute.get("memory", "2Gi")) / gpus),
             )  # fmt: skip
     for spec in specs:
         if spec.kind == "Quota":

@@ -148,7 +148,7 @@ class Result(str, Enum):  # noqa: UP042 - its values stand in JSON
     part = "part of it"
 
 
-@dataclass
+@dataclass(eq=False)
 class Spec:
     """A spec made of one or more source objects."""
 
@@ -196,7 +196,7 @@ class Spec:
         return f"{self.kind} {self.team}/{self.name}" if self.team else f"{self.kind} {self.name}"
 
 
-@dataclass
+@dataclass(eq=False)
 class Outcome:
     """The fate of one source object."""
 

@@ -113,8 +113,8 @@ def _object(given: Given) -> Given:
         else:
             raise ImportProblem(f"{place}: the {value['kind']} has no name", "add `metadata: {name: …}`")
     for key in ("labels", "annotations"):
-        if not isinstance(metadata.get(key) or {}, dict):
+        if not isinstance({} if metadata.get(key) is None else metadata[key], dict):
             raise ImportProblem(f"{given.span('metadata', key)}: `{key}` is not a mapping")
-    if not isinstance(value.get("spec") or {}, dict):
+    if not isinstance({} if value.get("spec") is None else value["spec"], dict):
         raise ImportProblem(f"{given.span('spec')}: `spec` is not a mapping")
     return given

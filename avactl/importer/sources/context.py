@@ -40,6 +40,7 @@ class Context:
     """Team → its namespaces, in the order in which they were met."""
     used: set[Given] = field(default_factory=set)
     """Objects that became part of the spec of another one."""
+    _places: dict[tuple[str, str], list[Given]] = field(default_factory=lambda: defaultdict(list))
 
     def team(self, namespace: str) -> str:
         """Return the team of a namespace."""
@@ -62,8 +63,8 @@ class Context:
 
     def find(self, kind: str, namespace: str, accept: Callable[[Given], bool] = lambda given: True) -> list[Given]:
         """Return objects of a kind in a namespace that are not yet part of a spec."""
-        return [
-            each
-            for each in self.objects
-            if each.kind == kind and each.namespace == namespace and each not in self.used and accept(each)
-        ]
+        if not self._places:
+            for each in self.objects:
+                self._places[each.kind, each.namespace].append(each)
+        found = self._places.get((kind, namespace), ())
+        return [each for each in found if each not in self.used and accept(each)]

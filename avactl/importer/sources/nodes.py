@@ -26,7 +26,13 @@ def convert(nodes: list[Given], cluster: str) -> tuple[list[Spec], list[Outcome]
     left: list[Outcome] = []
     for node in nodes:
         labels: Body = node.get("metadata", "labels") or {}
-        gpus, resource = _gpus(node)
+        try:
+            gpus, resource = _gpus(node)
+            for name in ("cpu", "memory"):
+                quantity((node.get("status", "allocatable") or {}).get(name, 1))
+        except (AttributeError, TypeError, ValueError):
+            left.append(Outcome(node, Result.left_out, note="its amounts are not quantities"))
+            continue
         if any(key.startswith("node-role.kubernetes.io/control-plane") for key in labels):
             left.append(Outcome(node, Result.left_out, note="it runs the control plane"))
         elif not gpus:
@@ -40,8 +46,10 @@ def convert(nodes: list[Given], cluster: str) -> tuple[list[Spec], list[Outcome]
     names: set[str] = set()
     for (model, gpus, resource, instance, _), own in sorted(groups.items(), key=lambda each: str(each[0])):
         name = base = spec_name(instance.replace("_", "-") or f"{model}-{gpus}", 40)
+        number = 1
         while name in names:
-            name = f"{base}-{len(names) + 1}"
+            number += 1
+            name = f"{base}-{number}"
         names.add(name)
         machine = _machine(name, model, gpus, own)
         pool: Body = {"cluster": cluster, "machineType": name, "nodes": sorted(each.name for each in own)}

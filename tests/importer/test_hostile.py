@@ -1,0 +1,107 @@
+"""Manifests of whatever shape end in specs or in words, and within bounds."""
+
+from __future__ import annotations
+
+import copy
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from avactl.importer import reading, report
+from avactl.importer.model import Given, ImportProblem, Result
+from avactl.importer.session import import_objects
+from avactl.importer.sources.context import Options
+from tests.importer.importing import IMAGES, imported
+from tests.importer.test_manifests import CASES
+
+_ODD: tuple[Any, ...] = (
+    None,
+    [],
+    {},
+    "",
+    "x",
+    0,
+    -1,
+    2**70,
+    1.5,
+    True,
+    [[]],
+    [None],
+    {"": 1},
+    "\x1b[31m\n::error::x",
+    "a" * 300,
+)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if len(path) > 1 else []
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in pairs:
+        found += _places(inner, (*path, key))
+    return found
+
+
+def _set(value: Any, path: tuple[Any, ...], new: Any) -> None:
+    for step in path[:-1]:
+        value = value[step]
+    value[path[-1]] = new
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_odd_values_end_in_specs_or_words(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    objects: list[Given] = []
+    for case in CASES:
+        for each in reading.read([case], None):  # type: ignore[arg-type]
+            body = copy.deepcopy(each.value)
+            for _ in range(chance.choice((1, 2, 4))):
+                places = [path for path in _places(body) if path[:2] != ("metadata", "name")]
+                if places:
+                    _set(body, chance.choice(places), copy.deepcopy(chance.choice(_ODD)))
+            with suppress(ImportProblem):  # what is no object ends the import with its place
+                objects += reading.objects("a.yaml", yaml.safe_dump(body).encode())
+    made, _ = import_objects(objects, Options(images=IMAGES), tmp_path)
+    assert made.compilation.ok
+    assert report.as_json(made)
+    assert report.difference_lines(made)
+    assert report.loss_lines(made.losses)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: [1", "a.yaml"),
+        ("- 1\n", "not a Kubernetes object"),
+        ("kind: Job\n", "no `apiVersion`"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {}\n", "no name"),
+        ("apiVersion: avactl.dev/v1\nkind: Team\nmetadata: {name: a}\n", "spec of avactl already"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: []\n", "`spec` is not a mapping"),
+        ("a: " + "[" * 5000 + "]" * 5000, "a.yaml"),
+        ("a: &a [x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a]\n" + "".join(
+            f"{chr(99 + n)}: &{chr(99 + n)} [{', '.join([f'*{chr(98 + n)}'] * 9)}]\n" for n in range(9)), "a.yaml"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_told(text: str, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ImportProblem, match=words.replace("`", ".")):
+        imported(text, tmp_path)
+
+
+def test_the_number_of_objects_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST_OBJECTS", 3)
+    text = "---\n".join(f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a{n}, namespace: b}}\n" for n in range(4))
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ImportProblem, match="more than 3 objects"):
+        reading.read([tmp_path], None)  # type: ignore[arg-type]
+
+
+def test_names_of_others_cannot_leave_the_directory(tmp_path: Path) -> None:
+    text = yaml.safe_dump({
+        "apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "../../etc/x", "namespace": "../.."},
+    })  # fmt: skip
+    made = imported(text, tmp_path)
+    assert [outcome.result for outcome in made.outcomes] == [Result.left_out]
+    assert all(".." not in path for path in made.files)
