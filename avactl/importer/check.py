@@ -108,6 +108,8 @@ def check(converted: Converted, below: Tree, prefix: str) -> Checked:
         seen: set[str] = set()
         for problem in sorted(own, key=lambda each: each.span, reverse=True):
             # Positions behind a removed value have moved, so each file is changed once a round.
+            if by_file[problem.span.file] not in converted.specs:
+                continue  # it went with its team
             if problem.span.file not in seen or problem.code == "credential-literal":
                 seen.add(problem.span.file)
                 _repair(converted, by_file[problem.span.file], problem, files)

@@ -1,0 +1,133 @@
+"""The command: where it writes, what it refuses, and repositories that already have specs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from avactl import compile_tree
+from avactl.source.tree import DirTree
+from tests.cli.running import Run, write
+
+CLAIM = """\
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: vision}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+"""
+JOB = """\
+apiVersion: batch/v1
+kind: Job
+metadata: {name: train, namespace: vision}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers:
+        - name: main
+          image: registry.example.com/train:1
+          resources: {requests: {cpu: 4, memory: 16Gi}, limits: {memory: 16Gi, nvidia.com/gpu: 1}}
+"""
+PLATFORM = """\
+apiVersion: avactl.dev/v1
+kind: Cluster
+metadata: {name: lab}
+---
+apiVersion: avactl.dev/v1
+kind: NodePool
+metadata: {name: a10}
+spec: {cluster: lab, machineType: a10, count: 2}
+---
+apiVersion: avactl.dev/v1
+kind: Team
+metadata: {name: seeing}
+spec: {namespaces: [{name: vision}]}
+"""
+
+
+def test_nothing_is_written_without_a_directory(avactl: Run, tmp_path: Path) -> None:
+    write(tmp_path, claim=CLAIM)
+    done = avactl("import", "claim.yaml")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing was written" in done.stdout
+    assert sorted(path.name for path in tmp_path.rglob("*.yaml")) == ["claim.yaml"]
+
+
+def test_existing_files_stay(avactl: Run, tmp_path: Path) -> None:
+    write(tmp_path, claim=CLAIM)
+    assert avactl("import", "claim.yaml", "-o", "specs").returncode == 0
+    path = tmp_path / "specs/objects/vision/persistentvolumeclaim-data.yaml"
+    path.write_text(path.read_text().replace("1Gi", "2Gi"))
+    again = avactl("import", "claim.yaml", "-o", "specs")
+    assert again.returncode == 2
+    assert "exist" in again.stderr
+    assert "2Gi" in path.read_text()
+    forced = avactl("import", "claim.yaml", "-o", "specs", "--force")
+    assert forced.returncode == 0, forced.stderr
+    assert "1Gi" in path.read_text()
+
+
+def test_a_repository_gives_its_teams_and_pools(avactl: Run, tmp_path: Path) -> None:
+    write(tmp_path, job=JOB, repo__clusters__lab=PLATFORM)
+    (tmp_path / "repo/avactl.yaml").write_text("include: [clusters, imported]\n")
+    done = avactl("import", "job.yaml", "-o", "repo/imported", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["cluster"] == "lab"
+    assert report["files"] == ["imported/teams/seeing/train.yaml"]
+    program = compile_tree(DirTree(tmp_path / "repo")).program
+    assert program.get("TrainingJob", "train", "seeing").spec.workers.gpus == 1
+
+
+def test_a_directory_outside_of_include_is_told(avactl: Run, tmp_path: Path) -> None:
+    write(tmp_path, job=JOB, repo__clusters__lab=PLATFORM)
+    (tmp_path / "repo/avactl.yaml").write_text("include: [clusters]\n")
+    done = avactl("import", "job.yaml", "-o", "repo/imported")
+    assert done.returncode == 2
+    assert "not in `include`" in done.stderr
+
+
+def test_a_repository_with_errors_is_told(avactl: Run, tmp_path: Path) -> None:
+    write(tmp_path, claim=CLAIM, repo__clusters__lab=PLATFORM.replace("machineType: a10", "machineType: a99"))
+    (tmp_path / "repo/avactl.yaml").write_text("include: [clusters, imported]\n")
+    done = avactl("import", "claim.yaml", "-o", "repo/imported")
+    assert done.returncode == 2
+    assert "has errors" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "either PATHs or the cluster"),
+        (("claim.yaml", "--live"), "either PATHs or the cluster"),
+        (("claim.yaml", "--adopt"), "--adopt needs --live"),
+        (("missing.yaml",), "missing.yaml"),
+        (("claim.yaml", "--team", "vision"), "is not NAME=VALUE"),
+    ],
+)
+def test_usage(words: tuple[str, ...], said: str, avactl: Run, tmp_path: Path) -> None:
+    write(tmp_path, claim=CLAIM)
+    done = avactl("import", *words)
+    assert done.returncode == 2
+    assert said in done.stderr
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "avactl.cli.main", "import", "-", "-o", "specs", "--team", "vision=seeing"]
+    env = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, input=JOB, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "specs/teams/seeing/train.yaml").is_file()
+
+
+def test_names_of_others_are_no_commands(avactl: Run, tmp_path: Path) -> None:
+    text = JOB.replace("restartPolicy: Never", 'restartPolicy: Never\n      nodeSelector: {"\\e[31m\\n::error::x": y}')
+    write(tmp_path, job=text)
+    done = avactl("import", "job.yaml", "-o", "specs")
+    assert "\x1b" not in done.stdout + done.stderr
+    assert not any(line.startswith("::") for line in done.stdout.splitlines())
