@@ -5,6 +5,7 @@ The API server, controllers and scheduler are real; kwok plays the kubelets.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -14,6 +15,12 @@ from typing import Any
 import pytest
 
 from avactl import compile_tree
+from avactl.importer.adopt import Adoption, adopt
+from avactl.importer.live import read
+from avactl.importer.session import import_objects
+from avactl.importer.sources.context import Options
+from avactl.kube.access import find
+from avactl.kube.client import Client
 from avactl.source.tree import DirTree
 from tests.cli.running import Run
 from tools.controlplane import ControlPlane, KubeClient
@@ -220,3 +227,27 @@ def test_an_engine_that_follows_a_branch_adopts_by_itself(cluster: Cluster, tmp_
     assert done.returncode == 0, done.stdout + done.stderr
     assert "`avactl reconcile` takes them over" in done.stdout
     assert kube.get("v1", "ConfigMap", "one", name)["metadata"].get("labels") is None
+
+
+def test_what_would_change_is_refused_with_the_fields(cluster: Cluster, tmp_path: Path) -> None:
+    """A spec that says something else than the cluster, because either has changed since the import."""
+    kube, name = cluster.kube, "changed"
+    kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    spec = _labelled("web", replicas=1)
+    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": name}, "spec": spec}
+    kube.create(body)
+
+    async def run() -> list[Adoption]:
+        async with Client(find(cluster.plane.kubeconfig)) as client:
+            objects, version = await read(client, [name])
+            options = Options(cluster="changed", as_is=True)
+            made, _ = import_objects(objects, options, tmp_path, version=version)
+            (manifest,) = (each for each in made.compilation.manifests if each.kind == "Deployment")
+            manifest.body["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.example.com/main:2"
+            return (await adopt(client, made)).objects
+
+    found = {each.title: each for each in asyncio.run(run())}
+    assert found[f"Namespace {name}"].done
+    refused = found[f"Deployment {name}/web"]
+    assert (refused.done, refused.reason) == (False, "it would change: containers[main].image main:1 → :2")
+    assert kube.get("apps/v1", "Deployment", "web", name)["metadata"]["generation"] == 1
