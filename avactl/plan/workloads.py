@@ -17,8 +17,9 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.plan.model import Owner
 from avactl.plan.spec_origin import Origin
 
-KINDS = frozenset(("Job", "Deployment", "StatefulSet", "DaemonSet", "Pod"))
-"""Kubernetes kinds that run pods. CronJobs run rarely and are not counted."""
+KINDS = {"Job": "batch", "Deployment": "apps", "StatefulSet": "apps", "DaemonSet": "apps", "Pod": ""}
+"""Kubernetes kinds that run pods, with their API groups: operators have kinds of the same names. CronJobs run rarely
+and are not counted."""
 
 _PREEMPTS = "PreemptLowerPriority"
 _PRIORITIES = {
@@ -109,7 +110,7 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
         if manifest.cluster != cluster:
             continue
         kind = manifest.kind
-        if kind in KINDS:
+        if KINDS.get(kind) == manifest.id.group:
             id_ = WorkloadId(kind, manifest.namespace, manifest.name)
             origin = origins.get(manifest.item.key)
             if origin is None:

@@ -85,7 +85,7 @@ def _wanted(manifest: Manifest, inventory: str) -> Wanted:
     body["metadata"] = {**metadata, "labels": {**metadata.get("labels", {}), INVENTORY: inventory}}
     if notes:
         body["metadata"]["annotations"] = {**metadata.get("annotations", {}), **notes}
-    if manifest.kind == "Job":
+    if (manifest.id.group, manifest.kind) == ("batch", "Job"):
         # With a TTL a finished Job would be deleted, be missing, and run again.
         body = without(body, ["spec.ttlSecondsAfterFinished"])
     return Wanted(

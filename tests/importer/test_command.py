@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from avactl import compile_tree
+from avactl.importer.model import Result
+from avactl.plan.workloads import workloads
 from avactl.source.tree import DirTree
 from tests.cli.running import Run, write
+from tests.importer.importing import imported
 
 CLAIM = """\
 apiVersion: v1
@@ -131,3 +134,11 @@ def test_names_of_others_are_no_commands(avactl: Run, tmp_path: Path) -> None:
     done = avactl("import", "job.yaml", "-o", "specs")
     assert "\x1b" not in done.stdout + done.stderr
     assert not any(line.startswith("::") for line in done.stdout.splitlines())
+
+
+def test_jobs_of_operators_have_no_pods_in_a_plan(tmp_path: Path) -> None:
+    """A Job of Volcano has another shape than one of Kubernetes."""
+    text = JOB.replace("batch/v1", "batch.volcano.sh/v1alpha1").replace("  template:", "  tasks: []\n  other:")
+    made = imported(text, tmp_path)
+    assert [outcome.result for outcome in made.outcomes] == [Result.raw]
+    assert workloads(made.compilation.manifests, "imported") == {}
