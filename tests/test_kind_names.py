@@ -34,6 +34,8 @@ ALLOWED = {
     # Cache engines say what their tiers reserve on machines, and whether pods can wait for them.
     "avactl/kinds/feasibility/cache_overhead.py": {"CacheTier"},
     "avactl/kinds/dataset_start.py": {"CacheTier"},
+    # Completes the names of clusters and pools, in files that are only read.
+    "avactl/cli/completion.py": {"Cluster", "NodePool"},
     # Capacity is counted on machines, and limited by quotas.
     "avactl/kinds/feasibility/fit.py": {"MachineType"},
     "avactl/diff/capacity.py": {"Quota"},

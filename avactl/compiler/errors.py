@@ -206,7 +206,8 @@ def _value_message(entry: Any, value: Any) -> tuple[str, str]:
     match entry["type"]:
         case "literal_error" | "enum":
             words = [word.strip("'") for word in str(context.get("expected", "")).replace(" or ", ", ").split(", ")]
-            near = closest(str(value), words)
+            meant = kubernetes_keys.VALUES.get(str(value).lower())
+            near = meant if meant in words else closest(str(value), words)
             hint = f"did you mean `{near}`?" if near else ""
             return f"expected {one_of(words)}, got {show(value)}", hint
         case "greater_than_equal":

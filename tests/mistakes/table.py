@@ -50,7 +50,7 @@ class Mistake:
             f"{d.severity}[{d.code}] {d.span.line}:{d.span.column} {d.message}\n  {d.hint}" for d in found if d.span
         ]
         here = [d for d in found if d.span and (d.span.line, d.span.column) == (self.line, self.column)]
-        right = [d for d in here if d.code in self.codes and re.search(self.remedy, f"{d.message}\n{d.hint}")]
+        right = [d for d in here if d.code in self.codes and re.search(self.remedy, d.hint)]
         others = [d for d in found if d.severity == "error" and d not in right]
         if right and not others:
             return ""

@@ -1,4 +1,4 @@
-"""`avactl diff --live`: the dry run of the reconciler."""
+"""`avactl diff --live` tells what the reconciler would do, and does nothing."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from typing import Any
 
 from avactl.kinds.fields.words import flow
+from avactl.kinds.reference import kubernetes_keys
 from avactl.source.document import Path
 
 _DIGITS = 12
@@ -84,6 +85,8 @@ def of_type(types: set[str], value: Any, path: Path, written: str, keys: Collect
         return f"give `{key}` a value, or remove the key"
     if types & {"int_type", "int_from_float", "float_type"} and _number(value) is not None:
         return f"write `{_number(value)}`"
+    if types & {"int_type", "int_from_float"} and isinstance(value, float):
+        return kubernetes_keys.SHARED_GPUS if key == "gpus" else "write a whole number"
     if types & {"dict_type", "model_type", "model_attributes_type"}:
         return _as_mapping(str(key), value, keys)
     return ""

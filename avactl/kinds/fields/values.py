@@ -122,6 +122,7 @@ _QUANTITY = re.compile(QUANTITY_PATTERN).fullmatch
 
 
 _UNIT_SLIPS = {
+    **dict.fromkeys(("core", "cores", "cpu", "cpus", "vcpu", "vcpus"), ""),
     "kb": "k",
     "mb": "M",
     "gb": "G",
@@ -158,10 +159,10 @@ def _quantity(value: Any) -> str:
         raise bad(f"`{text[:24]}…` has {len(text)} characters; a quantity has at most {MAX_QUANTITY}", hint)
     if _QUANTITY(text) is None:
         hint = "write a number and a suffix: m, k, M, G, T, P, Ki, Mi, Gi, Ti, Pi"
-        number, suffix = re.match(r"[0-9.]+", text), None
-        if number and (suffix := _UNIT_SLIPS.get(text[number.end() :].strip().lower())):
-            hint = f"write `{number[0]}{suffix}`"
-        raise bad(f"`{text}` is not a quantity", hint, f"{number[0]}{suffix}" if number and suffix else "")
+        number = re.match(r"[0-9.]+", text)
+        unit = text[number.end() :].strip().lower() if number else ""
+        meant = f"{number[0]}{_UNIT_SLIPS[unit]}" if number and unit in _UNIT_SLIPS else ""
+        raise bad(f"`{text}` is not a quantity", f"write `{meant}`" if meant else hint, meant)
     if quantity(text) >= _LARGEST:
         raise bad(f"`{text}` is too large for a quantity", "write less than 8Ei")
     return text

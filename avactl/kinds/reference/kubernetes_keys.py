@@ -97,6 +97,23 @@ KINDS = {
 """Kinds of Kubernetes and its usual extensions → the kind of avactl with the same purpose."""
 
 
+VALUES = {
+    **dict.fromkeys(("nvswitch", "nvl", "nv"), "nvlink"),
+    **dict.fromkeys(("pix", "pcie", "pxb"), "pcieSwitch"),
+    **dict.fromkeys(("phb", "numa"), "socket"),
+    **dict.fromkeys(("sys", "pci"), "any"),
+    **dict.fromkeys(("ddp", "fsdp", "horovod", "nccl", "distributed", "deepspeed"), "allReduce"),
+    "ps": "parameterServer",
+    "torch": "pytorch",
+    "tf": "tensorflow",
+    "privileged": "baseline",
+    **dict.fromkeys(("tfserving", "tf-serving"), "tensorflowServing"),
+    "tritonserver": "triton",
+}
+"""Other tools' values → avactl's, where that one is valid."""
+SHARED_GPUS = "write a whole number; only a Workspace shares GPUs: `gpus: 0.5`"
+
+
 def hint(kind: str, path: tuple[str | int, ...]) -> str:
     """Return the remedy for an unknown key, the last step of `path`; "" if there is none.
 
