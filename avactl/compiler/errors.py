@@ -12,6 +12,7 @@ from avactl.compiler.lint.remedies import show
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.secrets import holds_secret, looks_secret
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
+from avactl.kinds.base import SecretKey
 from avactl.kinds.reference import introspect, kubernetes_keys
 from avactl.source.document import Document, Path
 from avactl.source.yaml import written
@@ -158,7 +159,8 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
         return Diagnostic(code, message, span, hint=hint, fix=fix)
     at_key = any(entry["loc"][-1] == "[key]" for entry in entries)
     if path and not at_key and holds_secret(value, str(path[-1])):
-        return _covered(name, span)
+        direct = any(found is SecretKey for found in introspect.models_at(model, path))
+        return _covered(name, span, "{name: …, key: …}" if direct else "{secret: {name: …, key: …}}")
     if all(entry["type"] in _EXPECTED for entry in entries):
         words = dict.fromkeys(_EXPECTED[entry["type"]] for entry in entries)
         if "a number" in words:
@@ -194,10 +196,10 @@ def _keys(model: type[BaseModel], path: Path) -> list[str]:
     return sorted({name for found in introspect.models_at(model, path) for name in introspect.fields_by_key(found)})
 
 
-def _covered(name: str, span: Span) -> Diagnostic:
+def _covered(name: str, span: Span, reference: str = "{secret: {name: …, key: …}}") -> Diagnostic:
     """Return the diagnostic for an invalid value that must not be shown."""
     message = f"{name}: the value is invalid and looks like a credential"
-    hint = "reference a Secret: `{secret: {name: …, key: …}}`"
+    hint = f"reference a Secret: `{reference}`"
     return Diagnostic("invalid-value", message, span, hint=hint, secret=True)
 
 

@@ -132,6 +132,7 @@ CODES: dict[str, str] = {
     "host-not-allowed": "A host is in no domain that the cluster gives to the team.",
     "host-conflict": "Two specs are exposed under the same host.",
     "exposed-without-authentication": "A workspace is exposed, and nothing authenticates its users.",
+    "notifications-off": "A spec notifies, and the platform of its cluster sends no notifications of teams.",
     "user-not-in-team": "The user of a workspace is not a member of its team.",
     # patches
     "patch-without-target": "A patch matches no object of its spec.",

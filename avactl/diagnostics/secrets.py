@@ -77,6 +77,8 @@ def _named(name: str, value: str) -> bool:
         return False
     if words[-1] == "id" and words[-3:-1] == ["access", "key"]:
         return True
+    if "webhook" in words and "://" in value:
+        return True  # whoever has the URL may post
     last, before = words[-1], words[-2] if len(words) > 1 else ""
     if _SURE(last):
         # The name of a Secret or file is not a credential: `/etc/x`, `./x`.

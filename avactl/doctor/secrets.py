@@ -148,6 +148,8 @@ def _walk(value: Any, parent: str, mounts: Mapping[str, str]) -> Iterator[Refere
             case "secret", {"secretName": str(name)} | {"name": str(name)} if isinstance(inner, dict):
                 keys = _keys(inner.get("items") or [inner])
                 yield Reference("", name, keys, bool(inner.get("optional")), alternatives=logins)
+            case "urlSecret", {"name": str(name)}:
+                yield Reference("", name, _keys([inner]))
             case "secretName", str(name) if parent == "tls":
                 yield Reference("", name, ("tls.crt", "tls.key"), type=TLS)
             case "imagePullSecrets", list():

@@ -23,7 +23,8 @@ _APPLIED = frozenset(
     ("Namespace", "ServiceAccount", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
      "PersistentVolumeClaim", "Service", "DaemonSet", "StatefulSet", "Deployment", "Job", "CronJob", "NetworkPolicy",
      "PodDisruptionBudget", "HorizontalPodAutoscaler", "HTTPRoute", "Ingress", "PriorityClass", "StorageClass",
-     "DeviceClass", "ResourceClaimTemplate", "ComputeDomain", "PodMonitor", "Role", "RoleBinding")
+     "DeviceClass", "ResourceClaimTemplate", "ComputeDomain", "PodMonitor", "PrometheusRule",
+     "AlertmanagerConfig", "Role", "RoleBinding")
 )  # fmt: skip
 """Kinds that the account of `avactl reconcile` may write."""
 _SHOWN = 80

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, WithJsonSchema, model_validator
 
-from avactl.kinds.base import Model, foreign_key
+from avactl.kinds.base import Model, SecretKey, foreign_key
 from avactl.kinds.fields.values import Duration, bad, label_key, label_value
 
 
@@ -34,6 +35,47 @@ class Monitoring(Model):
         description="Labels by which Prometheus and Alertmanager select these objects, such as `release: prometheus`.",
     )
     interval: Duration = Field("30s", description="How often metrics are read.")
+    notifications: bool = Field(
+        False,
+        description="Let specs notify by the platform's Alertmanager (`notify`), which then posts to "
+        "URLs that teams choose.",
+    )
     dashboards: bool = Field(
         False, description="Compile Grafana dashboards, as ConfigMaps with the label `grafana_dashboard`."
     )
+
+
+def _address(value: str) -> str:
+    if len(value) > 254 or not re.fullmatch(_ADDRESS, value):
+        raise bad(f"`{value[:60]}` is not an e-mail address", "write `name@example.com`, without a display name")
+    return value
+
+
+_ADDRESS = r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})+"
+Address = Annotated[
+    str, AfterValidator(_address), WithJsonSchema({"type": "string", "pattern": f"^{_ADDRESS}$", "maxLength": 254})
+]
+Event = Literal["failed", "succeeded", "queued", "unavailable"]
+
+
+class Notify(Model):
+    """Who is told of a job's or service's state, through the platform's Alertmanager."""
+
+    events: Annotated[list[Event], Field(min_length=1)] | None = Field(
+        None,
+        description="`failed` and `succeeded` jobs, jobs that are `queued` for long, `unavailable` services. "
+        "Default: all but `succeeded`.",
+    )
+    queued_for: Duration = Field("1h", description="How long no pod of a job has a machine before that is told.")
+    webhook: SecretKey | None = Field(
+        None, description="Secret and key with the URL that Alertmanager posts to; URLs often contain credentials."
+    )
+    email: Annotated[list[Address], Field(max_length=16)] = Field(
+        default_factory=list, description="Addresses. The mail server is that of the platform's Alertmanager."
+    )
+
+    @model_validator(mode="after")
+    def _receiver(self) -> Self:
+        if self.webhook is None and not self.email:
+            raise bad("nobody is told", "add `webhook: {name: …, key: …}`, or `email: [name@example.com]`")
+        return self

@@ -14,6 +14,7 @@ from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.fields.words import word_problems
 from avactl.kinds.lowering.pods import LONGEST_GRACE
+from avactl.kinds.monitoring.notify import SERVICE_EVENTS, notify_problems
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
@@ -64,6 +65,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _pods(item, program)
     yield from _exposed(item, program)
     yield from expose_problems(item, program)
+    yield from notify_problems(item, program, SERVICE_EVENTS)
     yield from _capacity(item, program)
 
 

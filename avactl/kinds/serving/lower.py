@@ -15,6 +15,7 @@ from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.monitoring.lower import is_monitored, pod_monitor, readers
+from avactl.kinds.monitoring.notify import notifications
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
@@ -67,6 +68,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     if run.metrics is not None and is_monitored(program, cluster):
         port, path = next(name for name, number in run.ports.items() if number == run.metrics[0]), run.metrics[1]
         objects.append(pod_monitor(item, program, cluster, item.name, ns, select, path, port, COMPONENT))
+    objects += notifications(item, program, deployment=item.name)
     objects += routes(item, program, item.name, run.ports["http"], component=COMPONENT)
     return objects
 

@@ -11,6 +11,7 @@ from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.exposure.spec import Expose
 from avactl.kinds.fields.compute import Compute, PodUser, Spot
 from avactl.kinds.fields.values import Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port, TeamRef, bad
+from avactl.kinds.monitoring.spec import Notify
 from avactl.kinds.pod_settings.spec import PodSettings
 
 ResourceClass = Literal["gpu", "cpu", "io"]
@@ -110,6 +111,7 @@ class ServingDeploymentSpec(PodUser):
     max_surge: Annotated[int, Field(ge=0, le=1000)] = Field(
         1, description="Extra pods during a rollout; with 0, one pod fewer serves during the rollout."
     )
+    notify: Notify | None = Field(None, description="Who is told of its state. Default: the team's `notify`.")
     drain: Duration = Field("30s", description="Time for a terminating pod to finish its requests.")
     expose_to: list[TeamRef] = Field(default_factory=list, description="Other teams whose pods may call the service.")
     expose: Expose | None = Field(

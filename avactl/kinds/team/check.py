@@ -11,6 +11,7 @@ from avactl.kinds.cache_tier.engines import engine_of
 from avactl.kinds.fields.tier_urls import url_in_tier
 from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.lowering import namespaces
+from avactl.kinds.monitoring.notify import JOB_EVENTS, SERVICE_EVENTS, notify_problems
 from avactl.kinds.program import Item, Program
 
 
@@ -20,6 +21,7 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
     yield from duplicates(item, ("spec", "clusters"), spec.clusters or (), "cluster", key=None)
     yield from namespaces.problems(namespaces.of_team(item), item.clusters, program)
     yield from _talks_to(item, program)
+    yield from notify_problems(item, program, (*JOB_EVENTS, *SERVICE_EVENTS))
     yield from duplicates(item, ("spec", "buckets"), (bucket.name for bucket in spec.buckets), "bucket")
     yield from duplicates(
         item, ("spec", "serviceAccounts"), (account.name for account in spec.service_accounts), "service account"

@@ -8,6 +8,7 @@ from avactl import names
 from avactl.kinds.lowering import k8s, namespaces
 from avactl.kinds.lowering.quota_leaf import borrower
 from avactl.kinds.manifest import Manifest
+from avactl.kinds.monitoring.notify import TEAM, offers, receivers
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.allowances import allowances
 from avactl.kinds.team.names import RUN_ACCOUNT
@@ -67,3 +68,5 @@ def _namespace(item: Item, program: Program, cluster: str, namespace: TeamNamesp
     yield from roles(item, program, cluster, name)
     yield from policies(item, program, cluster, name)
     yield from buckets(item, program, cluster, name)
+    if item.spec.notify is not None and offers(program, cluster):
+        yield receivers(item, program, cluster, name, TEAM)

@@ -7,7 +7,18 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Annotations, Labels, Model, Resource
-from avactl.kinds.fields.values import Bytes, CacheTierRef, ClusterRef, Image, Name, ObjectUrl, PodCpu, TeamRef, bad
+from avactl.kinds.fields.values import (
+    Bytes,
+    CacheTierRef,
+    ClusterRef,
+    Image,
+    Name,
+    ObjectUrl,
+    PodCpu,
+    TeamRef,
+    bad,
+)
+from avactl.kinds.monitoring.spec import Notify
 from avactl.names import MANAGER
 
 
@@ -130,6 +141,9 @@ class TeamSpec(Model):
     )
     talks_to: list[Name] = Field(
         default_factory=list, description="Other teams whose pods may reach this team's services."
+    )
+    notify: Notify | None = Field(
+        None, description="Who is told of the states of the team's jobs and services, unless they have a `notify`."
     )
     member_priority: Literal["low", "normal", "high"] = Field(
         "normal",

@@ -18,6 +18,7 @@ from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.fields.words import word_problems
 from avactl.kinds.lowering.storage import sharing_problems
+from avactl.kinds.monitoring.notify import JOB_EVENTS, notify_problems
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
 from avactl.kinds.pod_settings.requests import with_pod
@@ -75,6 +76,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _times(item, program)
     yield from schedule_problems(item, job_name(item, "worker"))
     yield from order_problems(item, program)
+    yield from notify_problems(item, program, JOB_EVENTS)
     yield from code_problems(item, program)
     if any(problem.severity == "error" for problem in wrong):
         return  # the number of pods per role is unknown

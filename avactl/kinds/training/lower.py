@@ -12,6 +12,7 @@ from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.monitoring.lower import of_component
+from avactl.kinds.monitoring.notify import notifications
 from avactl.kinds.program import Item, Program
 from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import master_port, port, rendezvous
@@ -70,6 +71,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
             if spec.host_network is None:
                 objects += of_component(item, program, MASTER, job_master.HTTP_PORT)
     objects += board(item, program)
+    objects += notifications(item, program, jobs=leading)
     return [*objects, *jobs]
 
 

@@ -31,6 +31,7 @@ from avactl.kinds.fields.values import (
     PodCpu,
     bad,
 )
+from avactl.kinds.monitoring.spec import Notify
 from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.kinds.training.starts.schedule import Schedule
 from avactl.quantity import quantity
@@ -303,6 +304,7 @@ class TrainingJobSpec(PodUser):
         "resumes from its checkpoint. `finish`: let it finish first; only `avactl reconcile` can "
         "wait; Pulumi, Flux and Argo CD replace it.",
     )
+    notify: Notify | None = Field(None, description="Who is told of its state. Default: the team's `notify`.")
     suspended: bool = Field(False, description="Create the job without starting it.")
 
 

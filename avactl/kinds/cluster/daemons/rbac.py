@@ -134,7 +134,7 @@ def reconcile_cluster_rules(policies: Sequence[str]) -> list[Body]:
         "batch": ("jobs", "cronjobs"),
         "networking.k8s.io": ("networkpolicies", "ingresses"),
         "gateway.networking.k8s.io": ("httproutes",),
-        "monitoring.coreos.com": ("podmonitors",),
+        "monitoring.coreos.com": ("podmonitors", "prometheusrules", "alertmanagerconfigs"),
         "policy": ("poddisruptionbudgets",),
         "autoscaling": ("horizontalpodautoscalers",),
         "scheduling.k8s.io": ("priorityclasses",),

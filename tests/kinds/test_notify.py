@@ -1,0 +1,103 @@
+"""Notifications: which alerts a spec has, and whom they reach."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from avactl.compiler import Compilation
+from avactl.doctor.secrets import needed_secrets
+from tests.definitions import define_monitoring
+from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
+from tools.controlplane import KubeClient
+
+PLATFORM = """
+kind: Cluster
+metadata: {name: main}
+spec: {monitoring: {notifications: true, labels: {release: prometheus}}}
+---
+kind: Team
+metadata: {name: vision}
+spec: {TEAM}
+---
+"""
+JOB = """
+kind: TrainingJob
+metadata: {name: train, team: vision}
+spec:
+  image: registry.example.com/train:1
+  command: [python, train.py]
+"""
+SERVICE = """
+kind: ServingDeployment
+metadata: {name: detector, team: vision}
+spec:
+  model: {name: detector, version: "3"}
+  runtime: {name: triton, image: "registry.example.com/triton:24.05"}
+"""
+OWN = """\
+  notify:
+    events: [failed, succeeded, queued]
+    queuedFor: 2h
+    webhook: {name: hooks, key: url}
+    email: [ann@example.com]
+"""
+
+
+def platform(*specs: str, team: str = "") -> str:
+    return PLATFORM.replace("TEAM", team) + "\n---\n".join(specs)
+
+
+def alerts(result: Compilation, name: str) -> dict[str, dict[str, Any]]:
+    (group,) = body(result, "PrometheusRule", f"{name}-notify", "vision")["spec"]["groups"]
+    return {rule["alert"]: rule for rule in group["rules"]}
+
+
+def test_a_job_with_receivers_of_its_own() -> None:
+    result = compiled(platform(JOB + OWN))
+    found = alerts(result, "train")
+    assert list(found) == ["AvactlJobFailed", "AvactlJobSucceeded", "AvactlJobQueued"]
+    assert found["AvactlJobQueued"]["for"] == "7200s"
+    config = body(result, "AlertmanagerConfig", "train-notify", "vision")["spec"]
+    (matcher,) = config["route"]["matchers"]
+    assert {rule["labels"][matcher["name"]] for rule in found.values()} == {matcher["value"]}
+    (receiver,) = config["receivers"]
+    assert receiver["webhookConfigs"][0]["urlSecret"] == {"name": "hooks", "key": "url"}
+    assert receiver["emailConfigs"][0]["to"] == "ann@example.com"
+    assert [(need.name, need.keys) for need in needed_secrets(result.manifests)] == [("hooks", {"url"})]
+
+
+def test_alerts_are_about_the_jobs_of_the_spec_and_no_others() -> None:
+    result = compiled(platform(JOB + OWN))
+    for rule in alerts(result, "train").values():
+        assert 'namespace="vision"' in rule["expr"]
+        (pattern,) = set(re.findall(r'(?:job_name|owner_name)=~"([^"]+)"', rule["expr"]))
+        assert re.fullmatch(pattern, "train-worker")
+        assert re.fullmatch(pattern, "train-worker-29384756")  # of a CronJob
+        assert not re.fullmatch(pattern, "train-worker-other")
+        assert not re.fullmatch(pattern, "other-train-worker")
+
+
+def test_the_teams_receivers_are_the_default() -> None:
+    result = compiled(platform(JOB, SERVICE, team="notify: {email: [vision@example.com]}"))
+    assert names(result, "AlertmanagerConfig") == ["vision/avactl-team"]
+    assert list(alerts(result, "train")) == ["AvactlJobFailed", "AvactlJobQueued"]
+    assert list(alerts(result, "detector")) == ["AvactlServiceUnavailable"]
+    (matcher,) = body(result, "AlertmanagerConfig", "avactl-team", "vision")["spec"]["route"]["matchers"]
+    for name in ("train", "detector"):
+        assert {rule["labels"][matcher["name"]] for rule in alerts(result, name).values()} == {matcher["value"]}
+    both = compiled(platform(JOB + OWN, team="notify: {email: [vision@example.com]}"))
+    assert names(both, "AlertmanagerConfig") == ["vision/avactl-team", "vision/train-notify"]
+    assert names(compiled(platform(JOB)), "PrometheusRule") == []
+
+
+def test_only_where_the_platform_lets_teams_choose_urls() -> None:
+    off = platform(JOB + OWN).replace("notifications: true", "notifications: false")
+    assert codes(unchecked(off)) == ["notifications-off"]
+
+
+def test_the_api_server_takes_every_object(kube: KubeClient) -> None:
+    define_monitoring(kube)
+    applied = apply(kube, compiled(platform(JOB + OWN, SERVICE, team="notify: {email: [v@example.com]}")).manifests)
+    kinds = [each["kind"] for each in applied]
+    assert (kinds.count("PrometheusRule"), kinds.count("AlertmanagerConfig")) == (2, 2)
