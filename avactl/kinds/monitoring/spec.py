@@ -59,7 +59,7 @@ Event = Literal["failed", "succeeded", "queued", "unavailable"]
 
 
 class Notify(Model):
-    """Who is told of a job's or service's state, through the platform's Alertmanager."""
+    """Receivers of a job's or service's state, told by the platform's Alertmanager."""
 
     events: Annotated[list[Event], Field(min_length=1)] | None = Field(
         None,
