@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.diff import compare
 from avactl.doctor.secrets import needed_secrets
 from tests.definitions import define_routes
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
@@ -146,3 +147,15 @@ def test_the_api_server_takes_every_object(offer: str, kube: KubeClient) -> None
     applied = apply(kube, result.manifests)
     kinds = [each["kind"] for each in applied]
     assert kinds.count("HTTPRoute" if offer == GATEWAY else "Ingress") == 2
+
+
+@pytest.mark.parametrize("offer", [GATEWAY, INGRESS])
+def test_a_diff_says_that_a_service_is_reachable_from_outside(offer: str) -> None:
+    hidden = compiled(platform(offer, service().partition("  expose")[0]))
+    open_ = compiled(platform(offer, service(", paths: [/v2]")))
+
+    def said(one: Compilation, other: Compilation) -> list[str]:
+        return [each.text for intent in compare(one, other).intents for each in intent.consequences]
+
+    assert "reachable at + detector.ai.example.com/v2" in said(hidden, open_)
+    assert "reachable at - detector.ai.example.com/v2" in said(open_, hidden)
