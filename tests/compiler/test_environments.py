@@ -326,3 +326,27 @@ def test_engines_follow_the_environment_that_they_apply() -> None:
     workspace = objects(operator, "prod")["Stack"]["workspaceTemplate"]["spec"]
     assert workspace["env"] == [{"name": "AVACTL_ENVIRONMENT", "value": "prod"}]
     assert "workspaceTemplate" not in objects(operator, "")["Stack"]
+
+
+def test_specs_of_python_files_get_overlays_and_defaults() -> None:
+    spec = """\
+from avactl.kinds import Metadata, Workspace
+from avactl.kinds.workspace import WorkspaceSpec
+
+ada = WorkspaceSpec(user="a@example.com", image="r/j:1")
+specs = [Workspace(metadata=Metadata(name="ada", team="vision"), spec=ada)]
+"""
+    head = "apiVersion: avactl.dev/v1\nkind: Workspace\nmetadata: {name: ada, team: vision}\n"
+    files = {
+        "avactl.yaml": CONFIG + "python: {allow: true}\n",
+        "ada.py": spec,
+        "defaults.yaml": KIND + "spec: {Workspace: {spec: {idleTimeout: 2h, storage: 20Gi}}}\n",
+        "overlays/prod/ada.yaml": head + "spec: {storage: 50Gi}\n",
+        "overlays/staging/ada.yaml": head + "spec: {storage: 1}\n",
+    }
+    compilation = compiled(files, "prod")
+    assert compilation.diagnostics == ()
+    found = compilation.program.get("Workspace", "ada", "vision")
+    assert (found.spec.idle_timeout, str(found.spec.storage)) == ("2h", "50Gi")
+    assert str(found.span("spec", "storage")) == "overlays/prod/ada.yaml:4:17"
+    assert found.span("spec", "image").file == "ada.py"
