@@ -39,8 +39,6 @@ ALLOWED = {
     # Capacity is counted on machines, and limited by quotas.
     "avactl/kinds/feasibility/fit.py": {"MachineType"},
     "avactl/diff/capacity.py": {"Quota"},
-    # Names of clusters and pools are completed.
-    "avactl/cli/completion.py": {"Cluster", "NodePool"},
     # The key `code.workspace`; the homes of sessions are a hook.
     "avactl/kinds/training/mounts.py": {"Workspace"},
     "avactl/kinds/training/workload.py": {"Workspace"},
