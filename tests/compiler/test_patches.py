@@ -174,7 +174,6 @@ def test_incremental_compiles_apply_and_refuse_them(tmp_path: Path) -> None:
 
 EVERYONE = {"podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "namespaceSelector": {},
                                 "labelSelector": {}}, "weight": 1}  # fmt: skip
-TERM = EVERYONE["podAffinityTerm"]
 PODS = {"Job": "TrainingJob", "Deployment": "ServingDeployment", "HorizontalPodAutoscaler": "ServingDeployment"}
 
 
@@ -185,8 +184,6 @@ def volume(**source: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "merge"),
     [
-        ("Deployment", {"spec": {"affinity": {"podAntiAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": [TERM]}}}}),
         ("Deployment", {"spec": {"affinity": {"podAffinity": {
             "preferredDuringSchedulingIgnoredDuringExecution": [EVERYONE]}}}}),
         ("Job", {"spec": {"nodeSelector": {"avactl.dev/gpu": None}}}),
@@ -261,12 +258,6 @@ def test_what_only_the_platforms_account_could_do_is_refused(kind: str, patch: A
 
 def test_services_may_stay_away_from_pods_of_their_own_namespace() -> None:
     assert bodies("ServingDeployment", [serving({"labelSelector": {"matchLabels": {"a": "b"}}})])
-
-
-def test_numbers_of_autoscaled_pods_stand_in_the_spec() -> None:
-    patch = {"target": {"kind": "HorizontalPodAutoscaler"}, "merge": {"spec": {"maxReplicas": 500}}}
-    result = compile_tree(MemoryTree(files("ServingDeployment", [patch], replicas={"min": 1, "max": 4})))
-    assert [problem.code for problem in result.diagnostics] == ["patch-not-allowed"]
 
 
 @pytest.mark.parametrize(("patches", "codes"), [("[]", ["not-owner"]), ("[Service]", ["not-owner"]), ("[Job]", [])])
