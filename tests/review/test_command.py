@@ -104,6 +104,26 @@ def test_on_gitlab_below_the_root(repository: Repository, avactl: Run) -> None:
     assert "https://g.example.com/j/1/artifacts/file/whole.txt" in body
 
 
+def test_each_environment_has_a_comment_of_its_own(
+    repository: Repository, github: FakeForge, avactl: Run, tmp_path: Path
+) -> None:
+    overlay = "kind: TrainingJob\nmetadata: {name: j, team: vision}\nspec: {retries: 9}\n"
+    settings = "environments: {staging: {overlays: [overlays/staging]}, prod: {overlays: []}}\n"
+    repository.commit({"avactl.yaml": settings, "overlays/staging/job.yaml": HEAD + overlay})
+    env = github_env(github, tmp_path)
+    done = avactl("ci", "comment", "--artifact", "whole.txt", cwd=repository.root, **env)
+    assert (done.returncode, done.stdout.count("comment created")) == (0, 2), done.stderr
+    staging, prod = github.bodies()
+    assert ("retries 3 → 9" in staging, "retries 3 → 7" in prod) == (True, True)
+    assert "(environment staging)" in staging
+    assert (repository.root / "whole.txt").read_text().count("# environment ") == 2
+    again = avactl("ci", "comment", "--artifact", "whole.txt", cwd=repository.root, **env)
+    assert again.stdout.count("up to date") == 2
+    assert len(github.bodies()) == 2
+    done = avactl("ci", "comment", "--dry-run", "--environment", "prod", "--base", "main", cwd=repository.root)
+    assert ("retries 3 → 7" in done.stdout, "retries 3 → 9" in done.stdout) == (True, False)
+
+
 def test_a_fork_s_comment_goes_to_the_summary(
     repository: Repository, github: FakeForge, avactl: Run, tmp_path: Path
 ) -> None:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.common import accessing, fail
+from avactl.cli.common import accessing, choose_environment, fail
 from avactl.cli.environments import EnvironmentOption
 from avactl.directories import write_file
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.installation import install_command
-from avactl.source.tree import find_root
+from avactl.source.tree import DirTree, find_root
 
 if TYPE_CHECKING:
     from avactl.compiler import Compilation
@@ -74,9 +74,12 @@ def comment(
 ) -> None:
     """Summarize a change in one comment on its pull request; later runs update the same comment.
 
-    The token is GITHUB_TOKEN or GITLAB_TOKEN. Exit codes: 0 written, or nothing to report; 1 the specs have errors,
-    which the comment reports; 2 usage error; 3 git or the forge failed.
+    A repository with environments gets one comment for each, unless `--environment` names one. The token is
+    GITHUB_TOKEN or GITLAB_TOKEN. Exit codes: 0 written, or nothing to report; 1 the specs have errors, which the
+    comment reports; 2 usage error; 3 git or the forge failed.
     """
+    from avactl.compiler.layers.environments import environments_of
+    from avactl.review.comment import whole
     from avactl.review.comparison import look
     from avactl.review.environment import detect
     from avactl.source.git import UnknownRevisionError
@@ -87,18 +90,24 @@ def comment(
     known = base or (pipeline.base if pipeline else None)
     if head is None and pipeline is not None:
         head = "HEAD"
-    try:
-        sides = look(find_root(path), known or "origin/HEAD", head, [plan_of(snapshot)] if plan else [])
-    except UnknownRevisionError as error:
-        if known is None and error.revision == "origin/HEAD":
-            error.hint = "name the base revision: `--base main`"
-        raise
-    body, mark = _body(sides, pipeline, artifact)
-    if dry_run:
-        sys.stdout.write(body)
-    elif pipeline is not None:
-        _publish(pipeline, mark, body, sides.review.quiet)
-    if not sides.review.ok:
+    root = find_root(path)
+    differences, ok = "", True
+    for name in environments_of(DirTree(root)) or [""]:
+        choose_environment(name)
+        try:
+            sides = look(root, known or "origin/HEAD", head, [plan_of(snapshot)] if plan else [])
+        except UnknownRevisionError as error:
+            if known is None and error.revision == "origin/HEAD":
+                error.hint = "name the base revision: `--base main`"
+            raise
+        differences += (f"# environment {name}\n" if name else "") + whole(sides.review, sides.source)
+        body, mark = _body(sides, pipeline, artifact, differences)
+        if dry_run:
+            sys.stdout.write(body)
+        elif pipeline is not None:
+            _publish(pipeline, mark, body, sides.review.quiet)
+        ok = ok and sides.review.ok
+    if not ok:
         raise typer.Exit(PROBLEMS)
 
 
@@ -139,15 +148,15 @@ def _want_pipeline(pipeline: Pipeline | None) -> None:
         fail(why if pipeline.job_token else "GITLAB_TOKEN is not set", MISSING, NEEDED)
 
 
-def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None) -> tuple[str, str]:
-    """Return the comment and its marker; the full diff is written to `file`."""
-    from avactl.review.comment import Artifact, compose, marker, whole
+def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None, differences: str) -> tuple[str, str]:
+    """Return the comment and its marker; `differences` is written to `file`."""
+    from avactl.review.comment import Artifact, compose, marker
     from avactl.review.environment import LIMITS
 
     artifact = None
     if file is not None:
         with accessing(file, MISSING, "use a writable file"):
-            write_file(file, whole(sides.review, sides.source))
+            write_file(file, differences)
         artifact = Artifact(file.name, pipeline.link(file.as_posix()) if pipeline else "")
     limit = LIMITS[pipeline.forge if pipeline else "github"]
     return compose(sides.review, sides.identity, sides.source, limit=limit, artifact=artifact), marker(sides.identity)
