@@ -72,6 +72,28 @@ def test_the_last_match_wins() -> None:
     assert problems({**files, "avactl.yaml": OWNERS + '- {path: "*", teams: ["*"], kinds: ["*"]}\n'}) == []
 
 
+_ENTRY = "TrainingJob: {spec: {env: {A: b}}, patches: PATCHES}"
+_INHERITED = {
+    "defaults of a team": ("Defaults", "metadata: {team: vision}", _ENTRY),
+    "defaults of the platform": ("Defaults", "", _ENTRY),
+    "a template of a team": (
+        "TrainingJob", "template: true\nmetadata: {name: base, team: vision}\npatches: PATCHES", "env: {A: b}",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("patches", ["[]", "[{}]", "5", "[{target: 5}, 6]"])
+@pytest.mark.parametrize("what", _INHERITED)
+def test_nobody_sets_what_specs_of_others_inherit(what: str, patches: str) -> None:
+    kind, head, spec = _INHERITED[what]
+    text = f"{HEAD}kind: {kind}\n{head}\nspec: {{{spec}}}\n".replace("PATCHES", patches)
+    files = {**BASE, "teams/vision/jobs.yaml": f"{HEAD}{job().rstrip()}\npatches: []\n"}
+    assert problems({**files, "teams/vision/own.yaml": text}) == [] or "of the platform" in what
+    (found,) = problems({**files, "teams/ads/own.yaml": text})
+    assert found.startswith("teams/ads/own.yaml")
+    assert "may not declare" in found
+
+
 def test_python_specs_count_by_their_own_file() -> None:
     helper = (
         "from avactl.kinds import Dataset\n\ndef made(team):\n    return Dataset.model_validate({'kind': 'Dataset', "

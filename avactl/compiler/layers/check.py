@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -215,10 +216,13 @@ def _not_owned(document: Document, kind: str, team: str, owners: Sequence[Owners
     from avactl.kinds.base import Patch
     from avactl.policy.owners import problem
 
-    try:
-        patches = [Patch.model_validate(each, by_alias=True, by_name=False) for each in document.get("patches") or ()]
-    except ValidationError:
-        return []  # reported as a wrong value
+    given = document.get("patches")
+    patches = []
+    for each in given if isinstance(given, list) else ():
+        # One without a target is no error of a layer, since others may replace it. The file needs its rights all the
+        # same: what it sets beside the patches counts.
+        with suppress(ValidationError):
+            patches.append(Patch.model_validate(each, by_alias=True, by_name=False))
     model = registry.kind(kind).model
     metadata = Metadata.model_construct(name=team or "defaults", team=team or None)
     found = problem(owners, document, model.model_construct(kind=kind, metadata=metadata, spec=None, patches=patches))
