@@ -49,7 +49,8 @@ _OWNERS = {
 }  # fmt: skip
 """Domains of labels and annotations whose readers act on them with more rights than the author of a spec: pod security,
 admin access to devices, hooks and ownership of GitOps engines, networks and roles of pods. Subdomains count, too."""
-_SAFE_ANNOTATIONS = ("pulumi.com/skipAwait",)
+SAFE_ANNOTATIONS = ("pulumi.com/skipAwait",)
+"""Annotations of these domains that specs may have."""
 
 
 def foreign_key(key: str) -> str:
@@ -93,10 +94,10 @@ Labels = dict[LabelKey, LabelValue]
 
 
 def _annotation(key: str) -> str:
-    return label_key(key if key in _SAFE_ANNOTATIONS else _own_key(key, "annotation"), "an annotation key")
+    return label_key(key if key in SAFE_ANNOTATIONS else _own_key(key, "annotation"), "an annotation key")
 
 
-Annotations = dict[Annotated[str, AfterValidator(_annotation), _key_schema(_SAFE_ANNOTATIONS)], str]
+Annotations = dict[Annotated[str, AfterValidator(_annotation), _key_schema(SAFE_ANNOTATIONS)], str]
 
 
 class Metadata(Model):

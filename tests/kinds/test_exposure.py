@@ -110,6 +110,18 @@ def test_an_ingress_is_never_without_tls(tls: str, secret: str, issuer: str | No
     assert [need.name for need in needed_secrets(result.manifests)] == needed
 
 
+@pytest.mark.parametrize(("offer", "own"), [(INGRESS, {"example.com/auth": "oidc"}), (GATEWAY, {})])
+def test_controllers_take_no_orders_from_annotations_of_specs(offer: str, own: dict[str, str]) -> None:
+    notes = (
+        "annotations: {nginx.org/server-snippets: 'return 301 https://evil.example.net;', cert-manager.io/issuer: x}"
+    )
+    exposed = service(", tls: {secret: detector}" if offer is INGRESS else "")
+    result = compiled(platform(offer, exposed.replace("team: vision}", f"team: vision, {notes}}}")))
+    kind = "Ingress" if offer is INGRESS else "HTTPRoute"
+    assert body(result, kind, "detector", "vision")["metadata"].get("annotations", {}) == own
+    assert "cert-manager.io/issuer" in body(result, "Deployment", "detector", "vision")["metadata"]["annotations"]
+
+
 def test_without_issuers_the_certificate_is_the_controllers() -> None:
     result = compiled(platform("ingress: {className: nginx}", service()))
     ingress = body(result, "Ingress", "detector", "vision")

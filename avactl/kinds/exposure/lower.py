@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from avactl.kinds.base import SAFE_ANNOTATIONS
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
@@ -21,23 +22,22 @@ def routes(item: Item, program: Program, service: str, port: int, *, component: 
     wanted, offered = item.spec.expose, program.cluster_spec(item.cluster).exposure
     if wanted is None or offered is None:
         return []
+    notes: dict[str, str] = {}
     if offered.gateway is not None:
-        version, kind, spec, notes = (
-            "gateway.networking.k8s.io/v1",
-            "HTTPRoute",
-            _route(wanted, offered, service, port),
-            None,
-        )
+        version, kind = "gateway.networking.k8s.io/v1", "HTTPRoute"
+        spec = _route(wanted, offered, service, port)
     else:
         version, kind, spec = "networking.k8s.io/v1", "Ingress", _ingress(item, wanted, offered, service)
         issuer = issuer_of(wanted, offered)
         notes = {**offered.ingress.annotations, **({ISSUER: issuer} if issuer else {})}
-    return [
-        k8s.manifest(
-            item, item.cluster, version, kind, item.name, namespace=item.ns, component=component, annotations=notes,
-            spec=spec,
-        )
-    ]  # fmt: skip
+    made = k8s.manifest(item, item.cluster, version, kind, item.name, namespace=item.ns, component=component, spec=spec)
+    # Controllers of many makes take orders from annotations of routes: configuration of the proxy that all teams share,
+    # and issuers of certificates. So they are the platform's, without those of the spec.
+    inherited = made.body["metadata"].pop("annotations", {})
+    notes = {**{key: inherited[key] for key in SAFE_ANNOTATIONS if key in inherited}, **notes}
+    if notes:
+        made.body["metadata"]["annotations"] = notes
+    return [made]
 
 
 def issuer_of(wanted: Any, offered: Any) -> str | None:
