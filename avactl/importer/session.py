@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from avactl.compiler import Compilation, compile_tree
+from avactl.directories import want_no_link, write_file
 from avactl.importer.check import Checked, Files, check
 from avactl.importer.comparison import Compared, compare
 from avactl.importer.convert import Known, convert
@@ -64,7 +66,7 @@ def import_objects(
     if not any(spec.given for spec in converted.specs):
         converted.specs.clear()
         checked.files.clear()
-    taken = [path for path in checked.files if (root / path).exists()]
+    taken = [path for path in checked.files if os.path.lexists(root / path)]
     if taken and not force:
         more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
         raise ImportProblem(f"{root / taken[0]}{more} already exist", "choose another directory, or `--force`")
@@ -76,11 +78,13 @@ def import_objects(
 
 
 def write(made: Imported, root: Path) -> None:
-    """Write the files. Raises OSError."""
+    """Write the files. Raises OSError, and then writes nothing if a directory is a symbolic link of the repository."""
+    for path in made.files:
+        want_no_link(root / path)
     for path, data in made.files.items():
         target = root / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
+        write_file(target, data.decode())
 
 
 def _root(directory: Path) -> Path:

@@ -13,7 +13,7 @@ import yaml
 
 from avactl.importer import reading, report
 from avactl.importer.model import Given, ImportProblem, Result
-from avactl.importer.session import import_objects
+from avactl.importer.session import import_objects, write
 from avactl.importer.sources.context import Options
 from tests.importer.importing import IMAGES, imported
 from tests.importer.test_manifests import CASES
@@ -105,3 +105,17 @@ def test_names_of_others_cannot_leave_the_directory(tmp_path: Path) -> None:
     made = imported(text, tmp_path)
     assert [outcome.result for outcome in made.outcomes] == [Result.left_out]
     assert all(".." not in path for path in made.files)
+
+
+def test_links_of_a_repository_are_not_followed(tmp_path: Path) -> None:
+    outside, root = tmp_path / "outside", tmp_path / "repository"
+    outside.mkdir()
+    root.mkdir()
+    (root / "avactl.yaml").write_text("{}\n")
+    (root / "objects").symlink_to(outside)
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: vision}\ndata: {a: b}\n"
+    made, top = import_objects(reading.objects("a.yaml", text.encode()), Options(images=IMAGES), root)
+    with pytest.raises(OSError, match="symbolic link of the repository"):
+        write(made, top)
+    assert not [*outside.rglob("*")]
+    assert sorted(path.name for path in root.iterdir()) == ["avactl.yaml", "objects"]
