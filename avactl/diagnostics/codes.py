@@ -43,7 +43,7 @@ CODES: dict[str, str] = {
     "overlay-without-target": "An overlay changes a spec that no file declares.",
     "overlay-without-effect": "An overlay, or a `null` in it, changes nothing.",
     "template-chain": "Templates extend each other, or the chain of templates is too long.",
-    "layer-too-large": "A template, or the defaults of a team, has too many values.",
+    "layer-too-large": "A template or defaults have too many values, or a spec too many overlays.",
     # clusters and teams
     "not-owner": "A spec in a file whose path may not declare its team or its kind.",
     "kubernetes-version": "The Kubernetes version lacks a feature that the specs need.",

@@ -268,6 +268,34 @@ def test_the_size_of_defaults_is_bounded() -> None:
     assert found == [("layer-too-large", "defaults.yaml:2:7")]
 
 
+def test_specs_do_not_inherit_what_is_too_large() -> None:
+    many = "{" + ", ".join(f"V{n}: x" for n in range(2000)) + "}"
+    overlay = TEMPLATE.replace("template: true\n", "")
+    large = overlay[: overlay.index("spec:")] + f"spec: {{env: {many}}}\n"
+    small = {
+        "avactl.yaml": "environments: {prod: {overlays: [overlays]}}\n",
+        "t.yaml": TEMPLATE,
+        "jobs.yaml": EXTENDING,
+    }
+    assert compiled({**small, "overlays/t.yaml": overlay.replace("tensorflow", "custom")}, "prod").ok
+    found = compiled({**small, "overlays/t.yaml": large}, "prod")
+    assert [(d.code, str(d.span)) for d in found.diagnostics] == [("layer-too-large", "overlays/t.yaml:2:7")]
+    assert not found.program.of("TrainingJob")
+
+
+def test_the_number_of_overlays_is_bounded() -> None:
+    one = "apiVersion: avactl.dev/v1\nkind: TrainingJob\nmetadata: {name: base}\nspec: {env: {VN: x}}\n"
+    files = {
+        "avactl.yaml": "environments: {prod: {overlays: [overlays]}}\n",
+        "t.yaml": TEMPLATE,
+        "jobs.yaml": EXTENDING,
+    }
+    overlays = [one.replace("VN", f"V{n}") for n in range(34)]
+    assert compiled({**files, "overlays/t.yaml": "---\n".join(overlays[:32])}, "prod").ok
+    found = problems({**files, "overlays/t.yaml": "---\n".join(overlays)}, "prod")
+    assert found == [("layer-too-large", f"overlays/t.yaml:{5 * n + 3}:18") for n in (32, 33)]
+
+
 def test_a_team_gets_no_defaults_and_templates_of_another() -> None:
     other = BASE["base/platform.yaml"].decode().replace("metadata: {name: vision}", "metadata: {name: audio}")
     team = next(each for each in other.split("---") if "kind: Team" in each)

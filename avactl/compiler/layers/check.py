@@ -24,9 +24,6 @@ from avactl.source.document import Document, Path
 if TYPE_CHECKING:
     from avactl.policy.owners import Owners
 
-MAX_VALUES = 2000
-"""Maximum number of values in a template, or in the defaults of a team: every spec gets all of them."""
-
 
 def check_declarations(declared: Declarations, owners: Sequence[Owners]) -> list[Diagnostic]:
     """Return the problems of all templates, defaults and overlays, each by itself."""
@@ -77,19 +74,6 @@ def _want_name(document: Document, what: str) -> list[Diagnostic]:
     return [Diagnostic("missing-key", f"{what} needs `metadata.name`", document.span("metadata", key=True), hint=hint)]
 
 
-def _too_large(document: Document, what: str) -> list[Diagnostic]:
-    left, ahead = MAX_VALUES, [document.value]
-    while ahead:
-        value = ahead.pop()
-        left -= 1
-        if left < 0:
-            message = f"{what} has more than {MAX_VALUES:,} values, which every spec would get"
-            return [Diagnostic("layer-too-large", message, document.span("kind"), hint="move lists of data to a file")]
-        if isinstance(value, dict | list):
-            ahead += value.values() if isinstance(value, dict) else value
-    return []
-
-
 # -- templates, defaults, overlays -----------------------------------------------------------------------------------
 
 
@@ -102,7 +86,7 @@ def _check_template(template: Document, declared: Declarations, owners: Sequence
         hint = "`kind: Defaults` sets defaults of any kind" if kind in registry.names() else did_you_mean(kind, known)
         return [Diagnostic("unknown-kind", message, template.span("kind"), hint=hint)]
     problems = [*_envelope(template, "a template"), *_want_name(template, "a template")]
-    problems = problems or _too_large(template, "this template")
+    problems = problems or declared.too_large(template, "this template")
     if problems:
         return problems
     own = {key: value for key, value in template.value.items() if key not in ("template", "extends")}
@@ -116,7 +100,7 @@ def _check_template(template: Document, declared: Declarations, owners: Sequence
 def _check_defaults(defaults: Document, declared: Declarations, owners: Sequence[Owners]) -> list[Diagnostic]:
     problems = _envelope(defaults, DEFAULTS) or [
         *_unknown_key(defaults, (), ("apiVersion", "kind", "metadata", "spec"), DEFAULTS),
-        *_too_large(defaults, DEFAULTS),
+        *declared.too_large(defaults, DEFAULTS),
     ]
     if "metadata" in defaults.value and not problems:
         problems += _unknown_key(defaults, ("metadata",), ("team",), "`metadata` of Defaults")

@@ -22,6 +22,10 @@ from avactl.source.document import Document
 
 MAX_CHAIN = 8
 """Maximum number of templates that a spec extends, directly and indirectly."""
+MAX_OVERLAYS = 32
+"""Maximum number of overlays of one spec, template or defaults: each is merged with all below it."""
+MAX_VALUES = 2000
+"""Maximum number of values in a template or defaults, or an overlay of them: every spec gets all of them."""
 
 
 def titled(name: SpecName) -> str:
@@ -45,6 +49,17 @@ def partial(value: dict[str, Any]) -> dict[str, Any]:
     return found if metadata is None else {"metadata": metadata, **found}
 
 
+def is_too_large(document: Document) -> bool:
+    """Return True if specs must not inherit a document: it has more than `MAX_VALUES` values."""
+    left, ahead = MAX_VALUES, [document.value]
+    while ahead and left >= 0:
+        value = ahead.pop()
+        left -= 1
+        if isinstance(value, dict | list):
+            ahead += value.values() if isinstance(value, dict) else value
+    return left < 0
+
+
 class Declarations:
     """The templates, defaults and overlays of a repository in one environment."""
 
@@ -62,7 +77,14 @@ class Declarations:
         """Layers of the defaults by kind and team."""
         self._overlays: dict[SpecName, list[Document]] = {}
         for overlay in overlays:
-            self._overlays.setdefault(name_of(overlay.value), []).append(overlay)
+            changed = name_of(overlay.value)
+            others = self._overlays.setdefault(changed, [])
+            if len(others) < MAX_OVERLAYS:
+                others.append(overlay)
+            else:
+                message = f"{titled(changed)} has more than {MAX_OVERLAYS} overlays"
+                span = overlay.span("metadata", "name")
+                self.problems.append(Diagnostic("layer-too-large", message, span, hint="merge them"))
         for document in documents:
             kind, team, name = name_of(document.value)
             if is_template(document.value):
@@ -95,6 +117,21 @@ class Declarations:
     def overlays_of(self, document: Document) -> list[Document]:
         """Return the overlays of a spec, a template or defaults."""
         return self._overlays.get(name_of(document.value), [])
+
+    def too_large(self, document: Document, what: str) -> list[Diagnostic]:
+        """Return the problems of a template or defaults, and of their overlays, that specs must not inherit."""
+        hint = "move lists of data to a file"
+        return [
+            Diagnostic(
+                "layer-too-large",
+                f"{what if each is document else 'this overlay'} has more than {MAX_VALUES:,} values, which every spec "
+                "would get",
+                each.span("kind"),
+                hint=hint,
+            )
+            for each in (document, *self.overlays_of(document))
+            if is_too_large(each)
+        ]
 
     def layered(self, document: Document, problems: list[Diagnostic]) -> Document | None:
         """Return a spec merged of its layers, or itself if it has no others; None if they have problems."""
@@ -130,7 +167,7 @@ class Declarations:
             if document is not None and (owner or role == PLATFORM_DEFAULT):
                 for each in (document, *self.overlays_of(document)):
                     value = each.get("spec", kind)
-                    if isinstance(value, dict):
+                    if isinstance(value, dict) and not is_too_large(each):
                         found.append(Layer(role, each, ("spec", kind), partial(value)))
         self._default_cache[kind, team] = found
         return found
@@ -150,6 +187,9 @@ class Declarations:
                 return None
             if template in found or len(found) == MAX_CHAIN:
                 problems.append(_endless(document, found, template))
+                return None
+            if large := self.too_large(template, "this template"):
+                problems += large
                 return None
             found.append(template)
             at = template
