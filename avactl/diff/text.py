@@ -138,7 +138,7 @@ def title(group: ObjectGroup, several: bool) -> str:
 
 def _objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list[str]:
     titles = [title(group, several) for group in found]
-    column = min(max((len(text) for text in titles), default=0), 52) + 1
+    column = min(max((len(text) for text in titles), default=0), 52)
     out = []
     for group, text in zip(found, titles, strict=True):
         change = group.change
@@ -147,8 +147,8 @@ def _objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list
         mark = style("danger" if loss else change.op, phrases.MARKS[change.op])
         fields = phrases.fields(change)
         line = visible(", ".join(text for text, _ in fields))
-        if len(line) + column + len(reason) <= _WIDTH and not any(lines for _, lines in fields):
-            out.append(f"  {mark} {f'{visible(text):<{column}}{line}'.rstrip()}{note}")
+        if len(line) + max(column, len(text)) + 1 + len(reason) <= _WIDTH and not any(lines for _, lines in fields):
+            out.append(f"  {mark} {f'{visible(text):<{column}} {line}'.rstrip()}{note}")
             continue
         out.append(f"  {mark} {visible(text)}{note}")
         for shown, lines in fields:

@@ -213,3 +213,9 @@ def test_long_values_are_cut_where_they_do_not_differ() -> None:
     assert "1b" in text
     assert "2b" in text
     assert max(map(len, text.splitlines())) < 200
+
+
+def test_a_long_name_is_apart_from_its_change() -> None:
+    name = "a" * 41
+    text = render_text(changes([job(name, retries=3)], [job(name, retries=5)]))
+    assert f"  ~ Job vision/{name}-worker backoffLimitPerIndex 3 → 5   (new run)\n" in text
