@@ -157,7 +157,11 @@ def _check_overlay(overlay: Document) -> list[Diagnostic]:
     known = ("apiVersion", "kind", "metadata", "spec", "patches")
     for key in overlay.value:
         if key in ("extends", "template"):
-            hint = "change it in the spec, or the template in an overlay of its own"
+            hint = (
+                "change it in the spec, or the template in an overlay of its own"
+                if key == "extends"
+                else "remove the key: `kind` and `metadata` name what it changes"
+            )
             message = f"an overlay cannot change `{key}`"
             problems.append(Diagnostic("unknown-key", message, overlay.span(key, key=True), hint=hint))
         elif key not in known:

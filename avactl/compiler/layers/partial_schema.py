@@ -103,7 +103,11 @@ def overlay_schema() -> Schema:
     found = [
         {
             "if": {"properties": {"kind": {"const": name}}, "required": ["kind"]},
-            "then": {"$ref": partial_name(name), "properties": {"metadata": {"required": ["name"]}}},
+            "then": {
+                "$ref": partial_name(name),
+                "required": ["metadata"],
+                "properties": {"metadata": {"required": ["name"]}},
+            },
         }
         for name in registry.names()
     ]
@@ -114,7 +118,7 @@ def overlay_schema() -> Schema:
     return {
         "title": "avactl overlay",
         "type": "object",
-        "required": ["apiVersion", "kind", "metadata"],
+        "required": ["apiVersion", "kind"],  # those of the platform's defaults have no metadata
         "properties": {"apiVersion": {"const": API_VERSION}, "kind": {"enum": [*registry.names(), DEFAULTS]}},
         "allOf": [*found, defaults],
     }
