@@ -1,14 +1,24 @@
-"""The examples as trees, each in one of its environments if it has some."""
+"""The examples as trees; those with environments once in each."""
 
 from __future__ import annotations
 
 from avactl.source.tree import DirTree
 from tests.conftest import ROOT
 
-IN = {"environments": "prod"}
-"""Environments of the examples that have several."""
+IN = {"environments": ("prod", "staging"), "platform": ("prod", "staging")}
+"""Environments of the examples that have some."""
+
+
+def _names() -> list[str]:
+    folders = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
+    return [f"{name}@{each}" if each else name for name in folders for each in IN.get(name, ("",))]
+
+
+EXAMPLES = _names()
+"""Each example, or `EXAMPLE@ENVIRONMENT`."""
 
 
 def example_tree(name: str) -> DirTree:
-    """Return the files of an example."""
-    return DirTree(ROOT / "examples" / name, environment=IN.get(name, ""))
+    """Return the files of an example, one of `EXAMPLES`."""
+    folder, _, environment = name.partition("@")
+    return DirTree(ROOT / "examples" / folder, environment=environment)

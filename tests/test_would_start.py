@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.example_trees import EXAMPLES
 from tests.startup import (
     PROPERTIES,
     Body,
@@ -32,7 +33,6 @@ from tests.startup import (
     user,
     user_containers,
 )  # fmt: skip
-from tests.test_examples import EXAMPLES
 
 
 @pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)

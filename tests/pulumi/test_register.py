@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +11,13 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.emit import pulumi_aliases
 from avactl.emit.pulumi import register
 from avactl.emit.pulumi_plan import needs, of_stack
-from tests.example_trees import example_tree
+from tests.example_trees import EXAMPLES, example_tree
 from tests.pulumi.mocks import Registered, run
 from tests.pulumi.repository import compiled
 
-EXAMPLES = sorted(path for path in (Path(__file__).parents[2] / "examples").iterdir() if path.is_dir())
 
-
-def example(path: Path) -> Compilation:
-    compilation = compile_tree(example_tree(path.name))
+def example(name: str) -> Compilation:
+    compilation = compile_tree(example_tree(name))
     assert compilation.ok
     return compilation
 
@@ -77,9 +74,9 @@ def test_every_kind() -> None:
     check(compilation)
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_examples(path: Path) -> None:
-    check(example(path))
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(name: str) -> None:
+    check(example(name))
 
 
 def test_what_holds_data_is_protected_and_what_controllers_write_is_left_alone() -> None:
