@@ -8,7 +8,7 @@ from dataclasses import replace
 from avactl.compiler.internal_error import defect
 from avactl.compiler.lint.slips import slips
 from avactl.compiler.pass_state import State
-from avactl.diagnostics import Diagnostic
+from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds import registry
 from avactl.kinds.program import Item, Program
 
@@ -37,7 +37,28 @@ def check(state: State) -> State:
 
 
 def problems_of(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Return the problems of one spec: those found by its kind, and roles that never fit on the cluster's machines."""
+    """Return the problems of one spec: those found by its kind, and roles that never fit on the cluster's machines.
+
+    Problems of values from other files (defaults, templates, overlays) have a note that names the spec.
+    """
+    for problem in _found(item, program):
+        own = item.doc.file in (problem.span.file, *(note.span.file for note in problem.notes))
+        if own or not _from_layer(item, problem.span.file):
+            yield problem
+        else:
+            note = Note(item.span("metadata", "name"), f"of {item}")
+            yield replace(problem, notes=(*problem.notes, note))
+
+
+def _from_layer(item: Item, file: str) -> bool:
+    """Return True if the spec has a layer in a file."""
+    from avactl.compiler.layers.document import LayeredLocator
+
+    locator = item.doc.locator
+    return isinstance(locator, LayeredLocator) and any(layer.document.file == file for layer in locator.layers)
+
+
+def _found(item: Item, program: Program) -> Iterator[Diagnostic]:
     kind = registry.kind(item.kind)
     yield from kind.check(item, program)
     yield from slips(item)

@@ -65,5 +65,5 @@ class CompileError(Exception):
 
 
 def sort_diagnostics(diagnostics: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Sort by file, line and column, then code; drop exact duplicates."""
-    return sorted(set(diagnostics), key=lambda d: (d.span, d.code, d.message))
+    """Sort by file, line and column, then code, message and notes; drop exact duplicates."""
+    return sorted(set(diagnostics), key=lambda d: (d.span, d.code, d.message, d.notes))

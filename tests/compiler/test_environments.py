@@ -378,3 +378,13 @@ specs = [Workspace(metadata=Metadata(name="ada", team="vision"), spec=ada)]
     assert (found.spec.idle_timeout, str(found.spec.storage)) == ("2h", "50Gi")
     assert str(found.span("spec", "storage")) == "overlays/prod/ada.yaml:4:17"
     assert found.span("spec", "image").file == "ada.py"
+
+
+def test_a_problem_of_a_default_names_the_spec() -> None:
+    defaults = "apiVersion: avactl.dev/v1\nkind: Defaults\nspec:\n  TrainingJob: {spec: {ttl: 7d}}\n"
+    nightly = JOB.replace("strategy: allReduce", 'schedule: {cron: "0 3 * * *"}').replace("replicas: 2", "replicas: 1")
+    found = compiled({"defaults.yaml": defaults, "jobs.yaml": nightly}).diagnostics
+    assert [(d.code, str(d.span)) for d in found] == [("conflicting-keys", "defaults.yaml:4:24")]
+    assert [(note.text, str(note.span)) for note in found[0].notes] == [
+        ("of TrainingJob vision/resnet50", "jobs.yaml:3:18")
+    ]
