@@ -15,7 +15,15 @@ TYPO = "apiVersion: avactl.dev/v1\nkind: Team\nmetadata: {name: vision}\nspec:\n
 
 def test_examples_are_valid(avactl: Run) -> None:
     examples = sorted(p for p in EXAMPLES.iterdir() if p.is_dir())
-    assert [example.name for example in examples] == ["ava", "environments", "modern", "quickstart", "training"]
+    assert [example.name for example in examples] == [
+        "ava",
+        "environments",
+        "import",
+        "modern",
+        "platform",
+        "quickstart",
+        "training",
+    ]
     for example in examples:
         shown = avactl("validate", str(example))
         assert shown.returncode == 0, shown.stdout
