@@ -16,6 +16,7 @@ from avactl.kinds.reference import introspect
 from avactl.kinds.reference.explain import UnknownTopicError, explain_text
 from avactl.source.tree import DirTree
 from tests.cli.running import Run
+from tests.example_trees import example_tree
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -94,6 +95,13 @@ def test_graph_shows_every_spec_that_has_a_place_in_it(example: str) -> None:
     assert names["Cluster"]
     assert names["TrainingJob"]
     assert {kind: found - texts for kind, found in names.items() if found - texts} == {}
+
+
+def test_graph_counts_pods_in_plain_english() -> None:
+    picture = draw(compile_tree(example_tree("platform@prod")))
+    assert "custom · single · 1 pod<" in picture
+    assert "4–12 pods<" in picture
+    assert " 1 pods<" not in picture
 
 
 def test_the_picture_in_the_docs_is_current(golden: Callable[[Path, str], None]) -> None:

@@ -24,7 +24,7 @@ def summary(item: Item) -> str:
     spec = item.spec
     least, most = bounds(spec)
     pods = str(least) if isinstance(spec.replicas, int) else f"{least}–{most}"
-    return f"{spec.runtime.name} · {spec.model.name}:{spec.model.version} · {pods} pods"
+    return f"{spec.runtime.name} · {spec.model.name}:{spec.model.version} · {pods} pod{'' if pods == '1' else 's'}"
 
 
 def unpinned(item: Item) -> Iterator[Unpinned]:

@@ -36,7 +36,7 @@ def summary(item: Item) -> str:
     each = []
     for group in workers:
         pods = f"{group.min}–{group.max}" if spec.strategy == "elastic" else f"{group.replicas}"
-        each.append(f"{pods} × {group.gpus}" if group.gpus else f"{pods} pods")
+        each.append(f"{pods} × {group.gpus}" if group.gpus else f"{pods} pod{'' if pods == '1' else 's'}")
     count = sum(group.replicas for group in (spec.servers, *spec.server_groups) if group is not None)
     servers = f" · {count} servers" if count else ""
     return f"{spec.framework} · {spec.strategy} · {' + '.join(each)}{servers}"
