@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+from avactl.diagnostics.redaction import MASK
+from avactl.diagnostics.secrets import shapes
 from avactl.importer.model import Given, Loss, Outcome, Result
 from avactl.importer.session import Imported
 from avactl.terminal import json_output
@@ -15,6 +17,11 @@ if TYPE_CHECKING:
 _ORDER = list(Result)
 LIVE = "live"
 """Place of objects of a cluster, which have no file."""
+
+
+def _masked(text: str) -> str:
+    """Mask credentials, which a value at a wrong place may be, as diagnostics do."""
+    return shapes().sub(MASK, text)
 
 
 def _where(given: Given) -> str:
@@ -38,7 +45,7 @@ def reasons(made: Imported) -> list[tuple[str, list[Outcome]]]:
     groups: dict[str, list[Outcome]] = {}
     for outcome in made.outcomes:
         if outcome.note:
-            groups.setdefault(f"{outcome.result.value}: {outcome.note}", []).append(outcome)
+            groups.setdefault(f"{outcome.result.value}: {_masked(outcome.note)}", []).append(outcome)
     return sorted(groups.items())
 
 
@@ -48,7 +55,7 @@ def loss_lines(losses: list[Loss]) -> list[str]:
     for loss in losses:
         place = LIVE if loss.span.file == f"<{LIVE}>" else str(loss.span)
         lines.append(f"  {place}  {loss.source}  {loss.path or '(object)'}")
-        lines.append(f"      {loss.why}" + (f" → {loss.remedy}" if loss.remedy else ""))
+        lines.append(_masked(f"      {loss.why}" + (f" → {loss.remedy}" if loss.remedy else "")))
     return lines
 
 
@@ -61,7 +68,7 @@ def difference_lines(made: Imported, sign: dict[str, str] | None = None) -> list
             same += 1
             continue
         lines.append(f"{each.spec} compared with {each.spec.given[0]}")
-        lines += [f"  {(sign or {}).get(line.sign, line.sign)} {line.text}" for line in each.lines]
+        lines += [f"  {(sign or {}).get(line.sign, line.sign)} {_masked(line.text)}" for line in each.lines]
         if each.added:
             lines.append(f"  + set by avactl: {_few(each.added)}")
         if each.objects:
@@ -112,19 +119,23 @@ def as_json(made: Imported, adopted: Adopted | None = None) -> str:
         "objects": [
             {
                 "source": str(outcome.given.span()), "kind": outcome.given.kind, "namespace": outcome.given.namespace,
-                "name": outcome.given.name, "result": outcome.result.name, "reason": outcome.note,
-                "spec": str(outcome.spec) if outcome.spec else None,
+                "name": outcome.given.name, "result": outcome.result.name,
+                "reason": _masked(outcome.note), "spec": str(outcome.spec) if outcome.spec else None,
                 "file": outcome.spec.file if outcome.spec else None,
             }
             for outcome in sorted(made.outcomes, key=lambda each: (each.given.span(), str(each.given)))
         ],
         "losses": [
-            {"source": str(loss.span), "object": loss.source, "path": loss.path, "why": loss.why, "remedy": loss.remedy}
+            {
+                "source": str(loss.span), "object": loss.source, "path": loss.path, "why": _masked(loss.why),
+                "remedy": _masked(loss.remedy),
+            }
             for loss in made.losses
         ],
         "differences": [
             {
-                "spec": str(each.spec), "changes": [{"sign": line.sign, "text": line.text} for line in each.lines],
+                "spec": str(each.spec),
+                "changes": [{"sign": line.sign, "text": _masked(line.text)} for line in each.lines],
                 "added": each.added, "objects": each.objects,
             }
             for each in made.compared

@@ -119,3 +119,34 @@ def test_links_of_a_repository_are_not_followed(tmp_path: Path) -> None:
         write(made, top)
     assert not [*outside.rglob("*")]
     assert sorted(path.name for path in root.iterdir()) == ["avactl.yaml", "objects"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("activeDeadlineSeconds", "TOKEN"), ("terminationGracePeriodSeconds", "{a: TOKEN}"), ("hostname", "[TOKEN]"),
+     ("tolerations", "[{key: a, operator: TOKEN}]"), ("restartPolicy", "TOKEN"), ("hostAliases", "[{ip: TOKEN}]")],
+)  # fmt: skip
+@pytest.mark.parametrize("as_is", [False, True])
+def test_a_credential_at_a_wrong_place_is_not_repeated(key: str, value: str, as_is: bool, tmp_path: Path) -> None:
+    token = "ghp_" + "a1B2c3D4e5" * 4
+    text = f"""
+apiVersion: v1
+kind: Namespace
+metadata: {{name: vision}}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {{name: job, namespace: vision}}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{{name: main, image: "docker.io/library/busybox:1.36", command: [train]}}]
+      {key}: {value}
+""".replace("TOKEN", token)
+    text = text.replace("      restartPolicy: Never\n", "") if key == "restartPolicy" else text
+    made = imported(text, tmp_path, as_is=as_is)
+    shown = [*report.loss_lines(made.losses), *report.difference_lines(made)]
+    shown += [reason for reason, _ in report.reasons(made)]
+    for written in ("\n".join(shown), report.as_json(made), *(data.decode() for data in made.files.values())):
+        assert token not in written
