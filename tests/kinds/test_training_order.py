@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from avactl.kinds.program import Program
 from avactl.kinds.registry import kind
 from avactl.names import AFTER
 from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
@@ -102,3 +103,25 @@ def test_a_change_of_a_schedule_restarts_nothing() -> None:
 )
 def test_what_cannot_be(specs: list[str], expected: list[str]) -> None:
     assert codes(unchecked(PLATFORM + "\n---\n".join(specs))) == expected
+
+
+def test_the_way_around_a_cycle_is_told() -> None:
+    around = [job("a", "after: [x, b]"), job("x"), job("b", "after: [x, c]"), job("c", "after: [x, a]")]
+    (found,) = unchecked(PLATFORM + "\n---\n".join(around)).diagnostics
+    assert found.message == "no job of the cycle ever starts: `a` after `b` after `c` after `a`"
+    assert [note.text for note in found.notes] == ["TrainingJob vision/b", "TrainingJob vision/c"]
+
+
+def test_each_job_before_another_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    count, most = 40, 16
+    jobs = [job(f"j{n}", f"after: [{', '.join(f'j{m}' for m in range(max(0, n - most), n))}]") for n in range(count)]
+    find, asked = Program.find, []
+
+    def counted(program: Program, *of: Any) -> Any:
+        asked.append(of)
+        return find(program, *of)
+
+    monkeypatch.setattr(Program, "find", counted)
+    assert compiled(PLATFORM + "\n---\n".join(jobs))
+    # Each of the jobs before, and each entry of `after` a few times; not each entry of all jobs before.
+    assert len([each for each in asked if each[0] == "TrainingJob"]) < count * count / 2 + 4 * count * most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterator
 
 from avactl import names
@@ -90,12 +91,13 @@ def _other_problem(item: Item, program: Program, other: Item, index: int) -> Ite
 
 def _cycle(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield the cycle that a job is the first of, in reading order."""
-    pending: list[tuple[str, tuple[Item, ...]]] = [(name, (item,)) for name in item.spec.after]
-    seen: set[str] = set()
+    before: dict[str, str | None] = dict.fromkeys(item.spec.after)  # each job once, and the one that names it
+    pending = deque(before)
     while pending:
-        name, path = pending.pop(0)
+        name = pending.popleft()
         other = program.find(item.kind, name, item.team)
         if other is item:
+            path = [item, *_way(item, program, before, name)]
             if item.origin == min(each.origin for each in path):
                 words = " after ".join(f"`{each.spec_name}`" for each in (*path, item))
                 yield Diagnostic(
@@ -106,6 +108,17 @@ def _cycle(item: Item, program: Program) -> Iterator[Diagnostic]:
                     notes=tuple(Note(each.span(*_PATH, key=True), str(each)) for each in path[1:]),
                 )
             return
-        if other is not None and name not in seen:
-            seen.add(name)
-            pending += [(following, (*path, other)) for following in other.spec.after]
+        for following in other.spec.after if other is not None else ():
+            if following not in before:
+                before[following] = name
+                pending.append(following)
+
+
+def _way(item: Item, program: Program, before: dict[str, str | None], name: str) -> list[Item]:
+    """Return the jobs on the way to a name, the first that `item` names first."""
+    found = []
+    at = before[name]
+    while at is not None:
+        found.append(program.get(item.kind, at, item.team))
+        at = before[at]
+    return found[::-1]
