@@ -120,6 +120,8 @@ def _stands_as_it_is(text: str, flow: bool) -> bool:
     """Return whether the user's text is valid there and keeps its meaning."""
     if not text.strip() or "\n" in text or "#" in text:
         return False
+    if text.strip() in ("null", "~"):
+        return True  # by itself, it is a file without documents
     documents, problems = load_yaml("value", (f"[{text}]" if flow else f"k: {text}").encode())
     alone, more = load_yaml("value", f"[{text}]".encode()) if flow else load_yaml("value", text.encode())
     if problems or more or len(documents) != 1 or len(alone) != 1:
