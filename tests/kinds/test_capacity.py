@@ -80,7 +80,7 @@ def code(problems: list[Diagnostic]) -> str:
     "compute",
     [
         {},
-        {"cpu": "9999"},  # pods without GPUs may run on machines that nobody declares
+        {"cpu": "2000"},  # pods without GPUs may run on machines that nobody declares
         {"gpus": 8, "gpu": "V100", "replicas": 6},
         {"gpus": 4, "gpu": "V100", "replicas": 12},
         {"gpus": 2, "gpu": "K80", "replicas": 6},
