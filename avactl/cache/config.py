@@ -61,6 +61,8 @@ class WriteBack:
     """Age at which a file is pushed in any case, seconds."""
     evict: bool
     """Delete the durable copy of what the object store is verified to have."""
+    settle: float = 900.0
+    """Time for which a copy must stay intact after an upload that failed or was interrupted, seconds."""
     capacity: int = 0
     """Bytes of the durable store, of which `high` and `low` are shares; 0: of the workers' storage."""
 
@@ -187,6 +189,7 @@ def _write_back(data: Any, mounts: set[str], stores: tuple[Store, ...]) -> Write
         low=low,
         delay=_number(push, "delaySeconds", MAX_SECONDS, default=600),
         evict=data.get("evict") is True,
+        settle=_number(data, "settleSeconds", MAX_SECONDS, default=900),
         capacity=int(_number(data, "capacity", MAX_BYTES, default=0)),
     )
 

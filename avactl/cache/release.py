@@ -12,7 +12,10 @@ had when it was closed.** It holds under kill -9 of the daemon, a worker or a ma
    not evicted either. The pin is in the journal too. It is removed here, after the mark.
 4. Each step here is safe by itself and can be repeated: mark, then unpin, then free. A daemon that dies between two of
    them leaves a file that is verified and still cached.
-5. A durable copy is first renamed to a path that contains its id, and then looked at again: a file that a writer has
+5. What uploads that failed do to the store later hits nothing that was released: each file has the attribute `BEGUN`
+   before its first upload, and a copy that follows an upload that failed, or that an earlier daemon began, is verified
+   again when no worker can be busy with that upload any more (`settling`).
+6. A durable copy is first renamed to a path that contains its id, and then looked at again: a file that a writer has
    put in its place meanwhile has another id, and is renamed back, now or by the next daemon.
 """
 
@@ -27,6 +30,8 @@ TRASH = ".avactl-released"
 """Directory of a durable mount for copies that are about to be deleted."""
 REPLACED = "replaced"
 """Directory in it for files that were replaced at the moment of their release, before they were verified."""
+BEGUN = b"begun"
+"""Attribute of a file whose upload was begun and is not verified."""
 _VERSION = "v1"
 
 

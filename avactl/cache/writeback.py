@@ -1,6 +1,7 @@
 """Write-back: push the oldest dirty files to the object store, verify them there, and have clean ones released.
 
-A file is *dirty* until the object store is verified to have it: read back, with the same size and SHA-256.
+A file is *dirty* until the object store is verified to have it: read back, with the same size and SHA-256. After an
+upload that failed or was interrupted, it is read back no earlier than `settle` seconds later (`settling`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from avactl.cache import metrics, release
 from avactl.cache.config import Tier, WriteBack
 from avactl.cache.engine import CachedFile, Engine, EngineError, Mount, NotFoundError, UnavailableError
+from avactl.cache.settling import Settling
 from avactl.kube import logs
 from avactl.terminal import shortened, visible
 
@@ -83,6 +85,7 @@ class WriteBackTask:
         self._pushes: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[int, float]] = {}
         """Failed attempts in a row, and when the next is due, by path."""
+        self._settling = Settling(settings.settle)
         self._pushing = False
         self._mounts: dict[str, Mount] = {}
 
@@ -113,6 +116,7 @@ class WriteBackTask:
         for each in unpinned:
             with suppress(NotFoundError):  # its writer has deleted or renamed it
                 await self._engine.pin(each.file.path, True)
+        self._settling.forget({each.file.path for each in dirty})
         self._measure(dirty, hosts)
         self._report(flushes, dirty)
         # What was verified by a daemon that died before it went on.
@@ -158,7 +162,7 @@ class WriteBackTask:
         self.alone, self.judged = alone, hosts
         self._facts |= {
             "dirtyBytes": size, "dirtyFiles": len(dirty), "oldestDirtySeconds": int(oldest),
-            "pushing": self._pushing, "unreachableFiles": lost,
+            "pushing": self._pushing, "unreachableFiles": lost, "settlingFiles": len(self._settling),
         }  # fmt: skip
         name = self._tier.name
         metrics.DIRTY.labels(name).set(size)
@@ -209,21 +213,26 @@ class WriteBackTask:
             if len(self._pushes) >= PARALLEL:
                 return
             path = each.file.path
-            if path not in self._pushes and self._failures.get(path, (0, 0.0))[1] <= time.monotonic():
+            if path in self._pushes or self._settling.waits(each.file):
+                continue
+            if self._failures.get(path, (0, 0.0))[1] <= time.monotonic():
                 self._pushes[path] = asyncio.ensure_future(self._attempt(each))
 
     async def _attempt(self, each: Dirty) -> None:
         path = each.file.path
         try:
-            await self._push(each)
+            verified = await self._push(each)
             self._failures.pop(path, None)
             self._facts.pop("pushError", None)
+            if not verified:
+                return
             metrics.PUSHES.labels(self._tier.name, "verified").inc()
             metrics.PUSHED.labels(self._tier.name).inc(each.file.size)
         except NotFoundError:
-            pass  # deleted or renamed meanwhile
+            self._settling.suspect(path)  # deleted or renamed meanwhile: another file can get the path
         except Exception as error:  # a defect that one file shows must not stop the others
             count = self._failures.get(path, (0, 0.0))[0] + 1
+            self._settling.suspect(path)
             wait = min(BACKOFF[0] * 2.0 ** min(count - 1, 10), BACKOFF[1])
             self._failures[path] = (count, time.monotonic() + wait)
             result = "mismatch" if isinstance(error, VerifyError) else "failed"
@@ -231,32 +240,48 @@ class WriteBackTask:
             logs.warn("push failed", tier=self._tier.name, path=path, attempt=count, error=repr(error)[:300])
             self._facts["pushError"] = visible(shortened(str(error), 300))
 
-    async def _push(self, each: Dirty) -> None:
+    async def _push(self, each: Dirty) -> bool:
+        """Upload a file, verify it, and release it; return False if there is nothing to release yet."""
         target = self._mounts[each.target]
         # The list that it is from may be older than the push before: what that has released must not be pushed again,
         # as a push that fails deletes the object.
         file = await self._engine.status(each.file.path)
         if release.is_clean(file) or not file.complete:
-            return
-        if each.source == each.target:
-            checksum = await self._persisted(file)
-            await self._verify(file, file.store_path, target, checksum)
-        else:
+            return False
+        url = file.store_path
+        if each.source != each.target:
             url = target.url.rstrip("/") + file.path[len(each.source.rstrip("/")) :]
-            digest = hashlib.sha256()
-            await self._engine.write_store(url, target.id, _hashed(self._engine.read(file), digest))
-            checksum = digest.hexdigest()
-            await self._verify(file, url, target, checksum)
+        checksum = self._settling.uploaded(file)
+        if checksum is None or not await self._agrees(file, url, target, checksum):
+            checksum = await self._upload(file, url, target, persist=each.source == each.target)
+        if not self._settling.settled(file, checksum):
+            return False
         now = await self._engine.status(file.path)
         if (now.id, now.size) != (file.id, file.size):
-            return  # written anew: dirty again
+            return False  # written anew: dirty again
         if not self._leading():
-            return
+            return False
         await self._engine.mark(file.path, release.Mark(file.id, file.size, checksum).encode())
         if each.source != each.target:
             # The engine learns of the object now and not at its next look.
             await self._engine.status(each.target.rstrip("/") + file.path[len(each.source.rstrip("/")) :], refresh=True)
         await self._let_go(now, each.source, each.target, self._pressed())
+        return True
+
+    async def _upload(self, file: CachedFile, url: str, target: Mount, persist: bool) -> str:
+        """Write a file to the store and verify it there; return its SHA-256."""
+        if file.mark == release.BEGUN:
+            self._settling.found(file.path)
+        else:
+            await self._engine.mark(file.path, release.BEGUN)
+        if persist:
+            checksum = await self._persisted(file)
+        else:
+            digest = hashlib.sha256()
+            await self._engine.write_store(url, target.id, _hashed(self._engine.read(file), digest))
+            checksum = digest.hexdigest()
+        await self._verify(file, url, target, checksum)
+        return checksum
 
     async def _persisted(self, file: CachedFile) -> str:
         """Have the engine persist a file; return the checksum of the cached copy."""
@@ -273,6 +298,7 @@ class WriteBackTask:
                     raise EngineError(f"{file.path} was not persisted in {PERSIST:g} s")
                 if time.monotonic() > asked + ASK:
                     asked = time.monotonic()
+                    self._settling.suspect(file.path)  # the one before may be lost, or late
                     await self._engine.persist(file.path)
                 await asyncio.sleep(_POLL)
         return checksum

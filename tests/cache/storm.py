@@ -163,6 +163,10 @@ class Witness:
             return False
         return _same(file, body)
 
+    def durable(self, file: Closed) -> bool:
+        """Return True if the directory that stands for Ceph has a file."""
+        return file.path.startswith("/ceph/") and (self._ceph / file.path.removeprefix("/ceph/")).exists()
+
     def whole(self) -> bool:
         """Return True if each worker has all of what was written to two workers and is not in the store."""
         files = [file for file in self._closed() if not file.path.startswith("/ceph/") and not self.stored(file)]

@@ -18,6 +18,7 @@ TIER: dict[str, Any] = {
     ],
     "writeBack": {
         "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600}, "targets": {"/ceph": "/results"}, "evict": True,
+        "settleSeconds": 1200,
     },
 }  # fmt: skip
 DATASET: dict[str, Any] = {
@@ -40,7 +41,8 @@ def changed(document: dict[str, Any], path: str, value: Any) -> str:
 def test_the_compiled_documents_are_read() -> None:
     tier = parse_tier(json.dumps(TIER))
     assert tier.write_back is not None
-    assert (tier.write_back.targets, tier.write_back.evict) == ({"/ceph": "/results"}, True)
+    back = tier.write_back
+    assert (back.targets, back.evict, back.settle) == ({"/ceph": "/results"}, True, 1200)
     dataset = parse_dataset(json.dumps(DATASET))
     assert dataset.versions[0].claims == {"vision"}
     assert dataset.prewarm is not None
@@ -57,7 +59,7 @@ def test_without_a_durable_directory_each_store_is_its_own_target() -> None:
     ("name", "../x"), ("name", None), ("engine", "other"), ("role", []), ("masters", []), ("masters", ["x"] * 10),
     ("masters", ["http://x:1"]), ("masters", [7]), ("stores", {}), ("stores", [1]), ("stores.0.mount", "/a/../b"),
     ("stores.0.url", "x" * 2000),
-    ("writeBack", 3), ("writeBack.push", 3), ("writeBack.targets", {"/x": "/results"}),
+    ("writeBack", 3), ("writeBack.settleSeconds", -1), ("writeBack.push", 3), ("writeBack.targets", {"/x": "/results"}),
     ("writeBack.targets", {"/ceph": "/ceph"}), ("writeBack.push.high", 2), ("writeBack.push.low", 0.9),
     ("writeBack.push.delaySeconds", 1e300), ("writeBack.push.delaySeconds", "1"),
 ])  # fmt: skip

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("cache")]
 QUOTA = 24 * MIB  # of each worker: a part of what is written
 DURABLE = 8_000_000  # bytes: the capacity of the durable store, as the spec says it
 PATIENCE = 300.0  # seconds
+SETTLE = 60  # seconds: more than hangs of `patience`, four attempts each, for a part, its end and the delete
 PUSH = {"high": 0.5, "low": 0.2, "delaySeconds": 3}
 WRITES = ("/ceph/durable", "CACHE_THROUGH"), ("/results/async", "ASYNC_THROUGH")
 BREAKS = (
@@ -74,7 +75,7 @@ def world(
     for name, mounted, back in (("durable", stores, durable), ("async", stores[:1], {})):
         world.config(name, "cache-tier", {
             "name": name, "engine": "alluxio", "role": "write", "masters": cluster.masters, "stores": mounted,
-            "writeBack": {**back, "push": PUSH},
+            "writeBack": {**back, "push": PUSH, "settleSeconds": SETTLE},
         })  # fmt: skip
     yield world
     world.stop()
@@ -117,6 +118,10 @@ def test_nothing_that_a_writer_closed_is_lost(
         assert len(writers.closed) == count
         # What a writer did not see closed may stay: the engine lists such a file as complete, and no worker has it.
         wait(world, lambda: all(witness.stored(file) for file in writers.closed))
+        if rounds > 2:
+            # Takes `SETTLE`. Uploads that failed have ended by then, and what is in the store is all that is left.
+            wait(world, lambda: not any(witness.durable(file) for file in writers.closed))
+            assert [file for file in writers.closed if not witness.stored(file)] == []
         report(rounds, writers, witness, killed, store)
     assert witness.lost == {}
     assert witness.samples >= rounds

@@ -6,6 +6,7 @@ import ast
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,8 +23,8 @@ from tools.alluxio.tiers import ROOT
 from tools.objectstore import Faults, ObjectStore
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("cache")]
-CEPH: dict[str, Any] = {"targets": {"/ceph": "/results"}}
-ASYNC: dict[str, Any] = {"targets": {}}
+CEPH: dict[str, Any] = {"targets": {"/ceph": "/results"}, "settleSeconds": 1}
+ASYNC: dict[str, Any] = {"targets": {}, "settleSeconds": 1}
 NEVER = {"high": 1.0, "low": 0.9, "delaySeconds": 86_400}
 
 
@@ -153,6 +154,94 @@ def test_what_a_push_has_released_is_not_pushed_again(world: World, object_store
     assert sorted(world.engine(run)) == ["/results/again/000", "/results/again/001"]
     assert stored(object_store, "again") == files
     assert all(file.persisted for file in listed(world, "/results/again"))
+
+
+class Abandoned:
+    """An engine whose first upload is lost for the daemon, and ended by the worker later."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._begun, self._end = asyncio.Event(), asyncio.Event()
+        self._first: asyncio.Task[None] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def write_store(self, url: str, mount: int, chunks: AsyncIterator[bytes]) -> None:
+        if self._first is not None:
+            return await self._engine.write_store(url, mount, chunks)
+        self._first = asyncio.ensure_future(self._engine.write_store(url, mount, self._part()))
+        await self._begun.wait()
+        raise EngineError("the daemon has lost the worker")
+
+    async def _part(self) -> AsyncIterator[bytes]:
+        yield b"a part"
+        self._begun.set()
+        await self._end.wait()
+        raise EngineError("the daemon is gone")
+
+    async def end(self) -> None:
+        """Let the worker notice that its client is gone: it closes the object, and deletes it."""
+        self._end.set()
+        assert self._first is not None
+        with suppress(EngineError):
+            await self._first
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_upload_that_ends_late_loses_nothing(
+    world: World, object_store: ObjectStore, tmp_path: Path, ceph: Path, restarted: bool
+) -> None:
+    directory = f"late-{restarted}"
+    files = write(world, tmp_path, f"/ceph/{directory}", [100, 200], "CACHE_THROUGH")
+    back = {**CEPH, "evict": True, "push": NEVER}
+    parsed = parse_tier(json.dumps(world.tier(role="write", writeBack=back)))
+    assert parsed.write_back is not None
+    settings = parsed.write_back
+    facts: dict[str, Any] = {}
+
+    def task(engine: Any, settle: float) -> WriteBackTask:
+        return WriteBackTask(
+            engine, parsed, replace(settings, settle=settle), facts, lambda: [Flush("", f"/ceph/{directory}")],
+            lambda: True,
+        )  # fmt: skip
+
+    async def run(engine: Engine) -> None:
+        async with asyncio.timeout(300):
+            await lose(engine)
+
+    async def lose(engine: Engine) -> None:
+        late: Any = Abandoned(engine)
+        writer = task(late, 3_600)
+        while facts.get("settlingFiles") != 1:
+            await writer.tick()
+            await asyncio.sleep(0.1)
+            if restarted and facts.get("pushError"):
+                await writer.close()
+                facts.clear()
+                writer = task(late, 3_600)
+        # The other file had no upload that failed: it is verified and gone from Ceph. This one is whole in both.
+        while len(list((ceph / directory).iterdir())) != 1:
+            await writer.tick()
+            await asyncio.sleep(0.1)
+        assert stored(object_store, directory) == files
+        deleted = object_store.traffic.requests["DELETE"]
+        await late.end()
+        while object_store.traffic.requests["DELETE"] == deleted:
+            await asyncio.sleep(0.05)
+        while len(stored(object_store, directory)) != 1:
+            await asyncio.sleep(0.05)
+        await writer.tick()
+        assert len(list((ceph / directory).iterdir())) == 1
+        await writer.close()
+        writer = task(engine, 0)
+        while list((ceph / directory).iterdir()):
+            await writer.tick()
+            await asyncio.sleep(0.1)
+        await writer.close()
+
+    world.engine(run)
+    assert stored(object_store, directory) == files
 
 
 def test_clean_files_leave_ceph_and_replaced_ones_stay(

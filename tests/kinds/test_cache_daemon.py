@@ -138,6 +138,7 @@ spec:
     durable: {url: "s3://first", endpoint: "https://ceph.example.com", secret: first-ceph, capacity: 10Ti}
     push: {high: 80%, low: 50%, delay: 10m}
     evict: true
+    settle: 20m
 ---
 kind: Team
 metadata: {name: ads}
@@ -165,7 +166,7 @@ def test_a_tier_that_pushes_writes_to_the_durable_store_first() -> None:
         "/models": ("s3://models", True),
     }
     assert write["writeBack"] == {
-        "capacity": 10 * 2**40, "evict": True,
+        "capacity": 10 * 2**40, "evict": True, "settleSeconds": 1200,
         "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600},
         "targets": {"/results": "/results.pushed"},
     }  # fmt: skip

@@ -154,6 +154,12 @@ class WriteBack(Model):
         2, description="Replicas of data not yet persisted to the store, in mode `async`."
     )
     delay: Duration = Field("0s", description="Delay before persisting, in mode `async`.")
+    settle: Duration = Field(
+        "15m",
+        description="Time in which a worker ends an upload that failed or was interrupted. Until then it can harm the "
+        "file's next copy in the under-store, so that one is verified again before its source is released. Modes "
+        "`async` and `push`.",
+    )
 
 
 class Volume(Model):

@@ -30,7 +30,9 @@ def _write_back(item: Item) -> Body | None:
     if item.spec.role == "read":
         return None
     back = item.spec.write_back
-    result: Body = {"evict": bool(back.evict)}
+    if back.mode == "through":
+        return {"evict": bool(back.evict)}
+    result: Body = {"evict": bool(back.evict), "settleSeconds": int(seconds(back.settle))}
     if back.mode == "async":
         return {**result, "push": {"delaySeconds": int(seconds(back.delay))}}
     if not pushes(item):
