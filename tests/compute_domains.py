@@ -44,8 +44,4 @@ COMPUTE_DOMAINS: dict[str, Any] = {
 
 def define_compute_domains(kube: KubeClient) -> None:
     """Create the definition, and wait until the API server serves it."""
-    kube.apply(COMPUTE_DOMAINS)
-    kube.wait_for(
-        "apiextensions.k8s.io/v1", "CustomResourceDefinition", COMPUTE_DOMAINS["metadata"]["name"],
-        until=lambda crd: "Established" in str(crd.get("status", {}).get("conditions")),
-    )  # fmt: skip
+    kube.define(COMPUTE_DOMAINS)

@@ -24,8 +24,4 @@ def _define(kube: KubeClient, release: Release, *plurals: str) -> None:
         unavailable(reason)
     for body in found:
         body.pop("status", None)
-        kube.apply(body)
-        kube.wait_for(
-            "apiextensions.k8s.io/v1", "CustomResourceDefinition", body["metadata"]["name"],
-            until=lambda crd: "Established" in str(crd.get("status", {}).get("conditions")),
-        )  # fmt: skip
+        kube.define(body)

@@ -190,6 +190,17 @@ class KubeClient(Closing):
             time.sleep(POLL)
         return found
 
+    def define(self, definition: Manifest, *, timeout: float = 60.0) -> None:
+        """Apply a CustomResourceDefinition, and wait until discovery lists its kind: later than it is Established."""
+        self.apply(definition)
+        spec = definition["spec"]
+        deadline = time.monotonic() + timeout
+        for version in (each["name"] for each in spec["versions"] if each["served"]):
+            while spec["names"]["kind"] not in self._discover(f"{spec['group']}/{version}"):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{definition['metadata']['name']} is not served after {timeout:g} s")
+                time.sleep(POLL)
+
     def resource(self, api_version: str, kind: str) -> Resource:
         """Return the resource of a kind by discovery; cached, and refreshed for an unknown kind."""
         known = self._resources.get(api_version, {})
