@@ -10,12 +10,14 @@ from avactl.compiler import Compilation
 from avactl.diff import compare
 from avactl.doctor.secrets import needed_secrets
 from tests.definitions import define_routes
+from tests.kinds import specs
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
+from tests.kinds.specs import SERVICE, TEAM, joined
 from tools.controlplane import KubeClient
 
 GATEWAY = "gateway: {name: public, namespace: gateways}"
 INGRESS = "ingress: {className: nginx, issuers: [letsencrypt, internal], annotations: {example.com/auth: oidc}}"
-PLATFORM = """
+CLUSTER = """
 kind: Cluster
 metadata: {name: main}
 spec:
@@ -23,39 +25,19 @@ spec:
     OFFER
     proxies: [{namespace: envoy-gateway-system, labels: {app.kubernetes.io/name: envoy}}, {cidr: 10.4.0.0/16}]
     domains: [{name: ai.example.com}, {name: ads.ai.example.com, teams: [ads]}]
----
-kind: Team
-metadata: {name: vision}
----
-kind: Team
-metadata: {name: ads}
----
 """
-SERVICE = """
-kind: ServingDeployment
-metadata: {name: detector, team: vision}
-spec:
-  model: {name: detector, version: "3"}
-  runtime: {name: triton, image: "registry.example.com/triton:24.05"}
-  expose: {host: detector.ai.example.comEXPOSE}
-"""
-WORKSPACE = """
-kind: Workspace
-metadata: {name: lin, team: vision}
-spec:
-  user: lin@example.com
-  image: jupyter/scipy-notebook:2025-03-14
-  env: {JUPYTER_TOKEN: {secret: {name: lin, key: token}}}
-  expose: {host: lin.ai.example.com}
+WORKSPACE = f"""{specs.WORKSPACE}\
+  env: {{JUPYTER_TOKEN: {{secret: {{name: lin, key: token}}}}}}
+  expose: {{host: lin.ai.example.com}}
 """
 
 
-def platform(offer: str, *specs: str) -> str:
-    return PLATFORM.replace("OFFER", offer) + "\n---\n".join(specs)
+def platform(offer: str, *declared: str) -> str:
+    return joined(CLUSTER.replace("OFFER", offer), TEAM, TEAM.replace("vision", "ads"), *declared)
 
 
 def service(more: str = "") -> str:
-    return SERVICE.replace("EXPOSE", more)
+    return f"{SERVICE}  expose: {{host: detector.ai.example.com{more}}}\n"
 
 
 def from_outside(result: Compilation, name: str) -> dict[str, Any]:

@@ -9,31 +9,13 @@ from avactl.compiler import Compilation
 from avactl.doctor.secrets import needed_secrets
 from tests.definitions import define_monitoring
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
+from tests.kinds.specs import JOB, SERVICE, TEAM, joined
 from tools.controlplane import KubeClient
 
-PLATFORM = """
+CLUSTER = """
 kind: Cluster
 metadata: {name: main}
 spec: {monitoring: {notifications: true, labels: {release: prometheus}}}
----
-kind: Team
-metadata: {name: vision}
-spec: {TEAM}
----
-"""
-JOB = """
-kind: TrainingJob
-metadata: {name: train, team: vision}
-spec:
-  image: registry.example.com/train:1
-  command: [python, train.py]
-"""
-SERVICE = """
-kind: ServingDeployment
-metadata: {name: detector, team: vision}
-spec:
-  model: {name: detector, version: "3"}
-  runtime: {name: triton, image: "registry.example.com/triton:24.05"}
 """
 OWN = """\
   notify:
@@ -45,7 +27,7 @@ OWN = """\
 
 
 def platform(*specs: str, team: str = "") -> str:
-    return PLATFORM.replace("TEAM", team) + "\n---\n".join(specs)
+    return joined(CLUSTER, f"{TEAM}spec: {{{team}}}\n", *specs)
 
 
 def alerts(result: Compilation, name: str) -> dict[str, dict[str, Any]]:

@@ -9,55 +9,30 @@ import pytest
 
 from avactl.compiler import Compilation
 from avactl.names import CAPACITY, SPOT_FROM
-from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
+from tests.kinds import specs
+from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
+from tests.kinds.specs import JOB, SCHEDULED, TEAM, joined
 from tools.controlplane import ApiError, KubeClient
 
-PLATFORM = f"""
-kind: Cluster
-metadata: {{name: main}}
-spec:
-  daemons: {{scheduler: true}}
-  images: {{avactl: registry.example.com/avactl{DIGEST}, kubectl: registry.example.com/kubectl{DIGEST}}}
----
+PLATFORM = joined(
+    SCHEDULED,
+    """
 kind: NodePool
-metadata: {{name: firm}}
-spec: {{cluster: main, machineType: v100-pcie-8, count: 2}}
----
+metadata: {name: firm}
+spec: {cluster: main, machineType: v100-pcie-8, count: 2}
+""",
+    """
 kind: NodePool
-metadata: {{name: cheap}}
-spec: {{cluster: main, machineType: v100-pcie-8, count: 4, capacity: spot, reclaimNotice: 2m}}
----
-kind: Team
-metadata: {{name: vision}}
----
-"""
-JOB = """
-kind: TrainingJob
-metadata: {name: train, team: vision}
-spec:
-  image: registry.example.com/train:1
-  command: [torchrun, train.py]
-  checkpoint: {path: s3://vision/ckpt}
-"""
-ELASTIC = JOB.replace("torchrun, train.py", "python, train.py") + "  strategy: elastic\n"
-GANG = JOB + "  strategy: allReduce\n  workers: {replicas: 2, gpus: 8}\n"
-SERVICE = """
-kind: ServingDeployment
-metadata: {name: detector, team: vision}
-spec:
-  model: {name: detector, version: "3"}
-  runtime: {name: triton, image: "registry.example.com/triton:24.05"}
-  resources: {gpus: 1}
-  replicas: 2
-"""
-WORKSPACE = """
-kind: Workspace
-metadata: {name: lin, team: vision}
-spec:
-  user: lin@example.com
-  image: jupyter/scipy-notebook:2025-03-14
-  gpus: 1
-"""
+metadata: {name: cheap}
+spec: {cluster: main, machineType: v100-pcie-8, count: 4, capacity: spot, reclaimNotice: 2m}
+""",
+    TEAM,
+)
+CHECKPOINT = "  checkpoint: {path: s3://vision/ckpt}\n"
+ELASTIC = JOB + CHECKPOINT + "  strategy: elastic\n"
+GANG = JOB.replace("python", "torchrun") + CHECKPOINT + "  strategy: allReduce\n  workers: {replicas: 2, gpus: 8}\n"
+SERVICE = specs.SERVICE + "  resources: {gpus: 1}\n  replicas: 2\n"
+WORKSPACE = specs.WORKSPACE + "  gpus: 1\n"
 TOLERATION = {"key": CAPACITY, "operator": "Equal", "value": "spot", "effect": "NoSchedule"}
 
 
@@ -71,7 +46,7 @@ def on_spot(template: dict[str, Any]) -> bool:
 
 
 def test_nodes_of_a_spot_pool_are_labelled_and_tainted() -> None:
-    named = compiled(PLATFORM.replace("count: 4", "nodes: [a, b]").rstrip().removesuffix("---"))
+    named = compiled(PLATFORM.replace("count: 4", "nodes: [a, b]"))
     for name in ("a", "b"):
         node = body(named, "Node", name)
         assert node["metadata"]["labels"][CAPACITY] == "spot"
@@ -84,7 +59,7 @@ def test_nodes_of_a_spot_pool_are_labelled_and_tainted() -> None:
     ("use", "tolerates", "only"), [("never", False, False), ("allow", True, False), ("require", True, True)]
 )
 def test_workers_of_a_gang(use: str, tolerates: bool, only: bool) -> None:
-    result = compiled(PLATFORM + GANG + f"  spot: {use}\n")
+    result = compiled(joined(PLATFORM, f"{GANG}  spot: {use}\n"))
     template = of_job(result)
     assert on_spot(template) is tolerates
     assert (template["spec"]["nodeSelector"].get(CAPACITY) == "spot") is only
@@ -93,7 +68,7 @@ def test_workers_of_a_gang(use: str, tolerates: bool, only: bool) -> None:
 
 
 def test_an_elastic_job_keeps_its_fewest_workers_and_its_master_off_spot_machines() -> None:
-    result = compiled(PLATFORM + ELASTIC + "  workers: {min: 2, max: 6, gpus: 4}\n  spot: allow\n")
+    result = compiled(joined(PLATFORM, ELASTIC + "  workers: {min: 2, max: 6, gpus: 4}\n  spot: allow\n"))
     worker = of_job(result)
     assert on_spot(worker)
     assert worker["metadata"]["annotations"][SPOT_FROM] == "2"
@@ -106,22 +81,23 @@ def test_an_elastic_job_keeps_its_fewest_workers_and_its_master_off_spot_machine
 def test_capacity_of_spot_pools_counts_only_for_pods_that_may_run_there() -> None:
     """Two machines stay and four may go: a gang of three fits only with spot machines, fewest workers without."""
     three = GANG.replace("replicas: 2", "replicas: 3")
-    assert codes(unchecked(PLATFORM + three)) == ["gang-never-fits"]
-    assert codes(unchecked(PLATFORM + three + "  spot: allow\n")) == []
-    assert codes(unchecked(PLATFORM + GANG.replace("replicas: 2", "replicas: 5") + "  spot: require\n")) == [
-        "gang-never-fits"
-    ]
+    assert codes(unchecked(joined(PLATFORM, three))) == ["gang-never-fits"]
+    assert codes(unchecked(joined(PLATFORM, three + "  spot: allow\n"))) == []
+    five = GANG.replace("replicas: 2", "replicas: 5")
+    assert codes(unchecked(joined(PLATFORM, five + "  spot: require\n"))) == ["gang-never-fits"]
     elastic = ELASTIC + "  workers: {min: 3, max: 4, gpus: 8}\n  spot: allow\n"
-    assert codes(unchecked(PLATFORM + elastic)) == ["gang-never-fits"]
+    assert codes(unchecked(joined(PLATFORM, elastic))) == ["gang-never-fits"]
 
 
 def test_services_and_workspaces() -> None:
-    result = compiled(f"{PLATFORM}{SERVICE}  spot: allow\n\n---\n{WORKSPACE}  spot: require\n  preemptible: true\n")
+    result = compiled(
+        joined(PLATFORM, f"{SERVICE}  spot: allow\n", f"{WORKSPACE}  spot: require\n  preemptible: true\n")
+    )
     assert on_spot(body(result, "Deployment", "detector", "vision")["spec"]["template"])
     session = body(result, "StatefulSet", "lin", "vision")["spec"]["template"]
     assert on_spot(session)
     assert session["spec"]["nodeSelector"][CAPACITY] == "spot"
-    plain = compiled(f"{PLATFORM}{SERVICE}\n---\n{WORKSPACE}")
+    plain = compiled(joined(PLATFORM, SERVICE, WORKSPACE))
     assert not on_spot(body(plain, "Deployment", "detector", "vision")["spec"]["template"])
     assert not on_spot(body(plain, "StatefulSet", "lin", "vision")["spec"]["template"])
 
@@ -134,7 +110,7 @@ def test_the_api_server_takes_every_object(spec: str, kube: KubeClient) -> None:
     deadline = time.monotonic() + 60
     while True:
         try:
-            assert apply(kube, compiled(PLATFORM + renamed).manifests)
+            assert apply(kube, compiled(joined(PLATFORM, renamed)).manifests)
             return
         except ApiError as error:
             # The policy of another test's cluster, until the API server has read the present one.

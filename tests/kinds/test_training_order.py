@@ -9,35 +9,23 @@ import pytest
 from avactl.kinds.program import Program
 from avactl.kinds.registry import kind
 from avactl.names import AFTER
-from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
+from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
+from tests.kinds.specs import JOB, SCHEDULED, TEAM, joined
 from tools.controlplane import KubeClient
 
-PLATFORM = f"""
-kind: Cluster
-metadata: {{name: main}}
-spec:
-  daemons: {{scheduler: true}}
-  images: {{avactl: registry.example.com/avactl{DIGEST}, kubectl: registry.example.com/kubectl{DIGEST}}}
----
+PLATFORM = joined(
+    SCHEDULED,
+    """
 kind: NodePool
-metadata: {{name: v100}}
-spec: {{cluster: main, machineType: v100-pcie-8, count: 4}}
----
-kind: Team
-metadata: {{name: vision}}
----
-"""
+metadata: {name: v100}
+spec: {cluster: main, machineType: v100-pcie-8, count: 4}
+""",
+    TEAM,
+)
 
 
 def job(name: str, more: str = "") -> str:
-    lines = "".join(f"  {line}\n" for line in more.splitlines())
-    return f"""
-kind: TrainingJob
-metadata: {{name: {name}, team: vision}}
-spec:
-  image: registry.example.com/train:1
-  command: [python, train.py]
-{lines}"""
+    return JOB.replace("name: train,", f"name: {name},") + "".join(f"  {line}\n" for line in more.splitlines())
 
 
 def template(found: dict[str, Any]) -> dict[str, Any]:
@@ -47,7 +35,7 @@ def template(found: dict[str, Any]) -> dict[str, Any]:
 
 def test_pods_name_the_jobs_that_end_the_runs_before() -> None:
     servers = "strategy: parameterServer\nframework: tensorflow\nworkers: {replicas: 2}\nservers: {replicas: 1}"
-    result = compiled(PLATFORM + "\n---\n".join([job("etl"), job("big", servers), job("train", "after: [etl, big]")]))
+    result = compiled(joined(PLATFORM, job("etl"), job("big", servers), job("train", "after: [etl, big]")))
     notes = template(body(result, "Job", "train-worker", "vision"))["metadata"]["annotations"]
     # TensorFlow's chief leads; its workers and servers follow.
     assert notes[AFTER] == '["big-chief","etl-worker"]'
@@ -56,8 +44,8 @@ def test_pods_name_the_jobs_that_end_the_runs_before() -> None:
 
 def test_a_cron_job_has_the_whole_job() -> None:
     schedule = "schedule: {cron: 0 3 * * 1-5, timeZone: Europe/Berlin, startingDeadline: 1h, keepFailed: 2}"
-    plain = compiled(PLATFORM + job("nightly", "timeout: 2h\nworkers: {gpus: 1}"))
-    result = compiled(PLATFORM + job("nightly", f"timeout: 2h\nworkers: {{gpus: 1}}\n{schedule}"))
+    plain = compiled(joined(PLATFORM, job("nightly", "timeout: 2h\nworkers: {gpus: 1}")))
+    result = compiled(joined(PLATFORM, job("nightly", f"timeout: 2h\nworkers: {{gpus: 1}}\n{schedule}")))
     assert names(result, "Job") == []
     cron = body(result, "CronJob", "nightly-worker", "vision")["spec"]
     wanted = {
@@ -69,19 +57,19 @@ def test_a_cron_job_has_the_whole_job() -> None:
     once = body(plain, "Job", "nightly-worker", "vision")["spec"]
     assert cron["jobTemplate"]["spec"] == once
     assert cron["jobTemplate"]["metadata"]["labels"]["app.kubernetes.io/instance"] == "nightly"
-    stopped = compiled(PLATFORM + job("nightly", f"suspended: true\n{schedule}"))
+    stopped = compiled(joined(PLATFORM, job("nightly", f"suspended: true\n{schedule}")))
     assert body(stopped, "CronJob", "nightly-worker", "vision")["spec"]["suspend"] is True
 
 
 def test_the_api_server_takes_every_object(kube: KubeClient) -> None:
     schedule = "schedule: {cron: 0 3 * * *, timeZone: America/Argentina/Buenos_Aires}"
     specs = [job("first"), job("second", "after: [first]"), job("third", schedule)]
-    assert apply(kube, compiled(PLATFORM + "\n---\n".join(specs)).manifests)
+    assert apply(kube, compiled(joined(PLATFORM, *specs)).manifests)
 
 
 def test_a_change_of_a_schedule_restarts_nothing() -> None:
     one, other = (
-        compiled(PLATFORM + job("nightly", f"schedule: {{cron: 0 {hour} * * *}}")).program.of("TrainingJob")[0]
+        compiled(joined(PLATFORM, job("nightly", f"schedule: {{cron: 0 {hour} * * *}}"))).program.of("TrainingJob")[0]
         for hour in (3, 4)
     )
     impact = kind("TrainingJob").impact
@@ -102,12 +90,12 @@ def test_a_change_of_a_schedule_restarts_nothing() -> None:
     ],
 )
 def test_what_cannot_be(specs: list[str], expected: list[str]) -> None:
-    assert codes(unchecked(PLATFORM + "\n---\n".join(specs))) == expected
+    assert codes(unchecked(joined(PLATFORM, *specs))) == expected
 
 
 def test_the_way_around_a_cycle_is_told() -> None:
     around = [job("a", "after: [x, b]"), job("x"), job("b", "after: [x, c]"), job("c", "after: [x, a]")]
-    (found,) = unchecked(PLATFORM + "\n---\n".join(around)).diagnostics
+    (found,) = unchecked(joined(PLATFORM, *around)).diagnostics
     assert found.message == "no job of the cycle ever starts: `a` after `b` after `c` after `a`"
     assert [note.text for note in found.notes] == ["TrainingJob vision/b", "TrainingJob vision/c"]
 
@@ -122,6 +110,6 @@ def test_each_job_before_another_is_looked_up_once(monkeypatch: pytest.MonkeyPat
         return find(program, *of)
 
     monkeypatch.setattr(Program, "find", counted)
-    assert compiled(PLATFORM + "\n---\n".join(jobs))
+    assert compiled(joined(PLATFORM, *jobs))
     # Each of the jobs before, and each entry of `after` a few times; not each entry of all jobs before.
     assert len([each for each in asked if each[0] == "TrainingJob"]) < count * count / 2 + 4 * count * most

@@ -8,7 +8,8 @@ from avactl.plan.model import Entry
 from avactl.plan.output.phrases import details, price
 from avactl.plan.planner import make_plan
 from tests.kinds.compiling import compiled
-from tests.kinds.test_spot import ELASTIC, GANG, JOB, PLATFORM
+from tests.kinds.specs import JOB, joined
+from tests.kinds.test_spot import CHECKPOINT, ELASTIC, GANG, PLATFORM
 
 PRICED = PLATFORM.replace("  daemons:", "  prices: {currency: EUR, gpus: {V100: 2}}\n  daemons:").replace(
     "capacity: spot,", "capacity: spot, price: 0.5,"
@@ -18,7 +19,7 @@ PRICED = PLATFORM.replace("  daemons:", "  prices: {currency: EUR, gpus: {V100: 
 def planned(spec: str, platform: str = PRICED) -> Entry:
     (entry,) = (
         entry
-        for entry in make_plan(None, compiled(platform + spec), "main").entries
+        for entry in make_plan(None, compiled(joined(platform, spec)), "main").entries
         if entry.owner.kind == "TrainingJob"
     )
     return entry
@@ -52,4 +53,6 @@ def test_a_pool_has_a_price_of_its_own() -> None:
     assert price(planned(JOB + "  workers: {gpus: 1}\n", dear), "EUR") == "3.00 EUR per hour"
     only = PRICED.replace("prices: {currency: EUR, gpus: {V100: 2}}", "prices: {currency: EUR}")
     assert price(planned(JOB + "  workers: {gpus: 1}\n", only), "EUR") == ""
-    assert price(planned(JOB + "  workers: {gpus: 1}\n  spot: require\n", only), "EUR") == "0.50 EUR per hour"
+    assert (
+        price(planned(JOB + CHECKPOINT + "  workers: {gpus: 1}\n  spot: require\n", only), "EUR") == "0.50 EUR per hour"
+    )
