@@ -19,6 +19,7 @@ from ruamel.yaml.scalarstring import DoubleQuotedScalarString, SingleQuotedScala
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.errors import HintedError
 from avactl.exit_codes import USAGE
+from avactl.source.value_path import Entry, parse_path
 from avactl.source.yaml import compose, load_yaml
 
 
@@ -26,9 +27,6 @@ class EditError(HintedError):
     """The edit is impossible."""
 
     exit_code = USAGE
-
-
-_STEP = re.compile(r"""([^.\[\]="']+)|\[(\d+)\]|\[([A-Za-z]+)=([^\]]+)\]|\[(?:"([^"\]]+)"|'([^'\]]+)')\]""")
 
 
 def parse_edit(text: str) -> tuple[str, str | None]:
@@ -41,45 +39,32 @@ def parse_edit(text: str) -> tuple[str, str | None]:
     raise EditError(f"`{text}` is not PATH=VALUE", "write e.g. spec.workers.replicas=8, or `spec.ttl-` to remove a key")
 
 
-def _parse_path(text: str, root: Any) -> tuple[str | int, ...]:
-    """Parse `spec.datasets[name=imagenet].version`; list entries are selected by index or by a key's value."""
+def _resolve(text: str, root: Any) -> tuple[str | int, ...]:
+    """Return the keys and indices of a path in a document. Raises PathError, and EditError for an unknown entry."""
     path: list[str | int] = []
     node = root
-    position = 0
-    step: str | int
-    while position < len(text):
-        if text[position] == "." and position:
-            position += 1
-        match = _STEP.match(text, position)
-        if match is None:
-            hint = "write keys with dots, [0] or [name=x] for entries of lists, ['example.com/x'] for keys with dots"
-            raise EditError(f"`{text}` is not a path", hint)
-        key, index, by, value, *quoted = match.groups()
-        if any(quoted):
-            step = next(filter(None, quoted))
-        elif key is not None:
-            step = int(key) if key.isdigit() and isinstance(node, yaml.SequenceNode) else key
-        elif index is not None:
-            step = int(index)
+    for selector in parse_path(text):
+        step: str | int
+        if isinstance(selector, Entry):
+            step = _entry(node, selector, text)
         else:
-            step = _entry(node, by, value, text)
+            index = isinstance(selector, str) and selector.isdigit() and isinstance(node, yaml.SequenceNode)
+            step = int(selector) if index else selector
         path.append(step)
         node = _child(node, step)[1]
-        position = match.end()
-    if not path:
-        raise EditError("the path is empty", "write e.g. spec.workers.replicas=8")
     return tuple(path)
 
 
-def _entry(node: Any, by: str, value: str, text: str) -> int:
+def _entry(node: Any, wanted: Entry, text: str) -> int:
     names = []
     for i, entry in enumerate(node.value if isinstance(node, yaml.SequenceNode) else []):
-        found = _child(entry, by)[1]
+        found = _child(entry, wanted.key)[1]
         if isinstance(found, yaml.ScalarNode):
-            if found.value == value:
+            if found.value == wanted.value:
                 return i
             names.append(found.value)
-    raise EditError(f"`{text}`: no entry has {by} `{value}`", did_you_mean(value, names, "entries") if names else "")
+    hint = did_you_mean(wanted.value, names, "entries") if names else ""
+    raise EditError(f"`{text}`: no entry has {wanted.key} `{wanted.value}`", hint)
 
 
 def _child(node: Any, step: str | int) -> tuple[Any, Any]:
@@ -160,10 +145,10 @@ def _like(old: Any, text: str) -> Any:
 
 
 def set_values(file: str, text: str, document: int, edits: list[tuple[str, str | None]]) -> str:
-    """Apply the edits to one document of the text (counted from 0). Raises EditError."""
+    """Apply the edits to one document of the text (counted from 0). Raises EditError and PathError."""
     for path, value in edits:
         nodes = compose(text)
-        steps = _parse_path(path, nodes[document])
+        steps = _resolve(path, nodes[document])
         text = _apply(text, nodes[document], steps, value)
         _, problems = load_yaml(file, text.encode())
         # Validation is not done here: the edit may be removing a credential.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -25,8 +24,8 @@ from avactl.kinds import registry
 from avactl.kinds.reference import introspect
 from avactl.source.document import Document, Path
 from avactl.source.tree import Tree
+from avactl.source.value_path import Entry, PathError, Selector, parse_path
 
-_STEP = re.compile(r"""([^.\[\]="']+)|\[(\d+)\]|\[name=([^\]]+)\]|\[(?:"([^"\]]+)"|'([^'\]]+)')\]""")
 _WIDEST = 60
 """Longest value that is printed in full, in characters."""
 
@@ -107,10 +106,10 @@ class Specs:
 
 
 def origin(document: LayeredDocument, path: str) -> Origin:
-    """Return the sources of a value. Raises OriginError if the kind has no such field and no layer sets it."""
+    """Return the sources of a value. Raises PathError, and OriginError if neither its kind nor a layer has it."""
     kind, team, name = name_of(document.value)
     title = ("template " if is_template(document.value) else "") + titled((kind, team, name))
-    steps = _parse(path, document)
+    steps = _selectors(path, document)
     sources = _sources(document, steps)
     known, default = _default(kind, steps)
     if not known and not sources:
@@ -128,12 +127,12 @@ def overlaid(document: LayeredDocument, path: str) -> Source | None:
     """Return the overlay that decides a value of a spec; None if the spec or a lower layer does."""
     try:
         found = origin(document, path).sources
-    except OriginError:
+    except (OriginError, PathError):
         return None
     return found[0] if found and found[0].role.startswith(OVERLAY) else None
 
 
-def _sources(document: LayeredDocument, steps: list[str | int | tuple[str]]) -> list[Source]:
+def _sources(document: LayeredDocument, steps: list[Selector]) -> list[Source]:
     parts = [Part(index, layer.root, layer.value) for index, layer in enumerate(document.layers)]
     found = []
     for index in reversed(range(len(parts))):
@@ -148,41 +147,28 @@ def _sources(document: LayeredDocument, steps: list[str | int | tuple[str]]) -> 
     return found
 
 
-def _parse(text: str, document: LayeredDocument) -> list[str | int | tuple[str]]:
-    """Return the steps of `spec.datasets[name=imagenet].version`; an entry with a name is found by it in all layers."""
-    steps: list[str | int | tuple[str]] = []
-    value: Any = document.value
-    position = 0
-    while position < len(text):
-        if text[position] == "." and position:
-            position += 1
-        match = _STEP.match(text, position)
-        if match is None:
-            hint = "write keys with dots, [0] or [name=x] for entries of lists, ['example.com/x'] for keys with dots"
-            raise OriginError(f"`{text}` is not a path", hint)
-        key, index, name, *quoted = match.groups()
-        if index is not None:
-            entry = value[int(index)] if isinstance(value, list) and int(index) < len(value) else None
-            named = isinstance(entry, dict) and isinstance(entry.get("name"), str)
-            steps.append((entry["name"],) if named else int(index))  # type: ignore[index]
-        else:
-            steps.append((name,) if name is not None else key or next(filter(None, quoted)))
-        path = _indexed(document.value, steps)
-        value = document.get(*path)
-        position = match.end()
-    if not steps:
-        raise OriginError("the path is empty", "write e.g. spec.workers.replicas")
+def _selectors(text: str, document: LayeredDocument) -> list[Selector]:
+    """Parse a path; an entry that has a name is selected by it, because its index differs between layers."""
+    steps: list[Selector] = []
+    for step in parse_path(text):
+        value = document.get(*_indexed(document.value, steps))
+        entries = value if isinstance(value, list) else ()
+        if isinstance(step, str) and step.isdigit() and isinstance(value, list):
+            step = int(step)
+        entry = entries[step] if isinstance(step, int) and step < len(entries) else None
+        name = entry.get("name") if isinstance(entry, dict) else None
+        steps.append(Entry("name", name) if isinstance(name, str) else step)
     return steps
 
 
-def _indexed(value: Any, steps: list[str | int | tuple[str]]) -> Path:
-    """Return steps as a path in a value; an unknown name becomes the index after the last."""
+def _indexed(value: Any, steps: list[Selector]) -> Path:
+    """Return steps as a path in a value; an unknown entry gets the index after the last."""
     path: list[str | int] = []
     for step in steps:
-        if isinstance(step, tuple):
+        if isinstance(step, Entry):
             entries = value if isinstance(value, list) else []
-            names = [entry.get("name") if isinstance(entry, dict) else None for entry in entries]
-            index = names.index(step[0]) if step[0] in names else len(names)
+            found = [entry.get(step.key) if isinstance(entry, dict) else None for entry in entries]
+            index = found.index(step.value) if step.value in found else len(found)
             path.append(index)
             value = entries[index] if index < len(entries) else None
         else:
@@ -192,11 +178,11 @@ def _indexed(value: Any, steps: list[str | int | tuple[str]]) -> Path:
     return tuple(path)
 
 
-def _plain(steps: list[str | int | tuple[str]]) -> Path:
-    return tuple(0 if isinstance(step, tuple) else step for step in steps)
+def _plain(steps: list[Selector]) -> Path:
+    return tuple(0 if isinstance(step, Entry) else step for step in steps)
 
 
-def _default(kind: str, steps: list[str | int | tuple[str]]) -> tuple[bool, Source | None]:
+def _default(kind: str, steps: list[Selector]) -> tuple[bool, Source | None]:
     """Return True if the kind has the field, and its built-in default."""
     if kind not in registry.names():
         return False, None
