@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from avactl.compiler.lint import remedies
-from avactl.compiler.lint.remedies import show
+from avactl.compiler.lint import forms, remedies
+from avactl.compiler.lint.remedies import show, shown
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.secrets import holds_secret, looks_secret
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
@@ -35,6 +35,8 @@ _EXPECTED = {
 }
 
 
+_LAYER_KEYS = ("extends", "template")
+"""Keys of a document that the models do not have."""
 _ECHOED = 24
 """Minimum number of characters of a value shown in messages."""
 
@@ -122,6 +124,7 @@ _SYNONYMS = {
     **dict.fromkeys(("instanceType", "nodeType"), "machineType"),
     "generateName": "name",
     "size": "count",
+    **dict.fromkeys(("manifests", "resources"), "objects"),
 }
 """Other tools' names for avactl's keys. They apply if avactl's key is valid there and the word itself is not."""
 
@@ -167,7 +170,7 @@ def _one(model: type[BaseModel], doc: Document, path: Path, entries: list[Any]) 
             words.pop("an integer", None)
         expected = " or ".join(words)
         types = {entry["type"] for entry in entries}
-        hint = remedies.of_type(types, value, path, written(doc, *path), _keys(model, path)) or _explained(model, path)
+        hint = remedies.of_type(model, types, value, path, written(doc, *path)) or _explained(model, path)
         fix = remedies.fix_of(hint)
         return Diagnostic("wrong-type", f"{name}: expected {expected}, got {show(value)}", span, hint=hint, fix=fix)
     entry = next((entry for entry in entries if entry["type"] not in _EXPECTED), first)
@@ -219,7 +222,9 @@ def _value_message(entry: Any, value: Any) -> tuple[str, str]:
         case "less_than_equal":
             return f"{show(value)} is above {context['le']}", f"write {context['le']} or less"
         case "string_pattern_mismatch":
-            return f"{show(value)} does not match the pattern {context['pattern']}", "see `avactl explain`"
+            meant = forms.fitting(str(context["pattern"]), value)
+            hint = f"write `{shown(meant)}`" if meant else "see `avactl explain`"
+            return f"{show(value)} does not match the pattern {context['pattern']}", hint
         case "string_too_short" | "too_short":
             return f"{show(value)} is too short", f"the minimum length is {context['min_length']}"
         case "string_too_long" | "too_long":
@@ -239,6 +244,8 @@ def _unknown_key(model: type[BaseModel], doc: Document, path: Path) -> Diagnosti
         pass
     elif near is not None:
         hint = f"did you mean `{near}`?"
+    elif len(path) > 1 and key in (*_keys(model, ()), *_LAYER_KEYS):
+        hint = "write it at the top of the document, beside `spec`"
     else:
         elsewhere = next((p for parent in parents for p in introspect.paths_of_key(parent, key)), None)
         if elsewhere is None and len(path) > 1:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
 from typing import Any
 
+from pydantic import BaseModel
+
+from avactl.compiler.lint import forms
 from avactl.kinds.fields.words import flow
-from avactl.kinds.reference import kubernetes_keys
+from avactl.kinds.reference import introspect, kubernetes_keys
 from avactl.source.document import Path
 
 _DIGITS = 12
@@ -60,17 +62,20 @@ def command(text: str) -> str:
         return ""
 
 
-def of_type(types: set[str], value: Any, path: Path, written: str, keys: Collection[str]) -> str:
+_MAPPING = frozenset(("dict_type", "model_type", "model_attributes_type"))
+
+
+def of_type(model: type[BaseModel], types: set[str], value: Any, path: Path, written: str) -> str:
     """Return the remedy for a value whose type is wrong; "" if there is none.
 
-    `types` are pydantic's names of the errors, `written` is the scalar as in the file, `keys` are those of the mapping
-    that is expected.
+    `types` are pydantic's names of the errors, `written` is the scalar as in the file.
     """
     key = path[-1] if path else ""
     if "string_type" in types and isinstance(value, bool | int | float):
-        return quoted(value, written)
+        hint = forms.of_text(model, path, written or str(value))
+        return hint or quoted(value, written)
     if "list_type" in types and value is not None:
-        return _as_list(str(key), value)
+        return _as_list(str(key), value, introspect.models_at(model, (*path, 0)))
     if types & {"int_type", "int_parsing"} and isinstance(value, str) and value.strip().isdigit():
         return f"write {value.strip()} without quotes" if len(value) < _DIGITS else ""
     if "int_type" in types and value == "root" and key == "runAsUser":
@@ -81,19 +86,25 @@ def of_type(types: set[str], value: Any, path: Path, written: str, keys: Collect
             return "write `true`"
         if word in ("no", "off", "n", "false"):
             return "write `false`"
+        return "write `true` or `false`"
     if value is None:
         return f"give `{key}` a value, or remove the key"
     if types & {"int_type", "int_from_float", "float_type"} and _number(value) is not None:
         return f"write `{_number(value)}`"
     if types & {"int_type", "int_from_float"} and isinstance(value, float):
-        return kubernetes_keys.SHARED_GPUS if key == "gpus" else "write a whole number"
-    if types & {"dict_type", "model_type", "model_attributes_type"}:
-        return _as_mapping(str(key), value, keys)
+        return (
+            kubernetes_keys.SHARED_GPUS if key == "gpus" else forms.share(model, path, value) or "write a whole number"
+        )
+    if types & _MAPPING:
+        models = introspect.models_at(model, path)
+        return _as_mapping(str(key), value, models) or (forms.its_keys(models) if types <= _MAPPING else "")
     return ""
 
 
-def _as_list(key: str, value: Any) -> str:
+def _as_list(key: str, value: Any, models: forms.Models) -> str:
     if isinstance(value, dict):
+        if entry := forms.of_list(models, value):
+            return f"write a list: `{key}: [{shown(entry)}]`"
         first = next(iter(value), "name")
         return f"begin each entry with `- `: `- {shown(str(first))}: …`"
     text = str(value)
@@ -106,23 +117,26 @@ def _as_list(key: str, value: Any) -> str:
     return f"write `{key}: {shown(words, _SUGGESTED)}`" if words and len(words) <= _SUGGESTED else "write a list"
 
 
-def _as_mapping(key: str, value: Any, keys: Collection[str]) -> str:
+def _as_mapping(key: str, value: Any, models: forms.Models) -> str:
     if isinstance(value, list):
         entries = [(entry.get("name"), entry.get("value")) for entry in value if isinstance(entry, dict)]
         named = [
             f"{name}: {_scalar(inner)}" for name, inner in entries if name and isinstance(inner, str | int | float)
         ]
+        if not named and models:
+            flags = forms.of_mapping(models, value)
+            return f"write `{key}: {flags}`" if flags else ""
         return f"write a mapping: `{key}: {{{shown(', '.join(named[:3])) or 'NAME: value'}}}`"
     if isinstance(value, str):
         word, colon, _ = value.partition(":")
-        if colon and word in keys:
+        if colon and word in forms.keys_of(models):
             return f"put a space after the colon: `{word}: …`"
-        if "name" in keys and value.isprintable():
-            entry = f"{{name: {_scalar(value)}}}"
+        entry = forms.of_mapping(models, value) if value.isprintable() else ""
+        if entry:
             return f"write `{shown(entry)}`" if key.isdigit() else f"write `{key}: {shown(entry)}`"
     if value is True:
         return f"write `{key}: {{}}` for the defaults"
-    if isinstance(value, int) and not isinstance(value, bool) and "replicas" in keys:
+    if isinstance(value, int) and not isinstance(value, bool) and "replicas" in forms.keys_of(models):
         return f"write `{key}: {{replicas: {value}}}`"
     return ""
 

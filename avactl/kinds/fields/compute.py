@@ -201,12 +201,27 @@ class StartWhen(Model):
     )
 
 
+_DATASET = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$"
+
+
+def _dataset_name(value: str) -> str:
+    if not re.fullmatch(_DATASET, value):
+        name, _, version = re.sub("[:@]", ":", value[:200]).partition(":")
+        hint = f"write `name: {name}, version: {version}`" if version and re.fullmatch(_DATASET, name) else ""
+        raise bad(f"`{value[:80]}` is not the name of a dataset", hint or "write `NAME`, or `TEAM/NAME`")
+    return value
+
+
+DatasetName = Annotated[
+    str, AfterValidator(_dataset_name), WithJsonSchema({"type": "string", "pattern": _DATASET}),
+]  # fmt: skip
+
+
 class DatasetMount(Model):
     """A dataset mounted in a pod."""
 
-    name: str = Field(
-        description="Dataset of the team or the platform; `TEAM/NAME` for one shared by another team.",
-        pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(/[a-z0-9]([-a-z0-9]*[a-z0-9])?)?$",
+    name: DatasetName = Field(
+        description="Dataset of the team or the platform; `TEAM/NAME` for one shared by another team."
     )
     version: Name | None = Field(None, description="Version. Default: the dataset's newest.")
     mount: AbsPath = Field("/data", description="Mount path in the pod; read-only.")

@@ -473,7 +473,10 @@ _PERCENT = r"^(100|[1-9][0-9]?)%$"
 
 def _percent(value: str) -> str:
     if not re.fullmatch(_PERCENT, value):
-        raise bad(f"`{value[:20]}` is not a percentage from `1%` to `100%`", "write a whole number such as `80%`")
+        number = float(value) if re.fullmatch(r"[0-9]{1,3}|0?\.[0-9]{1,2}", value) else 0.0
+        share = round(number * 100) if 0 < number < 1 else int(number)
+        hint = f"write `{share}%`" if 0 < share <= 100 else "write a whole number such as `80%`"
+        raise bad(f"`{value[:20]}` is not a percentage from `1%` to `100%`", hint)
     return value
 
 

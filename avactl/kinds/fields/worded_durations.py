@@ -1,4 +1,4 @@
-"""Durations as people write them: `2 hours`, `15min`, `1.5h`."""
+"""Durations as people write them: `2 hours`, `15min`, `1.5h`, `1-12:00:00`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ _PART = re.compile(r"([0-9]{1,12})(?:\.([0-9]))?\s*([a-z]{1,12}?)s?(?=[\s,0-9]|$
 _WHOLE = ("d", "h", "m", "s", "ms")
 
 
+_CLOCK = re.compile(r"(?:([0-9]{1,4})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])").fullmatch
+"""Slurm's format of times: `[DAYS-]HOURS:MINUTES:SECONDS`."""
+
+
 def plain_duration(value: str) -> str:
     """Return the duration of a spec that such a text means; "" if that is unclear."""
+    if clock := _CLOCK(value):
+        return "".join(f"{int(n)}{unit}" for n, unit in zip(clock.groups(), "dhms", strict=True) if n and int(n))
     text = ""
     for whole, tenths, word in _PART(value.lower()):
         unit = _UNITS.get(word, word)

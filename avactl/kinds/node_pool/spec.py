@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
@@ -73,13 +74,34 @@ class Autoscaling(Model):
     )
 
 
+_NODE = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+_RANGE = re.compile(r"([-.a-z0-9]*)\[([0-9]{1,6})-[0-9]{1,6}\]([-.a-z0-9]*)").fullmatch
+"""Slurm's format of several names: `gpu[01-16]`."""
+
+
+def _node_name(value: str) -> str:
+    if not re.fullmatch(_NODE, value) or len(value) > 253:
+        hint = "use lowercase letters, digits, `-` and `.`"
+        if several := _RANGE(value):
+            second = str(int(several[2]) + 1).zfill(len(several[2]))
+            names = (f"{several[1]}{number}{several[3]}" for number in (several[2], second))
+            hint = f"write each name: `[{', '.join(names)}, …]`"
+        raise bad(f"`{value[:80]}` is not the name of a node", hint)
+    return value
+
+
+NodeName = Annotated[
+    str, AfterValidator(_node_name), WithJsonSchema({"type": "string", "pattern": _NODE, "maxLength": 253}),
+]  # fmt: skip
+
+
 class NodePoolSpec(Model):
     """Machines of one type. Set one of `count`, `nodes`, `autoscaling`."""
 
     cluster: ClusterRef = Field(description="Cluster that the machines belong to.")
     machine_type: MachineTypeRef = Field(description="Machine type: a MachineType spec or a shipped type.")
     count: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="Number of machines.")
-    nodes: list[Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=253)]] | None = Field(
+    nodes: list[NodeName] | None = Field(
         None, min_length=1, description="Names of the nodes, which avactl then labels and taints."
     )
     autoscaling: Autoscaling | None = Field(None, description="Bounds of an autoscaled pool.")

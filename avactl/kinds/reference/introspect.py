@@ -51,6 +51,21 @@ def models_at(annotation: Any, path: tuple[str | int, ...]) -> list[type[BaseMod
     return found
 
 
+def annotations_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[Any]:
+    """Return the types that the value at `path` may have: a field's, or those of its entries."""
+    entries = 0
+    while path and isinstance(path[-1], int):
+        path, entries = path[:-1], entries + 1
+    found: list[Any] = []
+    for parent in models_at(model, path[:-1]) if path else []:
+        field = fields_by_key(parent).get(str(path[-1]))
+        if field is not None:
+            found.append(Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation)
+    for _ in range(entries):
+        found = [get_args(each)[0] for annotation in found for each in branches(annotation) if get_origin(each) is list]
+    return found
+
+
 def paths_of_key(model: type[BaseModel], key: str, depth: int = 3) -> Iterator[tuple[str, ...]]:
     """Yield other paths below a model where a key is valid, nearest first."""
     if depth == 0:

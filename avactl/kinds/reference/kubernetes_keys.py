@@ -43,6 +43,20 @@ _OF_KIND = {
         **dict.fromkeys(("replicas", "parallelism", "completions", "nodes"), "write `workers: {replicas: 4}`"),
         **dict.fromkeys(("resources", "limits", "requests"), "write `workers: {gpus: 8, cpu: 16, memory: 64Gi}`"),
         **dict.fromkeys(("gpus", "gpu", "cpu", "memory", "link", "pool"), "it belongs to `spec.workers`"),
+        **dict.fromkeys(("gres", "gpus-per-node", "gpus-per-task"), "write `workers: {gpus: 8, gpu: H100}`"),
+        **dict.fromkeys(
+            ("ntasks", "ntasks-per-node"),
+            "write `workers: {replicas: 4, gpus: 8}`; torchrun starts a process "
+            "for each GPU, and mpirun `slotsPerWorker`",
+        ),
+        **dict.fromkeys(("cpus-per-task", "mem", "mem-per-cpu"), "write `workers: {cpu: 16, memory: 64Gi}`"),
+        **dict.fromkeys(("partition", "constraint"), "write `workers: {pool: NAME}`"),
+        **dict.fromkeys(("time", "deadline"), "write `timeout: 12h`"),
+        **dict.fromkeys(("qos", "nice"), "write `priority: low`, `normal` or `high`"),
+        **dict.fromkeys(
+            ("dependencies", "depends", "dependsOn", "dependency", "needs"),
+            "write `after: [NAME]`, with jobs of the team",
+        ),
         "restartPolicy": "pods are restarted by avactl; write how often: `retries: 3`",
         "suspend": "write `suspended: true`",
         "ports": "pods of a job reach each other on all ports; remove it",
@@ -54,6 +68,8 @@ _OF_KIND = {
         **dict.fromkeys(("strategy", "rollingUpdate", "maxUnavailable"), "write `maxSurge: 1`, or 0"),
         **dict.fromkeys(("minReplicas", "maxReplicas"), "write `replicas: {min: 1, max: 4}`"),
         "terminationGracePeriodSeconds": "write `drain: 60s`",
+        "workers": "write `replicas: 2`, and `resources: {gpus: 1, cpu: 8, memory: 32Gi}` of each",
+        "ingress": "write `expose: {host: …}`",
     },
     "Workspace": {
         **dict.fromkeys(("resources", "limits", "requests"), "write `cpu`, `memory` and `gpus` in `spec`"),
@@ -63,6 +79,7 @@ _OF_KIND = {
         **dict.fromkeys(("minSize", "minNodes", "minCount"), "write `autoscaling: {min: 0, max: 8}`, or `count`"),
         **dict.fromkeys(("maxSize", "maxNodes", "maxCount"), "write `autoscaling: {min: 0, max: 8}`, or `count`"),
         **dict.fromkeys(("size", "replicas", "desiredSize", "nodeCount"), "write `count: 4`"),
+        **dict.fromkeys(("spot", "preemptible", "interruptible", "capacityType"), "write `capacity: spot`"),
     },
     "Quota": {
         "hard": "write `gpus: [{gpu: V100, guaranteed: 8}]`, `cpu` and `memory` in `spec`",
@@ -78,6 +95,13 @@ _BELOW = {
     "secret": {"name": "write `secretName`"},
     "replicas": {"minReplicas": "write `min`", "maxReplicas": "write `max`"},
     "workers": {"resources": "write `cpu`, `memory` and `gpus` beside each other"},
+    **{key: {"resources": "write `cpu` and `memory` beside each other"} for key in ("sidecars", "initContainers")},
+    "pod": {"resources": "the program has `cpu`, `memory` and `gpus` in the spec, sidecars their own"},
+    "notify": dict.fromkeys(
+        ("slack", "teams", "pagerduty", "url", "channel"),
+        "write `webhook: {name: …, key: …}`: the Secret with the URL that is posted to",
+    ),
+    "gpus": dict.fromkeys(("limit", "max", "limits"), "write `borrow`, what it may use beyond `guaranteed`"),
     "runtime": {
         **dict.fromkeys(("ports", "containerPort"), "write `port: 8000`"),
         **dict.fromkeys(("livenessProbe", "readinessProbe", "startupProbe", "probe"), f"in `spec`, {_SERVICE_PROBE}"),
@@ -102,7 +126,13 @@ VALUES = {
     **dict.fromkeys(("pix", "pcie", "pxb"), "pcieSwitch"),
     **dict.fromkeys(("phb", "numa"), "socket"),
     **dict.fromkeys(("sys", "pci"), "any"),
-    **dict.fromkeys(("ddp", "fsdp", "horovod", "nccl", "distributed", "deepspeed"), "allReduce"),
+    **dict.fromkeys(("ddp", "fsdp", "nccl", "distributed", "deepspeed"), "allReduce"),
+    **dict.fromkeys(("horovod", "mpirun", "openmpi"), "mpi"),
+    **dict.fromkeys(("vllm", "tgi", "sglang", "ray", "kserve"), "custom"),
+    **dict.fromkeys(("nvme", "disk"), "SSD"),
+    **dict.fromkeys(("ram", "memory", "dram"), "MEM"),
+    **dict.fromkeys(("yes", "true", "on"), "allow"),
+    **dict.fromkeys(("no", "false", "off"), "never"),
     "ps": "parameterServer",
     "torch": "pytorch",
     "tf": "tensorflow",
@@ -119,7 +149,8 @@ def hint(kind: str, path: tuple[str | int, ...]) -> str:
 
     A remedy for the key below its parent wins over that for `spec` of the kind, and that over the general one.
     """
-    key, parent = str(path[-1]), str(path[-2]) if len(path) > 1 else ""
+    key = str(path[-1])
+    parent = next((str(step) for step in reversed(path[:-1]) if isinstance(step, str)), "")
     below = _BELOW.get(parent, {}).get(key, "")
     of_kind = _OF_KIND.get(kind, {}).get(key, "") if path[:-1] == ("spec",) else ""
     return below or of_kind or _HINTS.get(key, "")

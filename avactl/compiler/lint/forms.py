@@ -1,0 +1,113 @@
+"""Valid forms of a value, by the model of its field: what a value of another type or form probably meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from avactl.diagnostics.suggest import one_of
+from avactl.kinds.fields.words import flow
+from avactl.kinds.reference import introspect
+from avactl.source.document import Path
+
+Models = Sequence[type[BaseModel]]
+
+
+def keys_of(models: Models) -> list[str]:
+    """Return the keys of mappings of these models."""
+    return sorted({key for model in models for key in introspect.fields_by_key(model)})
+
+
+def of_mapping(models: Models, value: Any) -> str:
+    """Return the mapping that a text or a list in its place means, such as `{name: imagenet}`; "" if unclear."""
+    for model in models:
+        fields = introspect.fields_by_key(model)
+        if isinstance(value, list):
+            flags = [each for each in value if isinstance(each, str) and each in fields and _is_flag(model, each)]
+            if flags and len(flags) == len(value):
+                return f"{{{', '.join(f'{each}: true' for each in flags)}}}"
+            continue
+        required = [key for key, field in fields.items() if field.is_required()]
+        # A name names the whole; otherwise the first key that takes the text.
+        for key in sorted(required, key=lambda each: each != "name") or [each for each in fields if each == "name"]:
+            if _takes(model, key, value):
+                others = [f"{each}: …" for each in required if each != key]
+                return f"{{{', '.join([f'{key}: {flow([str(value)])}', *others])}}}"
+    return ""
+
+
+def of_list(models: Models, value: dict[str, Any]) -> str:
+    """Return the entry of a list of mappings that `{NAME: …}` in its place means; "" if the entries are no mappings."""
+    for model in models:
+        fields = introspect.fields_by_key(model)
+        required = [key for key, field in fields.items() if field.is_required()]
+        name = next(iter(value), "")
+        if required and not {*value} & {*fields} and _takes(model, required[0], name):
+            others = "".join(f", {each}: …" for each in required[1:]) or ", …"
+            return f"{{{required[0]}: {flow([str(name)])}{others}}}"
+    return ""
+
+
+def of_text(model: type[BaseModel], path: Path, text: str) -> str | None:
+    """Return the remedy for a text in a field; "" if the field takes it, None if it does not and there is no remedy."""
+    hints = list(_hints(model, path, text))
+    return None if not hints else next((hint for hint in hints if hint is not None), None)
+
+
+def _hints(model: type[BaseModel], path: Path, text: str) -> Iterator[str | None]:
+    for annotation in introspect.annotations_at(model, path):
+        try:
+            TypeAdapter(annotation).validate_python(text)
+        except ValidationError as error:
+            yield (error.errors(include_url=False)[0].get("ctx") or {}).get("hint") or None
+        else:
+            yield ""
+
+
+def fitting(pattern: str, value: Any) -> str:
+    """Return the text that a slip of form probably meant, by the pattern of its field; "" if that is unclear."""
+    if not isinstance(value, str):
+        return ""
+    words = (value.strip(), value.lower(), value[:1].upper() + value[1:], "/" + value.replace(".", "/").strip("/"))
+    return next((each for each in words if re.search(pattern, each)), "")
+
+
+def share(model: type[BaseModel], path: Path, value: Any) -> str:
+    """Return the percentage that a fraction means where the greatest value is 100; "" elsewhere."""
+    if not isinstance(value, float) or not 0 < value < 1 or (value * 100) % 1:
+        return ""
+    for annotation in introspect.annotations_at(model, path):
+        try:
+            TypeAdapter(annotation).validate_python(100)
+            TypeAdapter(annotation).validate_python(101)
+        except ValidationError as error:
+            limits = (each.get("ctx") or {} for each in error.errors(include_url=False))
+            if any(limit.get("le") == 100 for limit in limits):
+                return f"write it in percent: `{value * 100:.0f}`"
+    return ""
+
+
+def its_keys(models: Models) -> str:
+    """Return the remedy that lists the keys of a mapping; "" without keys."""
+    known = keys_of(models)
+    return f"write a mapping; its keys: {one_of(known)}" if known else ""
+
+
+def _is_flag(model: type[BaseModel], key: str) -> bool:
+    annotation: Any = introspect.fields_by_key(model)[key].annotation
+    return bool in introspect.branches(annotation)
+
+
+def _takes(model: type[BaseModel], key: str, value: Any) -> bool:
+    field = introspect.fields_by_key(model)[key]
+    annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    if not isinstance(value, str) or str not in introspect.branches(annotation):
+        return False
+    try:
+        TypeAdapter(annotation).validate_python(value)
+    except ValidationError:
+        return False
+    return True
