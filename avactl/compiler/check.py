@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from avactl.compiler.internal_error import defect
 from avactl.compiler.lint.slips import slips
+from avactl.compiler.lint.unmade import unmade
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds import registry
@@ -62,6 +63,7 @@ def _found(item: Item, program: Program) -> Iterator[Diagnostic]:
     kind = registry.kind(item.kind)
     yield from kind.check(item, program)
     yield from slips(item)
+    yield from unmade(item, program)
     if kind.workload is not None and not kind.workload.checks_capacity:
         from avactl.kinds.feasibility.capacity import role_problems
 

@@ -8,6 +8,7 @@ from avactl.doctor.live import Live, Resource
 from avactl.doctor.model import Finding, State
 from avactl.doctor.needs import Needs, Pool
 from avactl.kinds.lowering.storage import offers_many
+from avactl.kinds.references import CLAIM, CONFIG_MAP
 from avactl.quantity import quantity
 
 _INSTALL = {
@@ -22,7 +23,12 @@ _INSTALL = {
 }
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _SHOWN = 3
-CHECKS = ("version", "api", "gates", "storage", "nodes", "devices", "secrets", "images", "rights")
+_NAMED = {CLAIM: "claims", CONFIG_MAP: "configmaps"}
+_ABSENT = frozenset(("",))
+"""Stands for an object that does not exist: no ConfigMap has an empty key."""
+CHECKS = (
+    "version", "api", "gates", "storage", "nodes", "devices", "secrets", "claims", "configmaps", "images", "rights",
+)  # fmt: skip
 """All checks, in the order of the report."""
 
 
@@ -30,7 +36,8 @@ def check(needs: Needs, live: Live, rights: bool = True) -> list[Finding]:
     """Return the findings of all checks. `rights`: also those of the caller, who applies the objects."""
     found = [
         *_version(needs, live), *_kinds(needs, live), *_gates(needs, live), *_storage(needs, live),
-        *_devices(needs, live), *_pools(needs, live), *_secrets(needs, live), *_images(needs),
+        *_devices(needs, live), *_pools(needs, live), *_secrets(needs, live), *_objects(needs, live),
+        *_images(needs),
     ]  # fmt: skip
     found += _rights(needs, live) if rights else ()
     return sorted(found, key=lambda each: CHECKS.index(each.check))
@@ -218,6 +225,29 @@ def _secrets(needs: Needs, live: Live) -> Iterator[Finding]:
             good += 1
     if good:
         yield Finding("secrets", State.OK, f"{good} of {len(needs.secrets)} exist with their keys")
+
+
+def _objects(needs: Needs, live: Live) -> Iterator[Finding]:
+    good: dict[str, int] = {}
+    for need in needs.objects:
+        check, who = _NAMED[need.kind], _some(need.users)
+        where = f"{need.kind} {need.namespace}/{need.name}"
+        present = live.objects.get((need.kind, need.namespace, need.name), _ABSENT)
+        if present is _ABSENT:
+            state = State.WARNING if need.optional else State.FAILED
+            words = f"no {where}; {'used' if need.optional else 'needed'} by {who}"
+            yield Finding(check, state, words, need.remedy())
+        elif present is None:
+            yield _hidden(check, where)
+        elif lacking := need.lacks(present):
+            words = f"{where} has no key {lacking}; needed by {who}"
+            yield Finding(check, State.FAILED, words, "add it, or correct the key in the spec")
+        else:
+            good[need.kind] = good.get(need.kind, 0) + 1
+    for kind, count in good.items():
+        every = sum(need.kind == kind for need in needs.objects)
+        keys = " with their keys" if kind == CONFIG_MAP else ""
+        yield Finding(_NAMED[kind], State.OK, f"{count} of {every} exist{keys}")
 
 
 def _images(needs: Needs) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from avactl.kinds.references import keys_of
 from avactl.kube.client import ApiError, Client, list_all
 
 _PAGE = "500"
@@ -47,6 +48,8 @@ class Live:
     """Nodes for which a DRA driver publishes devices, by driver."""
     secrets: dict[tuple[str, str], frozenset[str] | None] = field(default_factory=dict)
     """Keys of the Secrets that exist, by namespace and name; None if the account may not read it."""
+    objects: dict[tuple[str, str, str], frozenset[str] | None] = field(default_factory=dict)
+    """ConfigMaps, with their keys, and claims that exist, by kind, namespace and name; None if it may not be read."""
     denied: dict[tuple[Resource, str], set[str]] = field(default_factory=dict)
     """Verbs that the account may not use, by resource and namespace (empty: all, or a cluster-scoped resource)."""
 
@@ -55,13 +58,15 @@ async def read(
     client: Client,
     kinds: Iterable[tuple[str, str]],
     secrets: Iterable[tuple[str, str]],
+    objects: Iterable[tuple[str, str, str]],
     namespaces: Mapping[tuple[str, str], set[str]],
     applier: Client,
 ) -> Live:
     """Read a cluster. Raises ApiError and UnreachableError if it does not answer at all.
 
-    `kinds` are API versions and kinds whose resources are looked up, `secrets` namespaces and names, and `namespaces`
-    those in which objects of a kind will be written, as the account of `applier`.
+    `kinds` are API versions and kinds whose resources are looked up, `secrets` namespaces and names, `objects` kinds,
+    namespaces and names of ConfigMaps and claims, and `namespaces` those in which objects of a kind will be written, as
+    the account of `applier`.
     """
     live = Live()
     live.version = str((await client.request("GET", "/version"))["gitVersion"]).removeprefix("v")
@@ -69,6 +74,7 @@ async def read(
     reads: list[Awaitable[None]] = [
         _gates(client, live), _classes(client, live), _devices(client, live), _nodes(client, live),
         *(_secret(client, live, *each) for each in sorted(set(secrets))),
+        *(_object(client, live, *each) for each in sorted(set(objects))),
         *(_rights(applier, live, live.served[kind], namespaces[kind]) for kind in namespaces if kind in live.served),
     ]  # fmt: skip
     await asyncio.gather(*reads)
@@ -141,14 +147,28 @@ async def _nodes(client: Client, live: Live) -> None:
 
 
 async def _secret(client: Client, live: Live, namespace: str, name: str) -> None:
+    found = await _found(client, f"/api/v1/namespaces/{quote(namespace)}/secrets/{quote(name)}")
+    if found != {}:
+        live.secrets[namespace, name] = None if found is None else frozenset(found.get("data") or ())
+
+
+async def _object(client: Client, live: Live, kind: str, namespace: str, name: str) -> None:
+    found = await _found(client, f"/api/v1/namespaces/{quote(namespace)}/{kind.lower()}s/{quote(name)}")
+    if found != {}:
+        live.objects[kind, namespace, name] = None if found is None else keys_of(found)
+
+
+async def _found(client: Client, path: str) -> dict[str, Any] | None:
+    """Return an object; an empty one if there is none, None if the account may not read it."""
     try:
-        path = f"/api/v1/namespaces/{quote(namespace)}/secrets/{quote(name)}"
-        live.secrets[namespace, name] = frozenset((await client.request("GET", path)).get("data") or ())
+        found: dict[str, Any] = await client.request("GET", path)
     except ApiError as error:
         if error.status == 403:
-            live.secrets[namespace, name] = None
-        elif error.status != 404:
-            raise
+            return None
+        if error.status == 404:
+            return {}
+        raise
+    return found
 
 
 async def _rights(client: Client, live: Live, resource: Resource, namespaces: set[str]) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from avactl.compiler import Compilation
+from avactl.doctor.objects import ObjectNeed, needed_objects
 from avactl.doctor.secrets import DEFINITIONS, SecretNeed, needed_secrets
 from avactl.kinds.manifest import Manifest
 from avactl.names import CONFIG_LABEL
@@ -74,6 +75,8 @@ class Needs:
     """Specs by image."""
     pools: list[Pool] = field(default_factory=list)
     secrets: list[SecretNeed] = field(default_factory=list)
+    objects: list[ObjectNeed] = field(default_factory=list)
+    """ConfigMaps and claims that the objects name and do not make."""
     applied_by: str = ""
     """Engine in the cluster that applies the objects; empty if the caller does."""
 
@@ -106,6 +109,7 @@ def needs_of(compilation: Compilation, cluster: str) -> Needs:
         if manifest.kind == "ConfigMap" and labels.get(CONFIG_LABEL) == "topology":
             needs.pools.append(_pool(manifest))
     needs.secrets = needed_secrets(manifests)
+    needs.objects = needed_objects(manifests)
     return needs
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.lowering.ownership import Owned
-from avactl.kinds.manifest import Manifest
+from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program, name_label
 from avactl.kinds.workload import Lifecycle, WorkloadHooks
+from avactl.source.document import Document, Path
 
 if TYPE_CHECKING:
     from avactl.kinds.base import Resource
@@ -34,6 +35,22 @@ class ObjectEffect(NamedTuple):
     """True if its pods are restarted, or it is new."""
     loses_data: bool
     """True if data that exists nowhere else is deleted with it."""
+
+
+class WrittenObject(NamedTuple):
+    """A manifest that a spec has as it is."""
+
+    body: Body
+    namespace: str
+    """Namespace; "" for an object of the cluster."""
+    doc: Document
+    """Document that has it: the spec, or a file that the spec names."""
+    path: Path
+    """Its path in the document."""
+
+
+def _none_written(item: Item, program: Program) -> Iterable[WrittenObject]:
+    return ()
 
 
 def _no_item_checks(item: Item, program: Program) -> Iterable[Diagnostic]:
@@ -78,6 +95,8 @@ class Kind:
     """Impact of a changed spec on its workload, as text for the diff; None if the objects determine it."""
     identity: Callable[[Item], Hashable] = _no_identity
     """A value that a rename cannot change: similar specs with different values are not renames."""
+    written: Callable[[Item, Program], Iterable[WrittenObject]] = _none_written
+    """Yields the manifests that a spec has as they are; those that are no Kubernetes objects are left out."""
 
     def __post_init__(self) -> None:
         # Quotas, the graph and the readers of datasets ask for the one cluster and the namespace of such a spec.
@@ -87,6 +106,11 @@ class Kind:
     @property
     def name(self) -> str:
         return self.model.KIND
+
+    @property
+    def has_written(self) -> bool:
+        """True if its specs can have manifests as they are."""
+        return self.written is not _none_written
 
 
 class _BuiltIn(NamedTuple):

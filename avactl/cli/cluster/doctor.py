@@ -46,7 +46,8 @@ def doctor(
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
-    """Check a cluster against the specs: versions, APIs, storage, devices, nodes, Secrets, images, rights. Read-only.
+    """Check a cluster against the specs: versions, APIs, storage, nodes, devices, Secrets, claims, ConfigMaps, images,
+    rights. Read-only.
 
     Exit codes: 0 nothing is missing · 1 the specs have errors · 2 usage error · 3 the cluster is unreachable · 5
     something is missing.
@@ -101,7 +102,8 @@ def _findings(access: Access, needs: Needs, rights: bool, applier: Access) -> tu
     async def look() -> live.Live:
         async with Client(access, connections=16) as client, Client(applier, connections=16) as other:
             secrets = [(need.namespace, need.name) for need in needs.secrets]
-            return await live.read(client, needs.kinds, secrets, needs.kinds if rights else {}, other)
+            objects = [(need.kind, need.namespace, need.name) for need in needs.objects]
+            return await live.read(client, needs.kinds, secrets, objects, needs.kinds if rights else {}, other)
 
     try:
         found = asyncio.run(look())

@@ -1,10 +1,10 @@
 """The KubernetesObjects kind."""
 
 from avactl.kinds.kubernetes_objects.check import check
-from avactl.kinds.kubernetes_objects.lower import facts, lower
+from avactl.kinds.kubernetes_objects.lower import facts, lower, written
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjects, KubernetesObjectsSpec
 from avactl.kinds.registry import Kind
 
 __all__ = ["KIND", "KubernetesObjects", "KubernetesObjectsSpec"]
 
-KIND = Kind(model=KubernetesObjects, lower=lower, check=check, facts=facts)
+KIND = Kind(model=KubernetesObjects, lower=lower, check=check, facts=facts, written=written)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 
 from avactl import names
 from avactl.kinds import kubernetes_schema
@@ -12,7 +13,7 @@ from avactl.kinds.kubernetes_objects.sources import sources
 from avactl.kinds.kubernetes_objects.tenancy import at, template_path
 from avactl.kinds.manifest import Body, Manifest, without_nulls
 from avactl.kinds.program import Item, Program
-from avactl.kinds.registry import Fact
+from avactl.kinds.registry import Fact, WrittenObject
 
 _HOLD_DATA = ("PersistentVolumeClaim", "PersistentVolume", "Namespace", "CustomResourceDefinition")
 
@@ -32,6 +33,15 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         for cluster in item.clusters
         for source in sources(item, program).found
     ]
+
+
+def written(item: Item, program: Program) -> Iterator[WrittenObject]:
+    """Yield the manifests of a spec that are Kubernetes objects."""
+    for source in sources(item, program).found:
+        match source.value:
+            case {"apiVersion": str(), "kind": str(), "metadata": {"name": str()}}:
+                namespace = namespace_of(item, source.value)
+                yield WrittenObject(source.value, str(namespace or ""), source.doc, source.path)
 
 
 def _manifest(item: Item, program: Program, cluster: str, given: Body) -> Manifest:
