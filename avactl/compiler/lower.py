@@ -15,7 +15,11 @@ from avactl.kinds.program import Item, Program
 
 def objects_of(item: Item, program: Program) -> list[Manifest]:
     """Return the objects of one spec with its patches. Raises RefusedError for objects that are not allowed."""
-    found = registry.kind(item.kind).lower(item, program)
+    return patched(item, program, registry.kind(item.kind).lower(item, program))
+
+
+def patched(item: Item, program: Program, found: list[Manifest]) -> list[Manifest]:
+    """Apply the patches of a spec to its objects. Raises RefusedError for those that are not allowed."""
     if not item.resource.patches:
         return found
     from avactl.compiler.patches.apply import with_patches  # most repositories have none

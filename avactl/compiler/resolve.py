@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache, partial
 
+from avactl.compiler.lower import patched
 from avactl.compiler.pass_state import State
 from avactl.compiler.validate import validate_document
 from avactl.diagnostics import CompileError, Diagnostic, Note
@@ -33,6 +34,7 @@ def resolve(state: State) -> State:
         good = _standing(good)
     resolved = Program(good, program.read_file)
     resolved.environment = state.tree.environment
+    resolved.with_patches = patched
     resolved.broken = state.broken | names - {(item.kind, item.spec_name) for item in good}
     return replace(state, program=resolved, diagnostics=state.diagnostics + tuple(problems))
 

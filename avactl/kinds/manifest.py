@@ -17,6 +17,17 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
+def template_of(body: Body) -> tuple[tuple[str, ...], Body] | None:
+    """Return the path of an object's pod template, and the template; None if it has none."""
+    path: tuple[str, ...] = ()
+    value: Any = body
+    for step in ("spec", "jobTemplate", "spec", "template"):
+        if isinstance(value, dict) and isinstance(value.get(step), dict):
+            value = value[step]
+            path = (*path, step)
+    return (path, value) if path[-1:] == ("template",) else None
+
+
 class ObjectId(NamedTuple):
     """Identity of an object in a cluster."""
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from avactl.compiler import Compilation
+from avactl.compiler import Compilation, compile_tree
+from avactl.compiler.incremental.compile import compile_cached
 from avactl.kinds import registry
 from avactl.placement.quota import Limit
 from avactl.scheduler.objects.config import TeamQuota
+from avactl.source.tree import DirTree, MemoryTree
 from tests.kinds.compiling import DIGEST, body, codes, compiled, names, unchecked
+from tests.test_invalid import BASE
 from tools.controlplane import ApiError, KubeClient
 
 PLATFORM = """
@@ -324,3 +328,65 @@ spec: {gpus: [{gpu: A10, guaranteed: 2}]}
     parsed = TeamQuota.parse(json.loads(leaf["data"]["quota.json"]))
     assert (parsed.team, parsed.namespaces) == ("guests", ("guests-a", "guests-b"))
     assert parsed.quota.limits == {"A10": Limit(0, 3)}
+
+
+MANIFEST = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: api}
+spec:
+  replicas: %d
+  selector: {matchLabels: {app: api}}
+  template:
+    metadata: {labels: {app: api}}
+    spec:
+      serviceAccountName: avactl-run
+      securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+      initContainers: [{name: first, image: "a:1", securityContext: &S {allowPrivilegeEscalation: false, capabilities:
+        {drop: [ALL]}}, resources: {requests: {cpu: 6, memory: 1Gi}}}]
+      containers: [{name: main, image: "a:1", securityContext: *S, resources: {requests: {cpu: 4, memory: 1Gi}}}]
+"""
+RAW = """
+apiVersion: avactl.dev/v1
+kind: KubernetesObjects
+metadata: {name: api, team: nlp}
+spec: {files: [api]}
+---
+apiVersion: avactl.dev/v1
+kind: Team
+metadata: {name: nlp}
+---
+apiVersion: avactl.dev/v1
+kind: Quota
+metadata: {name: share, team: nlp}
+spec: {cpu: "20"}
+---
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {name: fold, team: nlp}
+spec: {image: "a:1", command: [python], workers: {gpus: 0, cpu: "2", memory: 1Gi}}
+patches:
+- target: {kind: Job}
+  merge: {spec: {template: {spec: {containers: [{name: worker, resources: {requests: {cpu: %s}}}]}}}}
+"""
+
+
+def test_patches_and_manifests_count_in_an_incremental_compile_too(tmp_path: Path) -> None:
+    def compiled(replicas: int, cpu: str) -> list[tuple[str, str, int]]:
+        files = {**BASE, "raw.yaml": (RAW % cpu).encode(), "api/api.yaml": (MANIFEST % replicas).encode()}
+        files["avactl.yaml"] = b"exclude: [api]"
+        for name, data in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_bytes(data)
+        whole = compile_tree(MemoryTree(files)).diagnostics
+        assert compile_cached(DirTree(tmp_path), lambda m: f"{m.kind}-{m.namespace}-{m.name}").diagnostics == whole
+        return [(d.message, d.span.file, d.span.line) for d in whole]
+
+    assert compiled(2, '"6"') == []
+    # The init container needs more than the main one: 2 × 6, and 9 of the job.
+    both = "team nlp requests 21 CPU cores; its quota allows 20 CPU cores"
+    assert compiled(2, '"9"') == [(both, "raw.yaml", 22)]
+    assert compiled(2, '"8"') == []
+    alone = "team nlp requests 24 CPU cores; its quota allows 20 CPU cores"
+    assert compiled(4, '"8"') == [(alone, "api/api.yaml", 15)]
+    assert compiled(3, '"1"') == []

@@ -13,6 +13,7 @@ from avactl.compiler.incremental.layering import packed
 from avactl.compiler.incremental.loading import IrregularError, Loader
 from avactl.compiler.incremental.records import DocumentRecord, SpecRecord
 from avactl.compiler.incremental.tracing import KeptDocument, SpecKey, SpecsOfKind, TracedItem, TracedProgram
+from avactl.compiler.lower import patched
 from avactl.compiler.selection import CONFIG_FILE
 from avactl.kinds import registry
 from avactl.kinds.program import STRUCTURE
@@ -42,6 +43,7 @@ class Resolver:
     def _program(self, items: list[TracedItem]) -> TracedProgram:
         program = TracedProgram(items, self.loader.input)
         program.environment = self.loader.tree.environment
+        program.with_patches = patched
         return program
 
     def resolve(self) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from avactl.compiler.patches.limits import refusals, target_refusal
 from avactl.compiler.patches.merge import PatchError, changed_paths, json_patched, merged
-from avactl.compiler.patches.pods import template_of
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.kinds import kubernetes_schema
@@ -16,7 +15,7 @@ from avactl.kinds.base import GROUP, Patch
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import RUN_ANNOTATION
 from avactl.kinds.lowering.refused import RefusedError
-from avactl.kinds.manifest import Manifest, Patched, without_nulls
+from avactl.kinds.manifest import Manifest, Patched, template_of, without_nulls
 from avactl.kinds.program import Item, Program
 
 COMPONENT = "app.kubernetes.io/component"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from avactl.compiler.patches.pods import pod_refusals, template_of
+from avactl.compiler.patches.pods import pod_refusals
 from avactl.kinds import registry
 from avactl.kinds.base import OF_CONTROLLERS, foreign_key
-from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.manifest import Body, Manifest, template_of
 from avactl.kinds.pod_settings.spec import of_runtime
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import namespaces

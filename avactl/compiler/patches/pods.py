@@ -47,17 +47,6 @@ _HINTS = {
 }
 
 
-def template_of(body: Body) -> tuple[tuple[str, ...], Body] | None:
-    """Return the path of an object's pod template, and the template; None if it has none."""
-    path: tuple[str, ...] = ()
-    value: Any = body
-    for step in ("spec", "jobTemplate", "spec", "template"):
-        if isinstance(value, dict) and isinstance(value.get(step), dict):
-            value = value[step]
-            path = (*path, step)
-    return (path, value) if path[-1:] == ("template",) else None
-
-
 def pod_refusals(item: Item, program: Program, old: Body, new: Body) -> Iterator[Refused]:
     """Yield what a pod spec has after a patch, and must not have."""
     for key in ("containers", "initContainers"):

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from functools import lru_cache
-from math import ceil
 from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note, Span
@@ -17,22 +15,14 @@ from avactl.kinds import registry
 from avactl.kinds.feasibility import fit
 from avactl.kinds.feasibility.capacity import gpu_model, roles
 from avactl.kinds.program import Item, Program
+from avactl.kinds.quota.amounts import Ask, Milli, milli
+from avactl.kinds.quota.compiled import with_patches, written_asks
 from avactl.kinds.quota.limits import Limit, entry_span, gpu_limits, in_file_order, quota_of
-from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
-from avactl.quantity import format_quantity, quantity
+from avactl.kinds.workload import Lifecycle, Role
+from avactl.quantity import format_quantity
 
-Milli = int
-"""An amount of GPUs, CPU cores or bytes, in thousandths: exact for every quantity, and fast to add."""
-
-
-@lru_cache(maxsize=4096)
-def milli(value: str | int | float) -> Milli:
-    """Convert a quantity to thousandths, rounded up."""
-    return ceil(quantity(value) * 1000)
-
-
-Ask = tuple[tuple[str | int, ...], int, tuple[tuple[str, str, Milli], ...]]
-"""Demand of one role: its path, its pods, and the amount per pod of each resource (key, GPU model)."""
+_DEVICES = "devices"
+"""No key of requests: the location is that of the requests."""
 
 
 class Part(NamedTuple):
@@ -41,6 +31,8 @@ class Part(NamedTuple):
     path: tuple[str | int, ...]
     pods: int
     each: Milli
+    written: int = -1
+    """Index of the manifest that has the pods; -1 for a role."""
 
     @property
     def total(self) -> Milli:
@@ -59,6 +51,14 @@ class Use(NamedTuple):
     def main(self) -> Part:
         """The role with the largest demand."""
         return max(self.parts, key=lambda part: part.total)
+
+    def span(self, program: Program, key: str) -> Span:
+        """Location of the request for the resource."""
+        part = self.main
+        if part.written < 0:
+            return self.item.span(*part.path, key)
+        each = list(registry.kind(self.item.kind).written(self.item, program))[part.written]
+        return each.doc.span(*each.path, *part.path, _DEVICES if key == "gpus" else key)
 
 
 class Resource(NamedTuple):
@@ -85,6 +85,11 @@ def usage_problems(program: Program, quota: Item) -> Iterator[Diagnostic]:
         for kind in registry.workload_kinds():
             for item in program.of(kind):
                 found.setdefault((item.team, item.cluster), []).append(item)
+        for kind in registry.names():
+            if (items := program.of(kind)) and registry.kind(kind).has_written:
+                for item in items:
+                    for cluster in item.clusters if item.team else ():
+                        found.setdefault((item.team, cluster), []).append(item)
         return found
 
     if quota_of(program, quota.team, quota.cluster) is quota:
@@ -97,43 +102,51 @@ def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnost
     for item in items:
         refused = list(_containers(item, program, quota))
         yield from refused
-        for resource, use in _uses(item, program):
+        for resource, use in _uses(item, program, quota.cluster):
             if not refused or resource.model:  # smaller pods may fit together
                 uses.setdefault(resource, []).append(use)
     limits = gpu_limits(quota.spec)
     told: set[Item] = set()
     """Specs that are already reported: one diagnostic per spec, GPUs first."""
-    for resource in sorted(uses, key=lambda resource: not resource.model):
+    for resource in sorted(uses, key=lambda resource: (not resource.model, resource.key)):
         if resource.model:
             has = fit.total_gpus(program, quota.cluster, resource.model)
             # Requests beyond the cluster's capacity are reported by the spec's own check.
             told.update(use.item for use in uses[resource] if use.total > 1000 * has)
             limit = limits.get(resource.model, Limit(0, 0))
-            yield from _resource(quota, resource, 1000 * limit.total, str(limit), uses[resource], told)
+            yield from _resource(program, quota, resource, 1000 * limit.total, str(limit), uses[resource], told)
         elif most := milli(getattr(quota.spec, resource.key) or 0):
-            yield from _resource(quota, resource, most, resource.show(most), uses[resource], told)
+            yield from _resource(program, quota, resource, most, resource.show(most), uses[resource], told)
 
 
-def _uses(item: Item, program: Program) -> Iterator[tuple[Resource, Use]]:
+def _uses(item: Item, program: Program, cluster: str) -> Iterator[tuple[Resource, Use]]:
+    if registry.kind(item.kind).has_written:
+        for on, index, path, lifecycle, pods, amounts, _ in program.derive(item, written_asks):
+            for key, model, each in amounts if on == cluster else ():
+                part = Part(path, pods, each, index)
+                yield Resource(key, model), Use(item, (part,), part.total, Lifecycle(lifecycle))
+        return
     parts: dict[Resource, list[Part]] = {}
     for path, pods, amounts in program.derive(item, asks):
         for key, model, each in amounts:
             parts.setdefault(Resource(key, model), []).append(Part(path, pods, each))
-    lifecycle = registry.lifecycle(item.kind)
+    runs = registry.lifecycle(item.kind)
     for resource, found in parts.items():
-        yield resource, Use(item, tuple(found), sum(part.pods * part.each for part in found), lifecycle)
+        yield resource, Use(item, tuple(found), sum(part.pods * part.each for part in found), runs)
 
 
 def asks(item: Item, program: Program) -> list[Ask]:
-    """Return the demand of a spec's roles."""
-    found = []
+    """Return the demand of a spec's roles, after its patches."""
+    found: list[Ask] = []
+    most: list[int] = []
     for role in roles(item):
         amounts = [(key, "", _amount(item, program, role, key)) for key in ("cpu", "memory")]
         model = gpu_model(program, item.cluster, role.compute)
         if model is not None and model in program.gpu_models(item.cluster):
             amounts.insert(0, ("gpus", model, milli(role.compute.gpus)))
         found.append((role.path, role.least, tuple(amounts)))
-    return found
+        most.append(role.most)
+    return with_patches(item, program, found, most) if item.resource.patches and found else found
 
 
 def _amount(item: Item, program: Program, role: Role, key: str) -> Milli:
@@ -146,7 +159,7 @@ def _amount(item: Item, program: Program, role: Role, key: str) -> Milli:
 
 
 def _resource(
-    quota: Item, resource: Resource, limit: Milli, allowed: str, uses: list[Use], told: set[Item]
+    program: Program, quota: Item, resource: Resource, limit: Milli, allowed: str, uses: list[Use], told: set[Item]
 ) -> Iterator[Diagnostic]:
     """Compare the demand for one resource with its limit, in file order."""
     uses = [use for use in uses if use.item not in told]
@@ -157,16 +170,16 @@ def _resource(
         for use in services:
             if _sum(before) + use.total > limit:
                 told.update(each.item for each in uses)
-                yield _exceeded(quota, resource, limit, allowed, use, before)
+                yield _exceeded(program, quota, resource, limit, allowed, use, before)
                 return
             before.append(use)
     never = [use for use in uses if use.lifecycle is not Lifecycle.SERVICE and use.total + always > limit]
     for use in never:
         told.add(use.item)
-        yield _exceeded(quota, resource, limit, allowed, use, services if use.total <= limit else [])
+        yield _exceeded(program, quota, resource, limit, allowed, use, services if use.total <= limit else [])
     sessions = [use for use in uses if use.lifecycle is Lifecycle.SESSION]
     if sessions and not never and _sum(sessions) + always > limit:
-        yield _waits(quota, resource, allowed, sessions, services)
+        yield _waits(program, quota, resource, allowed, sessions, services)
 
 
 def _sum(uses: Iterable[Use]) -> Milli:
@@ -187,7 +200,9 @@ def _raise(quota: Item, resource: Resource) -> str:
     return f"raise `borrow` in {_place(entry_span(quota, resource.model, 'borrow', 'guaranteed'))}"
 
 
-def _exceeded(quota: Item, resource: Resource, limit: Milli, allowed: str, use: Use, beside: list[Use]) -> Diagnostic:
+def _exceeded(
+    program: Program, quota: Item, resource: Resource, limit: Milli, allowed: str, use: Use, beside: list[Use]
+) -> Diagnostic:
     main, number = use.main, resource.number
     label = f"{main.pods} × {number(main.each)} = {number(main.total)}" if main.pods > 1 else ""
     if use.total != main.total:
@@ -203,41 +218,39 @@ def _exceeded(quota: Item, resource: Resource, limit: Milli, allowed: str, use: 
     return Diagnostic(
         "quota-exceeded",
         f"team {quota.team} requests {resource.show(use.total + _sum(beside))}; its quota allows {allowed}",
-        use.item.span(*main.path, resource.key),
+        use.span(program, resource.key),
         label=label,
         hint=hint,
         notes=tuple(
-            Note(other.item.span(*other.main.path, resource.key), f"{other.item} requests {resource.show(other.total)}")
+            Note(other.span(program, resource.key), f"{other.item} requests {resource.show(other.total)}")
             for other in beside[:6]
         ),
     )
 
 
-def _workload(use: Use) -> WorkloadHooks:
-    workload = registry.kind(use.item.kind).workload
-    if workload is None:
-        raise LookupError(f"{use.item} runs no pods")
-    return workload
-
-
 def _nouns(uses: Iterable[Use]) -> str:
     """Return the plural nouns of the specs' kinds: `services and workspaces`."""
-    found = dict.fromkeys(f"{_workload(use).noun}s" for use in uses)
+    hooks = [registry.kind(use.item.kind).workload for use in uses]
+    found = dict.fromkeys("manifests" if each is None else f"{each.noun}s" for each in hooks)
     *most, last = found
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _waits(quota: Item, resource: Resource, allowed: str, sessions: list[Use], services: list[Use]) -> Diagnostic:
+def _waits(
+    program: Program, quota: Item, resource: Resource, allowed: str, sessions: list[Use], services: list[Use]
+) -> Diagnostic:
     last = sessions[-1]
+    workload = registry.kind(last.item.kind).workload
+    stop = "remove unused ones" if workload is None else workload.stop
     what = _nouns([*services, *sessions])
     total = _sum(sessions) + _sum(services)
     return Diagnostic(
         "quota-waits",
         f"the {what} of team {quota.team} request {resource.show(total)}; its quota allows {allowed}, so some wait",
-        last.item.span(*last.main.path, resource.key),
+        last.span(program, resource.key),
         severity="warning",
         label=f"{len(sessions)} {_nouns(sessions)}" if len(sessions) > 1 else "",
-        hint=f"{_workload(last).stop}; or {_raise(quota, resource)}",
+        hint=f"{stop}; or {_raise(quota, resource)}",
     )
 
 
@@ -248,13 +261,26 @@ def _containers(item: Item, program: Program, quota: Item) -> Iterator[Diagnosti
         if not milli(most or 0):
             continue
         resource = Resource(key)
-        for path, _, amounts in program.derive(item, asks):
-            amount = next(each for name, _, each in amounts if name == key)
-            if amount > milli(most):
+        for use in _largest(item, program, quota.cluster, key):
+            if use.total > milli(most):
                 yield Diagnostic(
                     "quota-exceeded",
-                    f"a pod requests {resource.show(amount)}; the limit for pods of team {quota.team} is {most}",
-                    item.span(*path, key),
+                    f"a pod requests {resource.show(use.total)}; the limit for pods of team {quota.team} is {most}",
+                    use.span(program, key),
                     hint=f"write `{key}: {most}` or less; or raise `{limit_key}` in "
                     f"{_place(quota.span('spec', limit_key))}",
                 )
+
+
+def _largest(item: Item, program: Program, cluster: str, key: str) -> Iterator[Use]:
+    """Yield what one pod of each role, and one container of each manifest, requests of a resource."""
+    if registry.kind(item.kind).has_written:
+        for on, index, path, _, _, _, amounts in program.derive(item, written_asks):
+            each = next(amount for name, _, amount in amounts if name == key)
+            if on == cluster:
+                yield Use(item, (Part(path, 1, each, index),), each, None)
+        return
+    for path, _, amounts in program.derive(item, asks):
+        for name, _, each in amounts:
+            if name == key:
+                yield Use(item, (Part(path, 1, each),), each, None)
