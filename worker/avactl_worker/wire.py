@@ -7,7 +7,7 @@ few and flat. Source: https://protobuf.dev/programming-guides/encoding/
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Callable, NamedTuple, TypeVar
 
 _DOUBLE = struct.Struct("<d")
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -34,38 +34,40 @@ class Message:
     """A message. A subclass lists its fields in `FIELDS`, by name; all are arguments of its constructor."""
 
     FIELDS: dict[str, Field] = {}
-    _scalars: dict[str, Any] = {}
+    _defaults: dict[str, Any] = {}
     _lists: tuple[str, ...] = ()
-    _encoders: tuple[tuple[str, bytes, Any, bool], ...] = ()
-    _decoders: dict[int, tuple[str, Any, bool]] = {}
-    """By the key on the wire: number and wire type."""
+    _encoders: tuple[tuple[str, bytes, str, bool], ...] = ()
+    _decoders: dict[int, tuple[str, Callable[[Any], Any] | None, bool]] = {}
+    """By the key on the wire, number and wire type: name, conversion of the value, True if repeated."""
 
     def __init_subclass__(cls) -> None:
-        cls._scalars = {name: _DEFAULTS.get(kind) for name, (_, kind, many) in cls.FIELDS.items() if not many}
+        cls._defaults = {name: _DEFAULTS.get(kind) for name, (_, kind, many) in cls.FIELDS.items() if not many}
+        # A message has only the fields that are set; of a task and its report these are few of many.
+        for name, default in cls._defaults.items():
+            setattr(cls, name, default)
         cls._lists = tuple(name for name, field in cls.FIELDS.items() if field.repeated)
         encoders = []
         cls._decoders = {}
         for name, (number, kind, many) in cls.FIELDS.items():
             packed = many and kind == "uint64"
             key = number << 3 | (_BYTES if packed else _WIRE_TYPES.get(kind, _BYTES))
-            encoders.append((name, _varint(key), "packed" if packed else kind, many and not packed))
-            cls._decoders[key] = (name, "packed" if packed else kind, many)
+            encoding = "packed" if packed else kind if isinstance(kind, str) else "message"
+            encoders.append((name, _varint(key), encoding, many and not packed))
+            cls._decoders[key] = (name, _unpacked if packed else _converter(name, kind, cls), many)
             if packed:
-                cls._decoders[number << 3 | _VARINT] = (name, kind, many)
+                cls._decoders[number << 3 | _VARINT] = (name, None, many)
         cls._encoders = tuple(encoders)
 
     def __init__(self, **values: Any) -> None:
+        if not values.keys() <= self.FIELDS.keys():
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(values.keys() - self.FIELDS.keys())}")
         found = self.__dict__
-        found.update(self._scalars)
         for name in self._lists:
             found[name] = []
-        if values:
-            if not values.keys() <= found.keys():
-                raise TypeError(f"{type(self).__name__} has no field {', '.join(values.keys() - found.keys())}")
-            found.update(values)
+        found.update(values)
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self.__dict__ == other.__dict__
+        return type(other) is type(self) and {**self._defaults, **self.__dict__} == {**self._defaults, **other.__dict__}
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -78,8 +80,10 @@ class Message:
         parts: list[bytes] = []
         values = self.__dict__
         for name, key, kind, many in self._encoders:
+            if name not in values:
+                continue
             value = values[name]
-            if not value and not isinstance(value, Message):
+            if not value and (kind != "message" or value is None):
                 continue
             for each in value if many else (value,):
                 parts.append(key)
@@ -103,8 +107,10 @@ class Message:
     @classmethod
     def decode(cls: type[M], data: bytes) -> M:
         """Return the message that `data` encodes; unknown fields are skipped. Raises WireError."""
-        found = cls()
+        found = cls.__new__(cls)
         values, decoders = found.__dict__, cls._decoders
+        for name in cls._lists:
+            values[name] = []
         at, end = 0, len(data)
         while at < end:
             key = data[at]
@@ -133,26 +139,39 @@ class Message:
                 if any(key >> 3 == known >> 3 for known in decoders):
                     raise WireError(f"field {key >> 3} of {cls.__name__} has wire type {wire}")
                 continue
-            name, kind, many = decoder
-            if kind == "packed":
-                values[name] += _unpacked(value)
-                continue
-            if kind == "string":
-                try:
-                    value = value.decode()
-                except UnicodeDecodeError:
-                    raise WireError(f"field {name} of {cls.__name__} is not UTF-8") from None
-            elif kind == "bool":
-                value = bool(value)
-            elif kind == "double":
-                value = _DOUBLE.unpack(value)[0]
-            elif kind != "uint64" and kind != "bytes":
-                value = kind.decode(value)
-            if many:
-                values[name].append(value)
-            else:
+            name, convert, many = decoder
+            if convert is not None:
+                value = convert(value)
+            if not many:
                 values[name] = value
+            elif type(value) is list:
+                values[name] += value
+            else:
+                values[name].append(value)
         return found
+
+
+def _converter(name: str, kind: Any, message: type[Message]) -> Callable[[Any], Any] | None:
+    """Return what makes the value of a field of what is on the wire; None: it is that."""
+    if kind == "string":
+
+        def text(value: bytes) -> str:
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                raise WireError(f"field {name} of {message.__name__} is not UTF-8") from None
+
+        return text
+    if kind == "bool":
+        return bool
+    if kind == "double":
+        return _double
+    return kind.decode if not isinstance(kind, str) else None
+
+
+def _double(data: bytes) -> float:
+    found: float = _DOUBLE.unpack(data)[0]
+    return found
 
 
 def _unpacked(data: bytes) -> list[int]:
