@@ -166,6 +166,8 @@ class Dlrover:
 
         self._pb, self._comm, self._connection, self._number = pb, comm, connection, number
         self._got = False
+        self._last: tuple[str, Any] = "", None
+        self._failed = 0
 
     def _message(self, content: Any) -> bytes:
         message = self._pb.Message(node_id=self._number, node_type="worker", data=content.serialize())
@@ -173,6 +175,7 @@ class Dlrover:
         return encoded
 
     def _call(self, method: str, content: Any) -> None:
+        self._last = method, content
         self._connection.call(_headers(f"/elastic.Master/{method}"), self._message(content), last=True)
 
     def open(self) -> None:
@@ -196,6 +199,12 @@ class Dlrover:
         connection = self._connection
         connection.receive()
         if not connection.ended:
+            return False
+        if not connection.messages:
+            # A call failed in the master; DLRover's client repeats it.
+            self._failed += 1
+            assert self._failed < 10, "calls fail again and again"
+            self._call(*self._last)
             return False
         raw = connection.messages.pop()
         if self._got:
