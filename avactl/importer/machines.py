@@ -6,8 +6,8 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from avactl.importer.gpus import gpu_memory
 from avactl.importer.model import Body, Spec, spec_name
-from avactl.importer.sources.nodes import GPU_MEMORY
 from avactl.quantity import MOST, format_quantity, quantity
 
 _ANY = "GPU"
@@ -75,7 +75,7 @@ def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
         size = next(each for each in _SIZES if each >= min(max(per_pod, 8 if total >= 8 else 1), 16))
         name = spec_name(f"assumed-{model}")
         body = {
-            "gpus": {"model": model, "count": size, "memory": f"{GPU_MEMORY.get(model, 16)}Gi"},
+            "gpus": {"model": model, "count": size, "memory": gpu_memory(model)},
             "cpu": str(ceil(cpu * size) + 4), "memory": format_quantity(ceil(memory * size / 2**30 + 16) * 2**30),
         }  # fmt: skip
         pool = {"cluster": cluster, "machineType": name, "count": max(1, ceil(total / size) + 1)}

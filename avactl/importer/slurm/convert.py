@@ -8,10 +8,10 @@ from fractions import Fraction
 from math import ceil
 
 from avactl.diagnostics.secrets import looks_secret
+from avactl.importer.gpus import gpu_model
 from avactl.importer.model import Body, Reader, Spec
 from avactl.importer.slurm.script import FLAGS, Line, Script, parse, words
 from avactl.importer.sources.context import Context
-from avactl.importer.sources.pods import gpu_model
 from avactl.importer.sources.training import seconds
 from avactl.quantity import format_quantity
 

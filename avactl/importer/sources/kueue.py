@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl.importer.gpus import gpu_model
 from avactl.importer.model import Body, Given, Reader, Spec, spec_name
 from avactl.importer.sources.context import Context
 from avactl.importer.sources.jobs import common
-from avactl.importer.sources.pods import GPU_LABELS, gpu_model
+from avactl.importer.sources.pods import GPU_LABELS
 from avactl.names import GPU_RESOURCES
 from avactl.quantity import format_quantity, quantity
 

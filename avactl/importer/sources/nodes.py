@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
+import re
 from functools import cache
 from typing import Any
 
 from avactl.hardware import library
+from avactl.importer.gpus import gpu_memory, gpu_model
 from avactl.importer.model import Body, Given, Outcome, Reader, Result, Spec, spec_name
-from avactl.importer.sources.pods import GPU_LABELS, gpu_model
+from avactl.importer.sources.pods import GPU_LABELS
 from avactl.names import GPU_RESOURCES
 from avactl.quantity import format_quantity, quantity
 from avactl.source.yaml import load_yaml
 
-GPU_MEMORY = {"T4": 16, "A10": 24, "V100": 32, "P100": 16, "A100": 80, "H100": 80, "H200": 141, "L4": 24, "L40S": 48,
-           "K80": 12, "M4": 4, "GB200": 186, "A40": 48, "A30": 24, "L40": 48, "B200": 180}  # fmt: skip
-"""GiB of a GPU, where the node does not say it."""
 _SYSTEM_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "node-role.kubernetes.io/")
 _INSTANCE = "node.kubernetes.io/instance-type"
 
@@ -41,10 +40,11 @@ def convert(nodes: list[Given], cluster: str) -> tuple[list[Spec], list[Outcome]
             product = next((str(labels[key]) for key in GPU_LABELS if key in labels), "")
             model = gpu_model(product) if product else "GPU"
             kept = tuple(sorted(tuple(sorted(each.items())) for each in _taints(node)))
-            groups.setdefault((model, gpus, resource, str(labels.get(_INSTANCE, "")), kept), []).append(node)
+            key = model, gpus, resource, str(labels.get(_INSTANCE, "")), kept, _memory(model, labels)
+            groups.setdefault(key, []).append(node)
     made: list[Spec] = []
     names: set[str] = set()
-    for (model, gpus, resource, instance, _), own in sorted(groups.items(), key=lambda each: str(each[0])):
+    for (model, gpus, resource, instance, *_), own in sorted(groups.items(), key=lambda each: str(each[0])):
         name = base = spec_name(instance.replace("_", "-") or f"{model}-{gpus}", 40)
         number = 1
         while name in names:
@@ -96,11 +96,9 @@ def _machine(name: str, model: str, gpus: int, nodes: list[Given]) -> Spec:
     first = nodes[0]
     labels: Body = first.get("metadata", "labels") or {}
     amounts = [each.get("status", "allocatable") or {} for each in nodes]
-    size = labels.get("nvidia.com/gpu.memory")
-    memory = f"{size}Mi" if size and str(size).isdigit() else f"{GPU_MEMORY.get(model, 16)}Gi"
     comments = []
     body: Body = {}
-    product = " ".join(str(labels.get(key, "")) for key in GPU_LABELS).upper()
+    product = " ".join(str(labels[key]) for key in GPU_LABELS if key in labels).upper()
     shipped = _shipped(model, gpus, product)
     if shipped is not None:
         body = copy.deepcopy(shipped[1])
@@ -111,7 +109,7 @@ def _machine(name: str, model: str, gpus: int, nodes: list[Given]) -> Spec:
         comments.append(
             "The topology is not known: run `nvidia-smi topo -m` on a machine, and `avactl topo` (docs/hardware.md)."
         )
-    body["gpus"] = {"model": model, "count": gpus, "memory": memory}
+    body["gpus"] = {"model": model, "count": gpus, "memory": _memory(model, labels)}
     body["cpu"] = str(int(min(quantity(each.get("cpu", 1)) for each in amounts)) or 1)
     least = min(quantity(each.get("memory", "1Gi")) for each in amounts)
     body["memory"] = format_quantity(int(least) // 2**30 * 2**30 or int(least))
@@ -119,6 +117,12 @@ def _machine(name: str, model: str, gpus: int, nodes: list[Given]) -> Spec:
     spec = Spec("MachineType", name, None, {key: body[key] for key in (*order, *(k for k in body if k not in order))})
     spec.given, spec.comments = [], comments
     return spec
+
+
+def _memory(model: str, labels: Body) -> str:
+    size = str(labels.get("nvidia.com/gpu.memory") or "")
+    product = next((str(labels[key]) for key in GPU_LABELS if key in labels), "")
+    return f"{size}Mi" if re.fullmatch("[0-9]{1,8}", size) else gpu_memory(model, product)
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 
 from avactl.diagnostics.secrets import looks_secret
 from avactl.importer.cleaning import clean_pod, default_pull
+from avactl.importer.gpus import gpu_model
 from avactl.importer.model import Body, Reader, spec_name
 from avactl.importer.sources import volumes
 from avactl.kinds.base import foreign_key
@@ -20,8 +21,6 @@ GPU_LABELS = (
     "gpu-type", "gpu.nvidia.com/class", "avactl.dev/gpu", "karpenter.k8s.aws/instance-gpu-name", "node.gpu/model",
 )  # fmt: skip
 """Labels of nodes that name their GPU model."""
-_MODELS = ("GB200", "H200", "H100", "A100", "V100", "P100", "A10", "T4", "L40S", "L40", "L4", "K80", "M4", "A40", "A30",
-           "B200", "MI300X", "MI250")  # fmt: skip
 _PATCHED = (
     "imagePullPolicy", "lifecycle", "livenessProbe", "readinessProbe", "startupProbe", "workingDir", "stdin", "tty",
     "terminationMessagePath", "terminationMessagePolicy", "ports", "resizePolicy",
@@ -82,14 +81,6 @@ class Pod:
                 found.append(({group: [{"name": container, key: value}]}, (*place, key)))
         found += [({key: value}, (*place[:-2], key)) for key, value in self.pod_patch.items()]
         return [({"target": target, "merge": {"spec": {"template": {"spec": merge}}}}, path) for merge, path in found]
-
-
-def gpu_model(product: str) -> str:
-    """Return the GPU model of a product name: `NVIDIA-A100-SXM4-80GB` → `A100`."""
-    words = re.split(r"[^A-Za-z0-9]+", product.upper())
-    found = next((model for model in _MODELS if model in words), None)
-    made = re.sub(r"^(NVIDIA|TESLA|AMD)[-_ ]+", "", product.upper())
-    return found or re.sub(r"[^A-Z0-9.-]+", "-", re.sub(r"^TESLA[-_ ]+", "", made)).strip("-.")[:40]
 
 
 def read_pod(reader: Reader, path: Path, main: tuple[str, ...] = ()) -> Pod:

@@ -1,0 +1,26 @@
+"""GPU models and memory, as labels of nodes name them."""
+
+from __future__ import annotations
+
+import re
+
+from avactl.hardware.topo_gpu import MODELS, parse_name
+
+_GIB = {"MI300X": 192, "MI250": 128, "A100": 40, "V100": 16, "H20": 96, "GH200": 96}
+"""AMD's models, and the smallest size of models that have several: what fits it fits all."""
+_BY_WORD = {model.upper(): model for model in (*MODELS, *_GIB)}
+
+
+def gpu_model(product: str) -> str:
+    """Return the GPU model of a product name: `NVIDIA-A100-SXM4-80GB` and `nvidia-tesla-a100` → `A100`."""
+    upper = product.upper()
+    found = next((_BY_WORD[word] for word in re.split(r"[^A-Z0-9]+", upper) if word in _BY_WORD), None)
+    made = re.sub(r"^(NVIDIA|TESLA|AMD)[-_ ]+", "", upper)
+    return found or re.sub(r"[^A-Z0-9.-]+", "-", re.sub(r"^TESLA[-_ ]+", "", made)).strip("-.")[:40]
+
+
+def gpu_memory(model: str, product: str = "") -> str:
+    """Return the memory of a GPU as a quantity: what the product name says, else by the model's data sheet."""
+    facts = MODELS.get(model)
+    said = None if model.startswith("G") else parse_name(product).memory_gib
+    return f"{said or (facts.memory_gib if facts else None) or _GIB.get(model, 16)}Gi"
