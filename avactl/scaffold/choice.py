@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from avactl.installation import Origin, origin, requirement
+from avactl.scaffold.environments import in_environments
 
 ENGINES = {
     "pulumi": "`avactl up` in CI",
@@ -55,6 +56,8 @@ class Choice:
     engine: str = "pulumi"
     forge: str = "both"
     clusters: tuple[str, ...] = ("lab",)
+    environments: tuple[str, ...] = ()
+    """Environments, each with all clusters; empty for a repository without them."""
     source: Origin = field(default_factory=Origin)
     """Where pipelines get avactl; empty for a URL to fill in."""
 
@@ -68,6 +71,12 @@ class Choice:
                 raise ChoiceError(f"`{name}` is not a cluster name: use lowercase letters, digits and `-`")
         if not self.clusters or len(set(self.clusters)) < len(self.clusters):
             raise ChoiceError("--clusters must be different names, separated by commas")
+
+        for name in self.environments:
+            if not _NAME(name):
+                raise ChoiceError(f"`{name}` is not the name of an environment: use lowercase letters, digits and `-`")
+        if len(set(self.environments)) < len(self.environments):
+            raise ChoiceError("--environments must be different names, separated by commas")
 
     def forges(self) -> tuple[str, ...]:
         """Return the forges whose pipelines are written."""
@@ -119,13 +128,15 @@ def adapt(files: dict[str, bytes], choice: Choice) -> dict[str, bytes]:
     cluster = chosen.pop("clusters/lab.yaml")
     for name in choice.clusters:
         chosen[f"clusters/{name}.yaml"] = _cluster(cluster, name, choice)
-    if len(choice.clusters) > 1:
+    if len(choice.clusters) > 1 and not choice.environments:
         for path in ("teams/vision/hello.yaml", "teams/vision/team.yaml"):
             chosen[path] = _select_cluster(chosen[path], choice.clusters[0])
     if ".gitlab-ci.yml" in chosen and choice.engine != "pulumi":
         chosen[".gitlab-ci.yml"] = _gitlab(chosen[".gitlab-ci.yml"], choice, chosen.pop("gitlab-publish.yml", ""))
     chosen.pop("gitlab-publish.yml", None)
     chosen["README.md"] = chosen["README.md"].replace("APPLIED", _APPLIED[choice.engine])
+    if choice.environments:
+        chosen = in_environments(chosen, choice.environments)
     if choice.engine != "pulumi":
         chosen["stacks/requirements.lock"] = _without_pulumi(chosen["stacks/requirements.lock"])
         chosen = {path.removeprefix("stacks/"): _at_root(text) for path, text in chosen.items()}

@@ -66,6 +66,63 @@ def test_each_engine_gets_what_it_needs(tmp_path: Path, engine: str, clusters: t
     assert "APPLIED" not in (tmp_path / "README.md").read_text()
 
 
+@pytest.mark.parametrize("clusters", [("lab",), ("east", "west")])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_each_engine_in_environments(tmp_path: Path, engine: str, clusters: tuple[str, ...]) -> None:
+    create(tmp_path, template(Choice(engine, "both", clusters, ("staging", "prod"))))
+    for name in ("staging", "prod"):
+        compilation = compile_tree(DirTree(tmp_path, environment=name))
+        assert (compilation.ok, compilation.diagnostics) == (True, ())
+        specs = compilation.program.clusters()
+        assert [item.name for item in specs] == [f"{name}-{cluster}" for cluster in clusters]
+        (job,) = compilation.program.of("TrainingJob")
+        assert job.resource.metadata.labels == {"environment": name}
+    assert {path.name for path in (tmp_path / ".github" / "workflows").iterdir()} == GITHUB[engine]
+    workflows = {path.name: yaml.safe_load(path.read_text()) for path in tmp_path.glob(".github/workflows/*")}
+    pipeline = yaml.safe_load((tmp_path / ".gitlab-ci.yml").read_text())
+    if engine == "pulumi":
+        for file, jobs in (("avactl-apply.yml", ("platform", "teams")), ("avactl-drift.yml", ("drift",))):
+            for called in (workflows[file]["jobs"][each] for each in jobs):
+                assert set(called["strategy"]["matrix"]) == {"include"}
+                assert called["with"]["environment"] == "${{ matrix.environment }}"
+        stack = workflows["avactl-stack.yml"]
+        assert stack["jobs"]["stack"]["env"]["AVACTL_ENVIRONMENT"] == "${{ inputs.environment }}"
+        assert stack[True]["workflow_call"]["inputs"]["environment"]["required"] is True
+    elif engine in ("flux", "argocd"):
+        job = workflows["avactl-publish.yml"]["jobs"]["publish"]
+        assert job["strategy"]["matrix"] == {"environment": ["staging", "prod"]}
+        assert pipeline["publish"]["parallel"]["matrix"] == [{"AVACTL_ENVIRONMENT": ["staging", "prod"]}]
+
+
+def test_the_publishing_step_of_each_environment(tmp_path: Path) -> None:
+    repository = Repository(tmp_path / "specs")
+    create(repository.root, template(Choice("flux", "both", environments=("staging", "prod"))))
+    repository.commit()
+    subprocess.run(["git", "init", "-q", "--bare", str(tmp_path / "central.git")], check=True)
+    repository.git("remote", "add", "origin", str(tmp_path / "central.git"))
+    workflow = yaml.safe_load((repository.root / ".github/workflows/avactl-publish.yml").read_text())
+    on_github = workflow["jobs"]["publish"]["steps"][-1]
+    assert on_github["env"]["AVACTL_ENVIRONMENT"] == "${{ matrix.environment }}"
+    on_gitlab = yaml.safe_load((repository.root / ".gitlab-ci.yml").read_text())["publish"]["script"]
+    program = tmp_path / "bin" / "avactl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m avactl.cli.main "$@"\n')
+    program.chmod(0o755)
+    for name, script in (("staging", on_github["run"]), ("prod", "\n".join(on_gitlab))):
+        environment = {
+            **os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "RENDERED_TOKEN": "t",
+            "CI_PROJECT_URL": str(tmp_path / "central"), "GITHUB_TOKEN": "t", "HOME": str(tmp_path),
+            "AVACTL_ENVIRONMENT": name,
+        }  # fmt: skip
+        done = subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", script], cwd=repository.root, env=environment, check=False, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+        files = ["git", "--git-dir", str(tmp_path / "central.git"), "ls-tree", "--name-only", f"rendered-{name}"]
+        assert f"{name}-lab" in subprocess.run(files, capture_output=True, text=True, check=True).stdout
+
+
 @pytest.mark.parametrize("forge", ["github", "gitlab", "none"])
 def test_each_forge(forge: str) -> None:
     files = template(Choice("flux", forge))

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from avactl import __version__
-from avactl.scaffold import LOCK, REQUIREMENTS, create
+from avactl.scaffold import LOCK, REQUIREMENTS, create, template
+from avactl.scaffold.choice import Choice
 from tests.conftest import ROOT
 from tests.diff.repository import Repository
 
@@ -29,10 +30,10 @@ SECRETS = ("KUBECONFIG", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_ACCESS_TOKEN")
 class Pipelines:
     """A new repository with one commit, and hands to run the steps of its pipelines."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, choice: Choice | None = None) -> None:
         self.place = place
         self.repository = Repository(place / "repository")
-        create(self.repository.root)
+        create(self.repository.root, template(choice))
         self.first = self.repository.commit()
         self.repository.git("remote", "add", "origin", str(place / "repository"))
         self.repository.git("fetch", "-q", "origin")
@@ -259,3 +260,38 @@ def test_gitlab_checks_say_what_is_wrong(pipelines: Pipelines) -> None:
     pipelines.change("teams/vision/hello.yaml", "gpuz: 1,", "gpus: 1, sharedMemory: 8Gi,")
     code, text, _ = pipelines.sh(jobs["plan"]["script"][0], CI_MERGE_REQUEST_DIFF_BASE_SHA=pipelines.first)
     assert (code, "hello" in text) == (0, True), text
+
+
+def test_stacks_of_all_environments(tmp_path: Path) -> None:
+    pipelines = Pipelines(tmp_path, Choice(environments=("staging", "prod")))
+
+    def touched() -> dict[str, list[dict[str, str]]]:
+        script = pipelines.step("avactl-apply.yml", "stacks", "avactl stacks")
+        code, text, outputs = pipelines.sh(script, GITHUB_REF_NAME="main")
+        assert code == 0, text
+        return {name: json.loads(value) for name, value in outputs.items()}
+
+    platform = [{"environment": "staging", "stack": "staging-lab"}, {"environment": "prod", "stack": "prod-lab"}]
+    teams = [{**each, "stack": f"{each['stack']}.vision"} for each in platform]
+    pipelines.forge("gh", "")
+    assert touched() == {"platform": platform, "teams": teams}
+    pipelines.forge("gh", pipelines.first)
+    assert touched() == {"platform": [], "teams": []}
+    pipelines.change("overlays/prod/vision.yaml", "labels: {environment: prod}", "labels: {environment: production}")
+    assert touched() == {"platform": [], "teams": teams[1:]}
+    _, text, outputs = pipelines.sh(pipelines.step("avactl-drift.yml", "stacks", "avactl stacks"))
+    assert len(json.loads(outputs["all"])) == 4, text
+    (script,) = pipelines.gitlab()["stacks"]["script"]
+    variables = {"CI_COMMIT_BEFORE_SHA": pipelines.first, "GITLAB_TOKEN": "", "DRIFT": "", "CI_COMMIT_BRANCH": "main"}
+    code, text, _ = pipelines.sh(script, **variables)
+    assert code == 0, text
+    job = yaml.safe_load((pipelines.repository.root / "stacks.yml").read_text())["prod-lab.vision"]
+    assert (job["stage"], job["variables"]) == ("teams", {"STACK": "prod-lab.vision", "AVACTL_ENVIRONMENT": "prod"})
+    (plan,) = pipelines.gitlab()["plan"]["script"]
+    code, text, _ = pipelines.sh(plan, CI_MERGE_REQUEST_DIFF_BASE_SHA=pipelines.first)
+    assert (code, "hello" in text) == (0, True), text
+
+
+def test_all_environments_of_a_repository_without_them(pipelines: Pipelines) -> None:
+    code, text, _ = pipelines.sh("avactl stacks --all-environments")
+    assert (code, "avactl.yaml has no `environments`" in text) == (2, True)

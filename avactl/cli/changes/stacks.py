@@ -6,15 +6,15 @@ import json
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from avactl.cli.changes.diff import HeadOption
-from avactl.cli.common import want_path
+from avactl.cli.common import choose_environment, fail, want_path
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output
-from avactl.exit_codes import PROBLEMS
+from avactl.exit_codes import PROBLEMS, USAGE
 from avactl.source.tree import find_root
 from avactl.terminal import colour
 
@@ -31,6 +31,9 @@ def stacks(
     ] = None,
     head: HeadOption = None,
     environment: EnvironmentOption = "",
+    all_environments: Annotated[
+        bool, typer.Option("--all-environments", help="List environments and stacks, those of every environment.")
+    ] = False,
     only: Annotated[Owner | None, typer.Option(help="Only platform stacks, or only team stacks.")] = None,
     format: Annotated[
         Output, typer.Option("--format", "-f", help="Output format; JSON is a list for a CI matrix.")
@@ -41,14 +44,42 @@ def stacks(
     Both revisions are compiled, so a changed comment affects no stack. Exit codes: 0 ok; 1 the head has errors; 2
     usage error; 3 git or a revision is missing.
     """
+    from avactl.compiler.layers.environments import environments_of
+    from avactl.source.tree import DirTree
+
+    want_path(path, head)
+    root = find_root(path)
+    if not all_environments:
+        names = _stacks(root, base, head, only)
+        _write(names if format is Output.json else None, names)
+        return
+    environments = environments_of(DirTree(root))
+    if environment or not environments:
+        words = "--all-environments excludes --environment" if environment else "avactl.yaml has no `environments`"
+        fail(words, USAGE)
+    pairs = []
+    for each in environments:
+        choose_environment(each)
+        pairs += [(each, name) for name in _stacks(root, base, head, only)]
+    rows = [{"environment": each, "stack": name} for each, name in pairs]
+    _write(rows if format is Output.json else None, [" ".join(pair) for pair in pairs])
+
+
+def _write(data: list[Any] | None, lines: list[str]) -> None:
+    if data is not None:
+        print(json.dumps(data))
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _stacks(root: Path, base: str | None, head: str | None, only: Owner | None) -> list[str]:
+    """Return the names of the stacks in the chosen environment. Exits with PROBLEMS if the head has errors."""
     from avactl.compiler import compile_tree
     from avactl.diagnostics.text import render_problems
     from avactl.emit.stacks import touched
     from avactl.source.git_tree import GitTree
     from avactl.source.tree import DirTree
 
-    want_path(path, head)
-    root = find_root(path)
     compilation = compile_tree(DirTree(root) if head is None else GitTree(root, head))
     if not compilation.ok:
         sys.stderr.write(render_problems(compilation.diagnostics, compilation.program.read_file, colour(sys.stderr)))
@@ -60,8 +91,4 @@ def stacks(
         print(
             f"{stack}: its cluster is no longer applied through Pulumi; run `pulumi stack rm {stack}`", file=sys.stderr
         )
-    names = [str(stack) for stack in found.stacks if only is None or bool(stack.team) == (only is Owner.teams)]
-    if format is Output.json:
-        print(json.dumps(names))
-    else:
-        sys.stdout.writelines(f"{name}\n" for name in names)
+    return [str(stack) for stack in found.stacks if only is None or bool(stack.team) == (only is Owner.teams)]

@@ -25,6 +25,10 @@ def init(
         str, typer.Option(help="Pipelines to write: github, gitlab, both or none.", show_default="both")
     ] = "",
     clusters: Annotated[str, typer.Option(metavar="NAME,…", help="Names of the clusters.", show_default="lab")] = "",
+    environments: Annotated[
+        str,
+        typer.Option(metavar="NAME,…", help="Environments, each with all clusters: staging,prod.", show_default="none"),
+    ] = "",
     source: Annotated[
         str,
         typer.Option(
@@ -44,9 +48,9 @@ def init(
     """
     from avactl import scaffold
 
-    if example and (engine or forge or clusters or source):
+    if example and (engine or forge or clusters or environments or source):
         fail("--example excludes all other options", USAGE)
-    choice = None if example else _choice(engine, forge, clusters, source)
+    choice = None if example else _choice(engine, forge, clusters, environments, source)
     try:
         files = scaffold.example(example) if example else scaffold.template(choice)
         paths = scaffold.create(directory, files)
@@ -63,7 +67,7 @@ def init(
     print(f"\nNext: cd {directory} && avactl validate")
 
 
-def _choice(engine: str, forge: str, clusters: str, source: str) -> Choice:
+def _choice(engine: str, forge: str, clusters: str, environments: str, source: str) -> Choice:
     from avactl.scaffold.choice import ENGINES, FORGES, Choice, ChoiceError, source_of
 
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
@@ -72,7 +76,8 @@ def _choice(engine: str, forge: str, clusters: str, source: str) -> Choice:
         forge = forge or typer.prompt(f"Which pipelines? {', '.join(FORGES)}", default="both")
         clusters = clusters or typer.prompt("Names of the clusters, separated by commas", default="lab")
     names = tuple(name.strip() for name in (clusters or "lab").split(","))
+    several = tuple(name.strip() for name in environments.split(",")) if environments else ()
     try:
-        return Choice(engine or "pulumi", forge or "both", names, source_of(source))
+        return Choice(engine or "pulumi", forge or "both", names, several, source_of(source))
     except ChoiceError as error:
         fail(str(error), USAGE)
