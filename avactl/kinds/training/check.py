@@ -74,12 +74,14 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _checkpoint(item, program)
     yield from _tensorboard(item, program)
     yield from _times(item, program)
-    yield from schedule_problems(item, job_name(item, "worker"))
+    unknown = any(problem.severity == "error" for problem in wrong)  # the number of pods per role is unknown
+    jobs = [] if unknown or item.spec.schedule is None else [(part.name, part.replicas) for part in parts(item.spec)]
+    yield from schedule_problems(item, job_name(item, "worker"), jobs)
     yield from order_problems(item, program)
     yield from notify_problems(item, program, JOB_EVENTS)
     yield from code_problems(item, program)
-    if any(problem.severity == "error" for problem in wrong):
-        return  # the number of pods per role is unknown
+    if unknown:
+        return
     made = parts(item.spec)
     yield from _names(item, made)
     yield from _pods(item, program, made)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import ceil
 from typing import Annotated, Literal
 
@@ -76,18 +76,32 @@ def cron_job(schedule: Schedule, job: Body, metadata: Body, suspended: bool) -> 
     )
 
 
-def schedule_problems(item: Item, name: str) -> Iterator[Diagnostic]:
-    """Yield the problems of `spec.schedule`; `name` is that of the CronJob."""
+def schedule_problems(item: Item, name: str, jobs: Sequence[tuple[str, int]]) -> Iterator[Diagnostic]:
+    """Yield the problems of `spec.schedule`; `name` is that of the CronJob, `jobs` has each Job's role and pods."""
     spec, path = item.spec, ("spec", "schedule")
     if spec.schedule is None:
         return
     if spec.strategy != "single":
+        pods = sum(count for _, count in jobs)
+        roles = ", ".join(f"`{role}`" for role, _ in jobs)
+        if len(jobs) > 1:
+            why = f"it has a Job for each of {roles}, and a CronJob starts one Job"
+        elif pods == 1:
+            why = "its pod has its address from the name of its Job, which is another one in each run"
+        else:
+            count = f"{pods} " if pods else ""
+            why = f"its {count}pods find each other by the name of their Job, which is another one in each run"
+        one = "write `strategy: single`" + ("" if pods == 1 else ", with all GPUs of a machine in `workers.gpus`")
+        rest = (
+            ""
+            if pods == 1
+            else f"; or let CI start each run: `avactl set {item.doc.file} --name {item.spec_name} spec.env.RUN=DATE`"
+        )
         yield Diagnostic(
             "wrong-strategy",
-            f"a job with a schedule has one pod, and strategy `{spec.strategy}` several: they find each other by the "
-            "name of their Job, which is another one in each run",
+            f"a job of strategy `{spec.strategy}` has no schedule: {why}",
             item.span(*path, key=True),
-            hint="write `strategy: single`, or start each run by a commit",
+            hint=one + rest,
         )
     for key, why in (
         ("after", "starts at its times, and after no other job"),
