@@ -15,6 +15,7 @@ from avactl.diff.objects import field_changes
 from avactl.importer.cleaning import clean, clean_pod
 from avactl.importer.model import Body, Given, Spec
 from avactl.importer.sources.pods import GPU_LABELS
+from avactl.importer.sources.workspaces import is_editor
 from avactl.kinds.manifest import Manifest
 from avactl.names import GPU_RESOURCES
 
@@ -70,7 +71,7 @@ def _compare(spec: Spec, made: list[Manifest]) -> Compared:
         given = sources.get((manifest.id.group, manifest.kind, manifest.namespace, manifest.name))
         if given is None:
             new.append(f"{manifest.kind} {manifest.name}")
-    if spec.kind in ("TrainingJob", "ServingDeployment"):
+    if spec.kind in ("TrainingJob", "ServingDeployment", "Workspace"):
         lines, added = _workload(spec, made)
     elif spec.kind == "Quota":
         lines = _quota(spec, made)
@@ -173,9 +174,10 @@ def source_roles(given: Given) -> dict[str, Body]:
         container = {key: trainer[key] for key in ("image", "command", "args", "env") if key in trainer}
         container["resources"] = trainer.get("resourcesPerNode") or {}
         add("worker", trainer.get("numNodes"), {"spec": {"containers": [container]}})
-    if given.kind in ("Job", "Deployment") and given.get("spec", "template"):
+    if given.kind in ("Job", "Deployment", "StatefulSet") and given.get("spec", "template"):
         replicas = given.get("spec", "parallelism" if given.kind == "Job" else "replicas")
-        add("worker" if given.kind == "Job" else "server", replicas, given.get("spec", "template"))
+        own = "worker" if given.kind == "Job" else "workspace" if is_editor(given) else "server"
+        add(own, replicas, given.get("spec", "template"))
     return found
 
 

@@ -11,7 +11,7 @@ from avactl.importer.machines import assumed
 from avactl.importer.model import Given, Outcome, Reader, Result, Spec, spec_name
 from avactl.importer.slurm import convert as slurm
 from avactl.importer.slurm import script
-from avactl.importer.sources import jobs, kubeflow, kueue, nodes, services, tenants, volcano
+from avactl.importer.sources import jobs, kubeflow, kueue, nodes, services, tenants, volcano, workspaces
 from avactl.importer.sources.context import Context, Options
 from avactl.kinds import kubernetes_schema
 
@@ -22,7 +22,10 @@ _CONVERT: dict[tuple[str, str], Callable[[Context, Reader], Spec | str]] = {
     ("kubeflow.org", "MPIJob"): kubeflow.mpi,
     ("trainer.kubeflow.org", "TrainJob"): kubeflow.train_job,
     ("batch.volcano.sh", "Job"): volcano.convert,
-    ("apps", "Deployment"): services.convert,
+    ("apps", "Deployment"): lambda context, reader: (
+        workspaces if workspaces.is_editor(reader.given) else services
+    ).convert(context, reader),
+    ("apps", "StatefulSet"): workspaces.convert,
     (script.GROUP, script.KIND): slurm.convert,
 }
 """Kinds of workloads, by API group. All others stay manifests."""

@@ -21,6 +21,8 @@ def roles(spec: Spec) -> list[tuple[int, Body]]:
         replicas = spec.spec.get("replicas", 1)
         most = replicas["max"] if isinstance(replicas, dict) else replicas
         return [(int(most) + 1, spec.spec.get("resources") or {})]
+    if spec.kind == "Workspace":
+        return [(1, spec.spec)]
     if spec.kind != "TrainingJob":
         return []
     own = [spec.spec.get(key) for key in ("workers", "servers", "launcher", "evaluator")]
