@@ -7,11 +7,16 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 pytest_plugins = ["tests.alluxio_fixtures", "tests.cluster_fixtures", "tests.cli.running"]
 
 os.environ["AVACTL_DEBUG"] = "1"  # a defect shows its traceback
+
+# By default, an example that takes over 200 ms fails: on a busy machine, any property does so some time.
+hypothesis.settings.register_profile("avactl", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("avactl")
 
 ROOT = Path(__file__).resolve().parent.parent
 
