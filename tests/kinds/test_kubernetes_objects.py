@@ -319,6 +319,12 @@ def test_incremental_compiles_follow_the_directory(tmp_path: Path) -> None:
     assert found() == {"ConfigMap-b"}
 
 
+def test_a_null_in_a_config_map_is_left_out() -> None:
+    result = compile_tree(tree({"objects": [{**CONFIG, "data": {"a": "1", "b": None}}]}))
+    assert result.ok, result.diagnostics
+    assert [m.body["data"] for m in result.manifests if m.item.kind == "KubernetesObjects"] == [{"a": "1"}]
+
+
 def test_the_api_server_takes_them(new_plane: Callable[..., ControlPlane]) -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
     result = compile_tree(tree({"objects": [WORKLOAD, CONFIG, service]}))

@@ -144,7 +144,7 @@ def _credentials(source: Source) -> Iterator[Diagnostic]:
     body = source.value
     if body["kind"] == "ConfigMap":
         for name, text in (body.get("data") or {}).items():
-            if looks_secret(text, name):
+            if isinstance(text, str) and looks_secret(text, name):
                 yield _credential(name, source.span("data", name))
 
 
