@@ -23,6 +23,13 @@ HEADS = {
     '  model: {name: chat, version: "1"}',
     "WORKSPACE": "Workspace\nmetadata: {name: desk, team: vision}\nspec:\n  image: registry.example.com/jupyter:1",
     "POOL": "NodePool\nmetadata: {name: extra}\nspec:\n  cluster: main\n  machineType: a10",
+    "MANIFEST": "KubernetesObjects\nmetadata: {name: more, team: vision}\nspec:\n  objects:",
+    "WEB": "KubernetesObjects\nmetadata: {name: more, team: vision}\nspec:\n  objects:\n"
+    "    - apiVersion: apps/v1\n      kind: Deployment\n      metadata: {name: web}\n      spec:\n"
+    "        selector: {matchLabels: {app: web}}\n        template:\n          metadata: {labels: {app: web}}\n"
+    "          spec:\n            securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}\n"
+    "            containers:\n              - name: web\n                image: registry.example.com/web:1\n"
+    "                securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}",
     "CLUSTER": "Cluster\nmetadata: {name: alone}\nspec:",
 }
 

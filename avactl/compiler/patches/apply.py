@@ -12,6 +12,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.kinds import kubernetes_schema
 from avactl.kinds.base import GROUP, Patch
+from avactl.kinds.kubernetes_schema import rules
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import RUN_ANNOTATION
 from avactl.kinds.lowering.refused import RefusedError
@@ -117,8 +118,12 @@ def _applied(
 def _violations(
     item: Item, manifest: Manifest, schema: kubernetes_schema.Schema, new: Any, where: tuple[str | int, ...]
 ) -> Iterator[Diagnostic]:
-    """Yield what the patched object violates of Kubernetes' schema, and the compiled one does not."""
-    for found in kubernetes_schema.violations(schema, new):
+    """Yield what the patched object violates of Kubernetes' schema and rules, and the compiled one does not."""
+    wrong = list(islice(kubernetes_schema.violations(schema, new), _MOST))
+    if not wrong and schema is not kubernetes_schema.ANY:
+        before = {refusal.message for refusal in rules.refusals(manifest.body)}
+        wrong = [refusal for refusal in rules.refusals(new) if refusal.message not in before]
+    for found in wrong:
         names = _by_name(new, found.path)
         message = f"{manifest.id}: `{'.'.join(names) or manifest.kind}`: {found.message}"
         span = item.span(*where, *_in_patch(item, where, names))

@@ -14,6 +14,7 @@ from avactl.kinds import kubernetes_schema
 from avactl.kinds.kubernetes_objects import tenancy
 from avactl.kinds.kubernetes_objects.lower import namespace_of
 from avactl.kinds.kubernetes_objects.sources import Source, sources
+from avactl.kinds.kubernetes_schema import rules
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import namespaces
 
@@ -95,6 +96,9 @@ def _manifest(item: Item, program: Program, source: Source) -> Iterator[Diagnost
         yield Diagnostic("manifest-invalid", message, span, hint=violation.hint)
     if wrong:
         return
+    for refusal in rules.refusals(body) if schema else ():
+        message = f"{kind} `{body['metadata']['name']}`: {refusal.message}"
+        yield Diagnostic("manifest-invalid", message, source.span(*refusal.path), hint=refusal.hint)
     yield from _credentials(source)
     yield from _rights(item, program, source, bool(schema))
 

@@ -10,7 +10,7 @@ from avactl.kinds import kubernetes_schema
 from avactl.kinds.base import GROUP
 from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.kinds.kubernetes_objects.sources import sources
-from avactl.kinds.kubernetes_objects.tenancy import at, template_path
+from avactl.kinds.kubernetes_schema.templates import at, template_path
 from avactl.kinds.manifest import Body, Manifest, without_nulls
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact, WrittenObject

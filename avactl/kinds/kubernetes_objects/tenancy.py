@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from avactl import names
 from avactl.kinds.base import foreign_key
 from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
+from avactl.kinds.kubernetes_schema.templates import at, template_path
 from avactl.kinds.manifest import Body
 from avactl.kinds.pod_settings.affinity import NODE_TAINTS, foreign_terms
 from avactl.kinds.pod_settings.levels import BASELINE, RESTRICTED, level
@@ -39,22 +39,6 @@ _VOLUMES = (
     "name", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
 )  # fmt: skip
 _PROFILES = ("RuntimeDefault", "Localhost")
-
-
-def template_path(kind: str) -> tuple[str, ...] | None:
-    """Return the path of the pod in a manifest of this kind; None if it has none."""
-    if kind == "Pod":
-        return ()
-    if kind == "CronJob":
-        return ("spec", "jobTemplate", "spec", "template")
-    return ("spec", "template") if kind in ("Deployment", "StatefulSet", "ReplicaSet", "Job", "DaemonSet") else None
-
-
-def at(value: Any, path: tuple[str, ...]) -> Any:
-    """Return the value at a path of mappings; an empty mapping if there is none."""
-    for step in path:
-        value = value.get(step) if isinstance(value, dict) else None
-    return value if isinstance(value, dict) else {}
 
 
 def problems(item: Item, program: Program, body: Body, namespace: str) -> Iterator[Problem]:
