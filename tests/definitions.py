@@ -23,5 +23,4 @@ def _define(kube: KubeClient, release: Release, *plurals: str) -> None:
     except UnavailableError as reason:
         unavailable(reason)
     for body in found:
-        body.pop("status", None)
-        kube.define(body)
+        kube.define({key: value for key, value in body.items() if key != "status"})
