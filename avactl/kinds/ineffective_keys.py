@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.program import Item
 
@@ -15,3 +18,12 @@ def without_effect(item: Item, path: tuple[str | int, ...], why: str) -> Diagnos
         severity="warning",
         hint="remove the key",
     )
+
+
+def unused_model(item: Item, compute: Any, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+    """Yield a warning about a GPU model of pods without GPUs, unless the spec inherits it."""
+    span = item.span(*path, "gpu", key=True)
+    if compute.gpu is not None and not compute.gpus and span.file == item.doc.file:
+        message = "`gpu` has no effect here: the pods have no GPUs"
+        hint = "add their number, `gpus: 1`, or remove the key"
+        yield Diagnostic("without-effect", message, span, severity="warning", hint=hint)

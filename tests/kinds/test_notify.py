@@ -78,6 +78,13 @@ def test_only_where_the_platform_lets_teams_choose_urls() -> None:
     assert codes(unchecked(off)) == ["notifications-off"]
 
 
+def test_a_waiting_time_is_for_the_event_of_waiting() -> None:
+    others = OWN.replace(", queued]", "]")
+    assert [each.message for each in unchecked(platform(JOB + others)).diagnostics] == [
+        "`queuedFor` has no effect here: `queued` is not among the `events`"
+    ]
+
+
 def test_the_api_server_takes_what_tells(kube: KubeClient) -> None:
     define_monitoring(kube)
     made = compiled(platform(JOB + OWN, SERVICE, team="notify: {email: [v@example.com]}")).manifests

@@ -465,7 +465,28 @@ def cron(value: str) -> str:
                     f"`{part[:20]}` is not valid in the field `{name}` of a schedule",
                     f"write a number from {low} to {high}, a range `{low}-{high}`, `*`, or `*/2`",
                 )
+    days, months = _least(fields[2]), [_LENGTHS[month] for month in _numbers(fields[3], 12)]
+    if fields[4] == "*" and days > max(months):
+        raise bad(f"`{value}` is never: no such month has {days} days", f"write a day up to {max(months)}")
     return value
+
+
+_LENGTHS = (0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+"""Days of the months, by number."""
+
+
+def _numbers(field: str, high: int) -> list[int]:
+    """Return the numbers that a valid field of a schedule names."""
+    found: list[int] = []
+    for part in field.split(","):
+        first, _, step = part.partition("/")
+        low, _, last = first.partition("-") if first != "*" else ("1", "-", str(high))
+        found += range(int(low), int(last or (high if step else low)) + 1, int(step or 1))
+    return found
+
+
+def _least(field: str) -> int:
+    return min(_numbers(field, 31))
 
 
 _PERCENT = r"^(100|[1-9][0-9]?)%$"

@@ -24,8 +24,13 @@ def flow(words: Sequence[str]) -> str:
 _NOT_TEXT = frozenset(("true", "false", "null", "True", "False", "Null", "TRUE", "FALSE", "NULL"))
 
 
+_SHELLS = frozenset(("sh", "bash", "dash", "ash", "ksh", "zsh", "busybox"))
+_OPERATOR = re.compile(r"&&?|\|\|?|;|[0-9&]?>>?(&[0-9])?|<").fullmatch
+_VARIABLE = re.compile(r"(?<!\$)\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))").search
+
+
 def word_problems(item: Item, words: Sequence[str], path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
-    """Yield commands that are written as one word, and options that are written in one word with their value."""
+    """Yield commands that are written as one word, options in one word with their value, and syntax of a shell."""
     if path[-1] == "command" and len(words) == 1 and (split := _split(_redacted(words[0]))):
         hint = f"write `[{flow(split)}]`" if len(words[0]) <= _LONGEST else "write a list of its words"
         yield Diagnostic(
@@ -46,6 +51,36 @@ def word_problems(item: Item, words: Sequence[str], path: tuple[str | int, ...])
                 severity="warning",
                 hint=f"write two: `{two}`",
             )
+    if not words or words[0].rpartition("/")[2] not in _SHELLS:
+        yield from _shell_syntax(item, words, path)
+
+
+def _shell_syntax(item: Item, words: Sequence[str], path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+    """Yield the first operator and the first variable of a shell among arguments that no shell reads."""
+    operator = next((index for index, word in enumerate(words) if _OPERATOR(word)), None)
+    if operator is not None:
+        line = _redacted(" ".join(word if _OPERATOR(word) else shlex.quote(word) for word in words)[: _LONGEST + 1])
+        whole = path[-1] == "command" and len(line) <= _LONGEST
+        yield Diagnostic(
+            "invalid-value",
+            f"{_dotted(path)}[{operator}]: no shell reads `{words[operator]}`: the program gets it as an argument",
+            item.span(*path, operator),
+            severity="warning",
+            hint=f"write `[{flow(('sh', '-c', line))}]`" if whole else "begin the command with `sh, -c`",
+        )
+    for index, word in enumerate(words):
+        # Values of options and paths; a text with spaces is a script or a template of the program's own.
+        match = None if " " in word or "\n" in word else _VARIABLE(word)
+        if match is not None:
+            name = match[1] or match[2]
+            yield Diagnostic(
+                "invalid-value",
+                f"{_dotted(path)}[{index}]: no shell reads `{match[0][:60]}`: the program gets these characters",
+                item.span(*path, index),
+                severity="warning",
+                hint=f"write `$({name[:60]})`, which Kubernetes replaces by the variable of `env`",
+            )
+            return
 
 
 def _split(command: str) -> list[str]:

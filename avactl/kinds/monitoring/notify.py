@@ -14,6 +14,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.fields.values import seconds
+from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body, Manifest
@@ -154,6 +155,9 @@ def notify_problems(item: Item, program: Program, events: Sequence[str]) -> Iter
             )
             break
     yield from duplicates(item, (*path, "events"), notify.events or (), "event", key=None)
+    if "queued" not in (notify.events or events) and "queued_for" in notify.model_fields_set:
+        why = "`queued` is not among the `events`" if "queued" in events else "only jobs wait"
+        yield without_effect(item, (*path, "queuedFor"), why)
     for index, event in enumerate(notify.events or ()):
         if event not in events:
             yield Diagnostic(

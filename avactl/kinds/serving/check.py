@@ -13,6 +13,7 @@ from avactl.kinds.fields.credentials import argument_problems, credential_proble
 from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.fields.words import word_problems
+from avactl.kinds.ineffective_keys import unused_model, without_effect
 from avactl.kinds.lowering.pods import LONGEST_GRACE
 from avactl.kinds.monitoring.notify import SERVICE_EVENTS, notify_problems
 from avactl.kinds.pod_settings.check import pod_problems
@@ -22,6 +23,7 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.lower import KILL_AFTER, bounds
 from avactl.kinds.serving.runtimes import default_ports, ports
 from avactl.kinds.spot import notice_problem, spot_problems
+from avactl.kinds.team.buckets import bucket_problems
 
 _VERSIONS = ("tensorflowServing", "triton")
 _RUNTIME_NAMES = {
@@ -45,11 +47,16 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
             "invalid-value",
             f"spec.replicas: min {spec.replicas.min} is above max {spec.replicas.max}",
             item.span("spec", "replicas", "min"),
-            hint="`max` is the autoscaler's upper bound",
+            hint=f"write `min: {spec.replicas.max}` or less; `max` is the autoscaler's upper bound",
         )
         return
+    fixed = not isinstance(spec.replicas, int) and spec.replicas.min == spec.replicas.max
+    if fixed and "cpu_utilization" in spec.replicas.model_fields_set:
+        yield without_effect(item, ("spec", "replicas", "cpuUtilization"), "`min` and `max` are the same")
     if spec.model.url is not None:
         yield from require_image(item, program, "fetch", ("spec", "model", "url"))
+        if spec.model.secret is None:
+            yield from bucket_problems(item, program, spec.model.url, ("spec", "model", "url"), writes=False)
     yield from credential_problems(item, spec.env, ("spec", "env"))
     yield from argument_problems(item, spec.runtime.command, ("spec", "runtime", "command"))
     yield from argument_problems(item, spec.runtime.args, ("spec", "runtime", "args"))
@@ -124,6 +131,14 @@ def _exposed(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield teams in `exposeTo` that have no pods on the service's cluster."""
     for index, name in enumerate(item.spec.expose_to):
         team = program.get("Team", name)
+        if name == item.team:
+            yield Diagnostic(
+                "without-effect",
+                f"spec.exposeTo: `{name}` is the service's own team, whose pods can always call it",
+                item.span("spec", "exposeTo", index),
+                severity="warning",
+                hint="remove it",
+            )
         if item.cluster not in team.clusters:
             yield Diagnostic(
                 "other-cluster",
@@ -193,6 +208,7 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield replicas that exceed the cluster's GPUs, and rollouts that can never finish."""
     spec = item.spec
     least, most = bounds(spec)
+    yield from unused_model(item, spec.resources, ("spec", "resources"))
     path, compute = ("spec", "resources"), on_spot(with_pod(spec.resources, spec.pod), spec.spot)
     found = gpu_problems(item, program, compute, path, least)
     yield from found

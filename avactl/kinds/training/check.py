@@ -17,6 +17,7 @@ from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.fields.words import word_problems
+from avactl.kinds.ineffective_keys import unused_model
 from avactl.kinds.lowering.storage import sharing_problems
 from avactl.kinds.monitoring.notify import JOB_EVENTS, notify_problems
 from avactl.kinds.pod_settings.check import pod_problems
@@ -25,11 +26,12 @@ from avactl.kinds.pod_settings.requests import with_pod
 from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.kinds.program import Item, Program
 from avactl.kinds.spot import notice_problem, spot_problems
+from avactl.kinds.team.buckets import bucket_problems
 from avactl.kinds.training.addressing import listens
 from avactl.kinds.training.init_containers.health_check import health_problems
 from avactl.kinds.training.init_containers.workspace_code import code_problems
 from avactl.kinds.training.mounts import place_problems
-from avactl.kinds.training.pod import below, log_path, team_bucket
+from avactl.kinds.training.pod import log_path
 from avactl.kinds.training.roles import (
     CHECKPOINT_ROLES,
     Part,
@@ -147,45 +149,7 @@ def _checkpoint(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint="add `path: s3://BUCKET/DIRECTORY`, or `volume: 100Gi` for a persistent volume",
         )
     elif checkpoint.path is not None:
-        yield from _bucket(item, program, checkpoint.path, ("spec", "checkpoint", "path"))
-
-
-def _bucket(item: Item, program: Program, url: str, path: tuple[str, ...]) -> Iterator[Diagnostic]:
-    """Yield a problem if the team cannot write to a location. A team without buckets has other access to its stores."""
-    team = program.get("Team", str(item.team))
-    if not team.spec.buckets:
-        return
-    bucket = team_bucket(program, item, url)
-    if bucket is None:
-        shared = [known.name for known in team.spec.buckets if below(_root(known.url), url) is not None]
-        known = (
-            f"bucket `{shared[0]}` of the team covers another prefix of this store"
-            if shared
-            else "in no bucket of the team"
-        )
-        yield Diagnostic(
-            "unbound-bucket",
-            f"`{url}` is not in a bucket of team {team.name}: pods get no credentials for it",
-            item.span(*path),
-            severity="warning",
-            label=known if shared else "",
-            hint=f"use one of the team's buckets, or add the location to `buckets` of Team {team.name}",
-            notes=(Note(team.span("spec", "buckets", key=True), "the team's buckets"),),
-        )
-    elif bucket.access == "read":
-        index = team.spec.buckets.index(bucket)
-        yield Diagnostic(
-            "bucket-access",
-            f"`{url}` is in bucket `{bucket.name}`, which is read-only for team {team.name}",
-            item.span(*path),
-            hint="use another bucket, or set `access: readWrite` on this one",
-            notes=(Note(team.span("spec", "buckets", index, "access"), "read only"),),
-        )
-
-
-def _root(url: str) -> str:
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('/')[0]}"
+        yield from bucket_problems(item, program, checkpoint.path, ("spec", "checkpoint", "path"), writes=True)
 
 
 def _tensorboard(item: Item, program: Program) -> Iterator[Diagnostic]:
@@ -210,7 +174,7 @@ def _tensorboard(item: Item, program: Program) -> Iterator[Diagnostic]:
                 hint="remove `logVolume`, or set `logdir` to a path",
                 notes=(Note(item.span("spec", "tensorboard", "logdir"), "object store"),),
             )
-        yield from _bucket(item, program, board.logdir, ("spec", "tensorboard", "logdir"))
+        yield from bucket_problems(item, program, board.logdir, ("spec", "tensorboard", "logdir"), writes=True)
 
 
 def _times(item: Item, program: Program) -> Iterator[Diagnostic]:
@@ -275,6 +239,7 @@ def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
         replicas = bounds(spec)[0] if key == "workers" else compute.replicas
         # Of an elastic job, only workers above the fewest run on spot machines.
         asked = with_pod(compute, settings_of(spec, compute)) if spot_from(spec) else whole(spec, compute)
+        yield from unused_model(item, compute, path)
         found = gpu_problems(item, program, asked, path, replicas)
         yield from found
         alone = alone or bool(found)

@@ -16,6 +16,7 @@ from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
+from avactl.kinds.team.buckets import below, team_bucket
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import environment, listens, port, starts_with_torchrun, with_index
@@ -214,22 +215,6 @@ def _checkpoint_env(item: Item, program: Program, *, mounted: bool) -> list[Body
             if rest is not None and bucket.access == "readWrite":
                 env["AVACTL_CHECKPOINT_DIR"] = f"/buckets/{bucket.name}/{rest}".rstrip("/")
     return pods.env_list(env)
-
-
-def below(base: str, url: str) -> str | None:
-    """Path of an object-store URL relative to another; None if it is not below it."""
-    base = base.rstrip("/")
-    if url.rstrip("/") == base:
-        return ""
-    return url[len(base) + 1 :] if url.startswith(f"{base}/") else None
-
-
-def team_bucket(program: Program, item: Item, url: str) -> Any:
-    """The bucket of the item's team that contains a URL, or None."""
-    for bucket in program.get("Team", str(item.team)).spec.buckets:
-        if below(bucket.url, url) is not None:
-            return bucket
-    return None
 
 
 def _store_env(item: Item, program: Program) -> list[Body]:

@@ -10,6 +10,7 @@ from avactl.kinds.exposure.check import expose_problems
 from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
 from avactl.kinds.fields.words import word_problems
+from avactl.kinds.ineffective_keys import unused_model
 from avactl.kinds.lowering.storage import sharing_problems
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
@@ -58,6 +59,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     if is_shared(spec.gpus):
         yield from _shared_gpu(item, program)
     else:
+        yield from unused_model(item, spec, ("spec",))
         yield from gpu_problems(item, program, compute, ("spec",))
 
 

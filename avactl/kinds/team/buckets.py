@@ -1,0 +1,63 @@
+"""Buckets of a team that contain a location, and the credentials that its pods get for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.program import Item, Program
+
+
+def below(base: str, url: str) -> str | None:
+    """Return the path of an object-store URL relative to another; None if it is not below it."""
+    base = base.rstrip("/")
+    if url.rstrip("/") == base:
+        return ""
+    return url[len(base) + 1 :] if url.startswith(f"{base}/") else None
+
+
+def team_bucket(program: Program, item: Item, url: str) -> Any:
+    """Return the bucket of the item's team that contains a URL; None if there is none."""
+    for bucket in program.get("Team", str(item.team)).spec.buckets:
+        if below(bucket.url, url) is not None:
+            return bucket
+    return None
+
+
+def bucket_problems(
+    item: Item, program: Program, url: str, path: tuple[str, ...], *, writes: bool
+) -> Iterator[Diagnostic]:
+    """Yield a problem if the team's pods cannot read a location, or `writes` and they cannot write to it.
+
+    A team without buckets has other access to its stores.
+    """
+    team = program.get("Team", str(item.team))
+    if not team.spec.buckets:
+        return
+    bucket = team_bucket(program, item, url)
+    if bucket is None:
+        shared = [known.name for known in team.spec.buckets if below(_root(known.url), url) is not None]
+        yield Diagnostic(
+            "unbound-bucket",
+            f"`{url}` is not in a bucket of team {team.name}: pods get no credentials for it",
+            item.span(*path),
+            severity="warning",
+            label=f"bucket `{shared[0]}` of the team covers another prefix of this store" if shared else "",
+            hint=f"use one of the team's buckets, or add the location to `buckets` of Team {team.name}",
+            notes=(Note(team.span("spec", "buckets", key=True), "the team's buckets"),),
+        )
+    elif writes and bucket.access == "read":
+        index = team.spec.buckets.index(bucket)
+        yield Diagnostic(
+            "bucket-access",
+            f"`{url}` is in bucket `{bucket.name}`, which is read-only for team {team.name}",
+            item.span(*path),
+            hint="use another bucket, or set `access: readWrite` on this one",
+            notes=(Note(team.span("spec", "buckets", index, "access"), "read only"),),
+        )
+
+
+def _root(url: str) -> str:
+    scheme, _, rest = url.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
