@@ -29,6 +29,7 @@ _OPTIONS = [
     ("grpc.so_reuseport", 0),  # a second master on this port must fail
     ("grpc.max_receive_message_length", m.LIMIT),
     ("grpc.max_concurrent_streams", 10_000),
+    ("grpc.http2.bdp_probe", 0),  # it pings a worker after almost every message
 ]
 
 

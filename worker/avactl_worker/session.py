@@ -63,6 +63,7 @@ class _Stream:
             ("grpc.max_send_message_length", m.LIMIT),
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.enable_http_proxy", 0),
+            ("grpc.http2.bdp_probe", 0),  # its pings cost the master as much as messages
         ]
         self._channel = grpc.insecure_channel(address, options=options)
         self._requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
