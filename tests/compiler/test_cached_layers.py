@@ -11,8 +11,10 @@ import pytest
 
 from avactl.compiler import compile_tree
 from avactl.compiler.incremental.compile import Compiled, compile_cached
+from avactl.compiler.validate import validate_document
 from avactl.emit.files import object_text
 from avactl.emit.paths import object_path
+from avactl.source.document import Document
 from avactl.source.tree import DirTree
 from tests.conftest import ROOT
 
@@ -106,3 +108,70 @@ def test_only_what_changed_is_compiled_again(environments: Path, monkeypatch: py
     monkeypatch.setattr("avactl.compiler.validate.validate_document", refuse)
     again = compile_cached(DirTree(environments, environment="prod"), object_path, object_text)
     assert again.files == kept.files
+
+
+MORE = """\
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+metadata: {name: plain, team: vision}
+spec: {image: "registry.example.com/train:1", command: [python, train.py], workers: {gpus: 0, cpu: "1", memory: 1Gi}}
+"""
+OWN = """\
+apiVersion: avactl.dev/v1
+kind: TrainingJob
+template: true
+metadata: {name: %s%s}
+extends: pytorch
+spec: {env: {LEVEL: "%s"}}
+"""
+
+
+def test_a_changed_layer_recompiles_the_specs_that_inherit_from_it(
+    environments: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def counted(document: Document) -> object:
+        done.append(str(document.get("metadata", "name")))
+        return validate_document(document)
+
+    monkeypatch.setattr("avactl.compiler.validate.validate_document", counted)
+
+    def compiled() -> set[str]:
+        compiled_plainly = compile_tree(DirTree(environments, environment="prod"))
+        done.clear()
+        kept = compile_cached(DirTree(environments, environment="prod"), object_path, object_text)
+        assert kept.ok, kept.diagnostics
+        again = set(done)
+        assert kept.diagnostics == compiled_plainly.diagnostics
+        texts = {object_path(manifest): object_text(manifest) for manifest in compiled_plainly.manifests}
+        assert kept.texts(list(texts)) == texts
+        return again
+
+    (environments / "teams/vision/plain.yaml").write_text(MORE)
+    (environments / "teams/vision/own.yaml").write_text(
+        MORE.replace("plain", "own").replace("spec:", "extends: own\nspec:")
+    )
+    template = environments / "platform/own.yaml"
+    template.write_text(OWN % ("own", "", 1))
+    everything = compiled()
+    assert {"plain", "own", "resnet50", "vision"} <= everything
+    template.write_text(OWN % ("own", "", 2))
+    assert compiled() == {"own"}
+    # The template below it, which resnet50 extends, too.
+    base = environments / "platform/templates.yaml"
+    base.write_text(base.read_text().replace('cpu: "4"', 'cpu: "3"'))
+    assert "plain" not in (again := compiled())
+    assert {"own", "resnet50"} <= again
+    # A template of the team takes the place of the platform's.
+    (environments / "platform/theirs.yaml").write_text(OWN % ("own", ", team: vision", 3))
+    assert compiled() == {"own"}
+    (environments / "platform/theirs.yaml").unlink()
+    assert compiled() == {"own"}
+    overlay = environments / "overlays/prod/more.yaml"
+    overlay.write_text(MORE.replace("spec:", "spec: {timeout: 1h}\n#"))
+    assert compiled() == {"plain"}
+    defaults = environments / "teams/vision/defaults.yaml"
+    defaults.write_text(defaults.read_text().replace("12h", "11h"))
+    assert {"plain", "own", "resnet50"} <= (again := compiled())
+    assert not again & {"gpus", "vision"}

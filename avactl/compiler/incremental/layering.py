@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from avactl.compiler.incremental.tracing import KeptDocument, SpecKey
-from avactl.compiler.layers.recognition import declares, extends
+from avactl.compiler.layers.recognition import declares, extends, is_defaults, is_template, name_of
 
 if TYPE_CHECKING:
-    from avactl.compiler.incremental.records import FileRecord
+    from avactl.compiler.incremental.records import DocumentRecord, FileRecord
     from avactl.compiler.layers.declarations import Declarations
     from avactl.diagnostics import Diagnostic
     from avactl.policy.owners import Owners
@@ -44,6 +44,44 @@ class Layers:
         return any(self._files[path].layers for path in parsed) or any(
             file.layers and (path not in self._files or path in parsed) for path, file in old.items()
         )
+
+    def affected(self, old: Mapping[str, FileRecord], parsed: Collection[str]) -> list[str] | None:
+        """Return the unchanged files of the last run with specs that may inherit from what changed; None for all.
+
+        All layers of a changed file count as changed: warnings of specs that inherit from them name its lines.
+        """
+        defaults: set[tuple[str, str]] = set()
+        templates: set[tuple[str, str]] = set()
+        targets: set[SpecKey] = set()
+        paths = {*parsed, *(path for path in old if path not in self._files)}
+        for path in paths:
+            for file in (old.get(path), self._files.get(path)):
+                for _, data in file.layers if file is not None else ():
+                    value = marshal.loads(data)  # noqa: S302 - plain data out of our own private folder
+                    kind, team, name = name_of(value)
+                    if is_defaults(value):
+                        spec = value.get("spec")
+                        if not isinstance(spec, dict):
+                            return None
+                        defaults.update((each, team) for each in spec)
+                    else:  # a template, or an overlay of a spec or template
+                        templates.add((kind, name))
+                        targets.add((kind, team, name))
+
+        def inherits(each: DocumentRecord) -> bool:
+            kind, team, _ = each.key
+            return (
+                each.key in targets
+                or (kind, "") in defaults
+                or (kind, team) in defaults
+                or any((kind, name) in templates for name in each.templates)
+            )
+
+        return [
+            path
+            for path, file in old.items()
+            if path in self._files and path not in parsed and any(map(inherits, file.documents))
+        ]
 
     @property
     def declared(self) -> Declarations:
@@ -96,3 +134,14 @@ class Layers:
 def packed(document: Document) -> bytes:
     """Return the value of a document in marshal format."""
     return document.data if isinstance(document, KeptDocument) else marshal.dumps(document.value)
+
+
+def templates_of(document: Document) -> tuple[str, ...]:
+    """Return the names of the templates that a merged spec extends, directly and indirectly."""
+    if isinstance(document, KeptDocument):
+        return ()
+    from avactl.compiler.layers.document import LayeredDocument
+
+    layers = document.layers if isinstance(document, LayeredDocument) else ()
+    own = (layer.document.value for layer in layers)
+    return tuple(name_of(value)[2] for value in own if is_template(value))

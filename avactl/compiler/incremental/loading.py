@@ -72,6 +72,8 @@ class Loader:
         self.dirty = False
         """True if the record differs from the last one, although no dependency has changed."""
         self.layers = Layers(tree, new.files, self.locator, ())
+        self.layered_anew = False
+        """True if a template, defaults or an overlay may differ from that of the last run."""
         self._locators: dict[str, Locator] = {}
         self.parsed: dict[str, list[KeptDocument]] = {}
         """Documents of new and changed files."""
@@ -117,20 +119,28 @@ class Loader:
     def read(self, specs: list[str], overlays: list[str], stamps: Mapping[str, Stamp]) -> None:
         """Read the files whose stamp has changed. Raises IrregularError if one has an error.
 
-        If a template, defaults or an overlay changed, all files are read: any spec may inherit from it.
+        If a template, defaults or an overlay changed, the specs that may inherit from it are read again, too.
         """
         self.layers = Layers(self.tree, self.new.files, self.locator, overlays)
         self._read([*specs, *overlays], stamps)
         if self.old.files and self.layers.touched(self.old.files, self.parsed):
-            self.old.clear()
-            self.parsed.clear()
-            self.new.files.clear()
-            self._read([*specs, *overlays], stamps)
+            self.layered_anew = True
+            again = self.layers.affected(self.old.files, self.parsed)
+            if again is None:
+                self.old.clear()
+                self.parsed.clear()
+                self.new.files.clear()
+                self._read([*specs, *overlays], stamps)
+            else:
+                self._read(again, stamps, anew=True)
 
-    def _read(self, paths: list[str], stamps: Mapping[str, Stamp]) -> None:
+    def _read(self, paths: list[str], stamps: Mapping[str, Stamp], *, anew: bool = False) -> None:
+        """Read files; with `anew`, also those that are as in the last run."""
         files = self.old.files
-        other = [path for path in paths if path not in files or files[path].stamp != stamps[path]]
-        slices = parallel.in_slices(other, lambda part: [self._parse(path, stamps[path]) for path in part], _SLICE)
+        other = [path for path in paths if anew or path not in files or files[path].stamp != stamps[path]]
+        slices = parallel.in_slices(
+            other, lambda part: [self._parse(path, stamps[path], anew) for path in part], _SLICE
+        )
         results = (result and _ParsedFile._make(result) for part in slices for result in part)
         parsed = dict(zip(other, results, strict=True))
         failed = False
@@ -140,12 +150,13 @@ class Loader:
                 file = self._put(path, _trusted(stamps[path]), parsed[path])
                 failed = failed or any(problem["severity"] == "error" for problem in file.warnings)
             self.new.files[path] = file  # type: ignore[assignment]
-        self.dirty = self.dirty or bool(other) or bool(files.keys() - self.new.files.keys())
+        self.dirty = self.dirty or bool(other) or (not anew and bool(files.keys() - self.new.files.keys()))
         if failed:
             raise IrregularError
 
-    def _parse(self, path: str, stamp: Stamp) -> tuple[Any, ...] | None:
-        """Return the fields of a `_ParsedFile` as plain data, for other processes; None for unchanged content."""
+    def _parse(self, path: str, stamp: Stamp, anew: bool) -> tuple[Any, ...] | None:
+        """Return the fields of a `_ParsedFile` as plain data, for other processes; None for unchanged content, unless
+        it is read `anew`."""
         from avactl.source.yaml import MAX_BYTES, load_yaml
 
         data, content = b"", ""
@@ -153,7 +164,7 @@ class Loader:
             with suppress(OSError):
                 data = self.tree.read(path)
                 content = digest(data)
-        if path in self.old.files and self.old.files[path].digest == content:
+        if not anew and path in self.old.files and self.old.files[path].digest == content:
             return None
         if data:
             documents, problems = load_yaml(path, data)

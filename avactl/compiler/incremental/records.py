@@ -46,6 +46,8 @@ class DocumentRecord(NamedTuple):
     key: SpecKey
     data: bytes
     """Its value in marshal format, because most documents are never unpacked."""
+    templates: tuple[str, ...] = ()
+    """Names of the templates that it extends, directly and indirectly."""
 
 
 class FileRecord(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from avactl.compiler.incremental.layering import packed
+from avactl.compiler.incremental.layering import packed, templates_of
 from avactl.compiler.incremental.loading import IrregularError, Loader
 from avactl.compiler.incremental.records import DocumentRecord, SpecRecord
 from avactl.compiler.incremental.tracing import KeptDocument, SpecKey, SpecsOfKind, TracedItem, TracedProgram
@@ -61,7 +61,7 @@ class Resolver:
             self._resolve_all(items, before)
         else:
             self._resolve_few(items, before)
-        if self.loader.layers and (before - after or not self.old.specs):
+        if self.loader.layers and (self.loader.layered_anew or before - after or not self.old.specs):
             self._check_layers()
         old, new = self.old.specs, self.new.specs
         moved = [key for key in old.keys() | new.keys() if old.get(key) != new.get(key)]
@@ -93,7 +93,7 @@ class Resolver:
                     raise IrregularError
                 item = Item(document, resource)
                 found.append(item)
-                records.append(DocumentRecord(document.index, item.key, packed(document)))
+                records.append(DocumentRecord(document.index, item.key, packed(document), templates_of(document)))
             self.new.files[path] = self.new.files[path]._replace(documents=tuple(records))
         return found
 
