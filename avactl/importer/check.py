@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,10 @@ from avactl.source.document import Document, Path
 from avactl.source.tree import Tree
 from avactl.source.yaml import load_yaml
 
+Texts = dict[str, bytes]
+"""Files of specs, by their content."""
+_SHARED = ("Cluster", "MachineType", "NodePool", "Team", "Quota")
+"""Kinds that other specs need to compile."""
 _ROUNDS = 40
 """Compilations of one import at most; each takes out every value that the one before refused."""
 _OPTIONAL = (
@@ -88,9 +92,10 @@ def check(converted: Converted, below: Tree, prefix: str) -> Checked:
 
     `prefix`: directory of the new files in the repository, with a slash at its end.
     """
+    texts: Texts = {}
     for _ in range(_ROUNDS):
         place(converted.specs, prefix)
-        files = {spec.file: spec_yaml(spec.body(), spec.comments).encode() for spec in converted.specs}
+        files = {spec.file: _text(spec, texts) for spec in converted.specs}
         compilation = compile_tree(Files(below, files))
         errors = [each for each in compilation.diagnostics if each.severity == "error"]
         if not errors:
@@ -99,24 +104,58 @@ def check(converted: Converted, below: Tree, prefix: str) -> Checked:
                 converted.specs[:] = [each for each in converted.specs if each not in superfluous]
                 continue
             _want_read(compilation, files, prefix)
-            return _joined(Checked(converted, compilation, files), below)
-        by_file = {spec.file: spec for spec in converted.specs}
-        own = [each for each in errors if each.span.file in by_file]
-        if not own:
-            told = f"{errors[0].span}: {errors[0].message}"
-            raise ImportProblem(f"the repository does not compile: {told}", "`avactl validate` shows its problems")
-        seen: set[str] = set()
-        for problem in sorted(own, key=lambda each: each.span, reverse=True):
-            # Positions behind a removed value have moved, so each file is changed once a round.
-            if by_file[problem.span.file] not in converted.specs:
-                continue  # it went with its team
-            if problem.span.file not in seen or problem.code == "credential-literal":
-                seen.add(problem.span.file)
-                _repair(converted, by_file[problem.span.file], problem, files)
+            return _joined(Checked(converted, compilation, files), below, texts)
+        wrong = {each.span.file for each in errors}
+        fine = {id(spec) for spec in converted.specs if spec.file not in wrong}
+        _repair_all(converted, errors, files)
+        _repair_few(converted, below, prefix, fine, texts)
     raise ImportProblem("the specs do not compile", "please report it, with the manifests; `--as-is` keeps all objects")
 
 
-def _joined(checked: Checked, below: Tree) -> Checked:
+def _text(spec: Spec, texts: Texts) -> bytes:
+    """Return the file of a spec, written once for each of its states."""
+    body = spec.body()
+    key = repr((body, spec.comments))
+    found = texts.get(key)
+    if found is None:
+        found = texts[key] = spec_yaml(body, spec.comments).encode()
+    return found
+
+
+def _repair_few(converted: Converted, below: Tree, prefix: str, fine: Collection[int], texts: Texts) -> None:
+    """Repair specs until they compile, beside what all specs need, but without those that are `fine` (by `id`).
+
+    A repair shows the next problem of the same spec: compiling thousands of others each time would take minutes.
+    """
+    for _ in range(_ROUNDS):
+        place(converted.specs, prefix)
+        part = [spec for spec in converted.specs if spec.kind in _SHARED or id(spec) not in fine]
+        files = {spec.file: _text(spec, texts) for spec in part}
+        errors = [each for each in compile_tree(Files(below, files)).diagnostics if each.severity == "error"]
+        own = [each for each in errors if each.span.file in files]
+        if not own:
+            return
+        _repair_all(converted, own, files)
+
+
+def _repair_all(converted: Converted, errors: list[Diagnostic], files: Mapping[str, bytes]) -> None:
+    """Repair the last problem of each spec. Raises ImportProblem if all are in files of the repository."""
+    by_file = {spec.file: spec for spec in converted.specs}
+    own = [each for each in errors if each.span.file in by_file]
+    if not own:
+        told = f"{errors[0].span}: {errors[0].message}"
+        raise ImportProblem(f"the repository does not compile: {told}", "`avactl validate` shows its problems")
+    seen: set[str] = set()
+    for problem in sorted(own, key=lambda each: each.span, reverse=True):
+        # Positions behind a removed value have moved, so each file is changed once a round.
+        if by_file[problem.span.file] not in converted.specs:
+            continue  # it went with its team
+        if problem.span.file not in seen or problem.code == "credential-literal":
+            seen.add(problem.span.file)
+            _repair(converted, by_file[problem.span.file], problem, files)
+
+
+def _joined(checked: Checked, below: Tree, texts: Texts) -> Checked:
     """Return the specs with one patch for each target, if they still compile."""
     specs = checked.converted.specs
     before = [spec.patches for spec in specs]
@@ -129,7 +168,7 @@ def _joined(checked: Checked, below: Tree) -> Checked:
             else:
                 _join(same["merge"], patch["merge"])
         spec.patches = made
-    files = {spec.file: spec_yaml(spec.body(), spec.comments).encode() for spec in specs}
+    files = {spec.file: _text(spec, texts) for spec in specs}
     if files == checked.files:
         return checked
     compilation = compile_tree(Files(below, files))
