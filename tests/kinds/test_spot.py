@@ -67,6 +67,36 @@ def test_workers_of_a_gang(use: str, tolerates: bool, only: bool) -> None:
     assert ("vision/train" in names(result, "PodDisruptionBudget")) is not tolerates
 
 
+RAW = """
+kind: KubernetesObjects
+metadata: {name: raw, team: vision}
+spec:
+  objects:
+  - apiVersion: v1
+    kind: Pod
+    metadata: {name: raw}
+    spec:
+      securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}
+      tolerations: [{key: KEY, operator: Exists}]
+      containers:
+      - {name: main, image: "a:1", securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}
+"""
+PATCH = """patches:
+- target: {kind: Job}
+  merge: {spec: {template: {spec: {tolerations: [{key: KEY, operator: Exists}]}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("spec", "code"), [(RAW, "manifest-not-allowed"), (JOB + PATCH, "patch-not-allowed"),
+                       (JOB + "  pod: {tolerations: [{key: KEY, operator: Exists}]}\n", "missing-reference")]
+)  # fmt: skip
+def test_only_the_key_spot_leads_to_spot_machines(spec: str, code: str) -> None:
+    (found,) = unchecked(PLATFORM + spec.replace("KEY", CAPACITY)).diagnostics
+    assert (found.code, "spot: allow" in found.hint) == (code, True)
+    assert codes(unchecked(PLATFORM + spec.replace("KEY", "node.kubernetes.io/unreachable"))) == []
+
+
 def test_an_elastic_job_keeps_its_fewest_workers_and_its_master_off_spot_machines() -> None:
     result = compiled(joined(PLATFORM, ELASTIC + "  workers: {min: 2, max: 6, gpus: 4}\n  spot: allow\n"))
     worker = of_job(result)

@@ -15,7 +15,7 @@ from avactl.kinds.pod_settings.collisions import OWN_CONTAINERS, OWN_VOLUMES, hi
 from avactl.kinds.pod_settings.levels import BASELINE, RESTRICTED, level
 from avactl.kinds.pod_settings.spec import LONGEST_GRACE
 from avactl.kinds.program import Item, Program
-from avactl.names import GPU_VARIABLES
+from avactl.names import CAPACITY, GPU_VARIABLES
 
 Refused = tuple[tuple[str, ...], str, str]
 """Path, reason and remedy."""
@@ -72,10 +72,11 @@ def pod_refusals(item: Item, program: Program, old: Body, new: Body) -> Iterator
     yield from _volumes(item, program, old, new)
     yield from _places(old, new)
     own = [toleration["key"] for toleration in old.get("tolerations") or ()]
-    taints = (*program.taints(item.cluster), *NODE_TAINTS, *own)
+    taints = {*program.taints(item.cluster), *NODE_TAINTS} - {CAPACITY} | {*own}
     for toleration in new.get("tolerations") or ():
         if toleration.get("key") not in taints:
-            yield ("tolerations",), "pods tolerate only taints of pools", "name the key of a pool's taint"
+            hint = "write `spot: allow` in `spec`" if toleration.get("key") == CAPACITY else "name that of a pool"
+            yield ("tolerations",), "pods tolerate only taints of pools", hint
     if (new.get("terminationGracePeriodSeconds") or 0) > LONGEST_GRACE:
         message = f"pods have at most {LONGEST_GRACE} seconds to terminate"
         yield ("terminationGracePeriodSeconds",), message, f"write {LONGEST_GRACE} or less"

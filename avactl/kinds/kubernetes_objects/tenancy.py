@@ -99,7 +99,10 @@ def _pod(item: Item, program: Program, pod: Body, namespace: str) -> Iterator[Pr
             hint = f"use `{RUN_ACCOUNT}`, or one of `serviceAccounts` of Team {team.name}"
             yield (key,), "the account is not one of the team's", hint
     for each in pod.get("tolerations") or ():
-        if not all(_tolerated(program, cluster, each.get("key")) for cluster in item.clusters):
+        if each.get("key") == names.CAPACITY:
+            message = "pods without a spec of their own do not run on spot machines"
+            yield ("tolerations",), message, "remove the toleration, or declare a spec with `spot: allow`"
+        elif not all(_tolerated(program, cluster, each.get("key")) for cluster in item.clusters):
             yield ("tolerations",), "pods tolerate only taints of pools", "name the key of a pool's taint"
     if foreign_terms(pod):
         message = "the affinity selects pods of other namespaces, which belong to other teams"
