@@ -41,7 +41,9 @@ def test_a_job_with_receivers_of_its_own() -> None:
     assert list(found) == ["AvactlJobFailed", "AvactlJobSucceeded", "AvactlJobQueued"]
     assert found["AvactlJobQueued"]["for"] == "7200s"
     config = body(result, "AlertmanagerConfig", "train-notify", "vision")["spec"]
-    (matcher,) = config["route"]["matchers"]
+    matcher, namespace = config["route"]["matchers"]
+    assert namespace == {"name": "namespace", "value": "vision", "matchType": "="}
+    assert all("namespace" in rule["expr"] for rule in found.values())  # the label, by which the alert is grouped
     assert {rule["labels"][matcher["name"]] for rule in found.values()} == {matcher["value"]}
     (receiver,) = config["receivers"]
     assert receiver["webhookConfigs"][0]["urlSecret"] == {"name": "hooks", "key": "url"}
@@ -65,7 +67,7 @@ def test_the_teams_receivers_are_the_default() -> None:
     assert names(result, "AlertmanagerConfig") == ["vision/avactl-team"]
     assert list(alerts(result, "train")) == ["AvactlJobFailed", "AvactlJobQueued"]
     assert list(alerts(result, "detector")) == ["AvactlServiceUnavailable"]
-    (matcher,) = body(result, "AlertmanagerConfig", "avactl-team", "vision")["spec"]["route"]["matchers"]
+    matcher, _ = body(result, "AlertmanagerConfig", "avactl-team", "vision")["spec"]["route"]["matchers"]
     for name in ("train", "detector"):
         assert {rule["labels"][matcher["name"]] for rule in alerts(result, name).values()} == {matcher["value"]}
     both = compiled(platform(JOB + OWN, team="notify: {email: [vision@example.com]}"))

@@ -1,7 +1,7 @@
 """Notifications → PrometheusRules over the metrics of kube-state-metrics, and AlertmanagerConfigs with the receivers.
 
 Sources: docs/metrics/workload/{job,pod,deployment}-metrics.md of kube-state-metrics 2; the Prometheus Operator lets an
-AlertmanagerConfig match only alerts of its own namespace.
+AlertmanagerConfig match only alerts of its own namespace, unless `alertmanagerConfigMatcherStrategy` is `None`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ def receivers(item: Item, program: Program, cluster: str, namespace: str, name: 
     )
     route = {
         "receiver": name,
-        "matchers": [{"name": LABEL, "value": name, "matchType": "="}],
+        # The operator adds the namespace by default; an Alertmanager can switch that off.
+        "matchers": [
+            {"name": LABEL, "value": name, "matchType": "="},
+            {"name": "namespace", "value": namespace, "matchType": "="},
+        ],
         "groupBy": ["alertname", "workload"],
         "repeatInterval": "24h",
     }
