@@ -106,7 +106,8 @@ def overlay_schema() -> Schema:
             "then": {
                 "$ref": partial_name(name),
                 "required": ["metadata"],
-                "properties": {"metadata": {"required": ["name"]}},
+                # An overlay inherits nothing, and is no template.
+                "properties": {"metadata": {"required": ["name"]}, "template": False, "extends": False},
             },
         }
         for name in registry.names()
