@@ -21,6 +21,9 @@ from avactl.source.yaml import MAX_BYTES
 
 _TOP = ("apiVersion", "kind", "metadata", "spec", "patches", "extends", "template")
 
+_SETTINGS = ("avactl.yml", "avactl.json", ".avactl.yaml", ".avactl.yml")
+"""Names that settings of a repository do not have."""
+
 MAX_WRONG = 1000
 """Maximum number of invalid specs reported per file."""
 
@@ -134,6 +137,8 @@ def _envelope(doc: Document) -> Diagnostic | None:
             hint = f"start with `apiVersion: {API_VERSION}` and `kind: …`"
         if version != API_VERSION and kind not in registry.names():
             hint += "; list files that are not specs under `exclude` in avactl.yaml"
+        if doc.file in _SETTINGS:
+            hint = "rename it to avactl.yaml, if it has the settings of the repository"
         what = "neither `apiVersion` nor `kind`" if version is None and kind is None else f"no `{missing}`"
         return Diagnostic("not-a-spec", f"the document has {what}", doc.span(), hint=hint)
     if version != API_VERSION:

@@ -198,6 +198,12 @@ class _Constructor:
                 self.problems.append(Diagnostic("yaml-key", message, place, hint=hint))
                 continue
             key = key_node.value
+            if odd := _odd_space(key[:1]):
+                message = f"a key begins with the character U+{ord(odd[0]):04X}, which only looks like a space"
+                self.problems.append(
+                    Diagnostic("yaml-key", message, self._place(key_node), hint="replace it by a space")
+                )
+                continue
             if key == "<<" and key_node.tag == _PLAIN:
                 merges.append(value_node)
                 continue
@@ -393,7 +399,26 @@ _CONFLICT = re.compile(r"^<{7} .*\n(?:.*\n)*?={7}$", re.MULTILINE).search
 
 
 _is_block_key = re.compile(r"\s*[A-Za-z][\w-]*:(\s|$)").match
+_no_space = re.compile(r"\s*(?:- )?([A-Za-z][\w-]{0,60}):[^\s/:]").match
+_two_keys = re.compile(r"\s*(?:- )?([A-Za-z][\w-]{0,60}): +([A-Za-z][\w-]{0,60}): ").match
 _odd_space = re.compile("[\\u00a0\\u2000-\\u200a\\u202f\\u3000]").search
+
+
+def _has_anchor(lines: list[str], span: Span) -> bool:
+    """Return True if the alias at a place has an anchor above it, in another document."""
+    alias = re.match(r"\*([\w-]{1,100})", lines[span.line - 1][span.column - 1 :])
+    return alias is not None and re.search(rf"&{alias[1]}(?![\w-])", "\n".join(lines[: span.line])) is not None
+
+
+def _second_colon(lines: list[str], span: Span) -> tuple[Span, str] | None:
+    """Explain a colon where no key can be: `metadata: name: x`, or a line above such as `image:x`, which is text."""
+    if two := _two_keys(lines[span.line - 1]):
+        return span, f"quote text that contains `: `; for a key, write `{two[1]}: {{{two[2]}: …}}`"
+    above = next((number for number in range(span.line - 1, 0, -1) if lines[number - 1].strip()), 0)
+    glued = _no_space(lines[above - 1]) if above else None
+    if glued is None:
+        return None
+    return Span(span.file, above, glued.start(1) + 1), f"put a space after the colon: `{glued[1]}: …`"
 
 
 def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
@@ -422,6 +447,10 @@ def _syntax(file: str, text: str, error: yaml.YAMLError) -> Diagnostic:
         span = Span(file, span.line, column)
         return Diagnostic("yaml-tab", "tabs cannot indent YAML", span, hint="indent with spaces")
     hint = next((hint for start, hint in _HINTS if start in problem), "compare with a spec of `avactl init DIR`")
+    if "mapping values are not allowed" in problem:
+        span, hint = _second_colon(lines, span) or (span, hint)
+    elif "undefined alias" in problem and _has_anchor(lines, span):
+        hint = "an anchor ends with its document: share values by `template: true` and `extends`"
     if odd := _odd_space(line):
         span = Span(file, span.line, odd.start() + 1)
         hint = f"replace the character U+{ord(odd[0]):04X} by a space: it only looks like one"

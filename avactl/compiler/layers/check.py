@@ -19,6 +19,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
 from avactl.kinds import registry
 from avactl.kinds.base import API_VERSION, Metadata
+from avactl.kinds.reference import introspect
 from avactl.source.document import Document, Path
 
 if TYPE_CHECKING:
@@ -130,6 +131,12 @@ def _check_entry(document: Document, kind: str, value: Any, team: str, owners: S
     if not isinstance(value, dict):
         message = f"spec.{kind}: expected a mapping, got {show(value)}"
         return [Diagnostic("wrong-type", message, document.span(*path), hint="write `{spec: {…}}`")]
+    of_spec = introspect.models_at(registry.kind(kind).model, ("spec",))
+    outside = [key for key in value if any(key in introspect.fields_by_key(model) for model in of_spec)]
+    if outside and "spec" not in value:
+        message = f"`{outside[0]}` belongs to `spec`"
+        hint = f"write `{kind}: {{spec: {{{outside[0]}: …}}}}`"
+        return [Diagnostic("unknown-key", message, document.span(*path, outside[0], key=True), hint=hint)]
     problems = _unknown_key(document, path, ("metadata", "spec", "patches"), f"`{kind}` of Defaults")
     if problems:
         return problems

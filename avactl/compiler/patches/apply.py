@@ -126,7 +126,8 @@ def _violations(
     for found in wrong:
         names = _by_name(new, found.path)
         message = f"{manifest.id}: `{'.'.join(names) or manifest.kind}`: {found.message}"
-        span = item.span(*where, *_in_patch(item, where, names))
+        inside = _in_patch(item, where, names)
+        span = item.span(*where, *inside, key=len(inside) == len(names) and found.message.startswith("unknown key"))
         yield Diagnostic("patch-invalid", message, span, hint=found.hint)
 
 

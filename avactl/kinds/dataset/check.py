@@ -23,10 +23,29 @@ from avactl.source.tree import MAX_INPUT
 Path = tuple[str | int, ...]
 
 
+def _same_data(item: Item) -> Iterator[Diagnostic]:
+    """Yield a warning for each version with the URL of another: one of them is not what it was."""
+    first: dict[str, int] = {}
+    for index, version in enumerate(item.spec.versions):
+        if version.url is None:
+            continue
+        before = first.setdefault(version.url.rstrip("/"), index)
+        if before != index:
+            yield Diagnostic(
+                "duplicate-entry",
+                f"version `{version.name}` has the URL of version `{item.spec.versions[before].name}`",
+                item.span("spec", "versions", index, "url"),
+                severity="warning",
+                hint="write each version to a directory of its own: a version does not change",
+                notes=(Note(item.span("spec", "versions", before, "url"), "first occurrence"),),
+            )
+
+
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one dataset."""
     spec = item.spec
     yield from duplicates(item, ("spec", "versions"), (version.name for version in spec.versions), "version")
+    yield from _same_data(item)
     yield from duplicates(item, ("spec", "sharedWith"), spec.shared_with, "team", key=None)
     yield from _shared(item)
     yield from _prewarm_versions(item)

@@ -40,6 +40,13 @@ def sources(item: Item, program: Program) -> Sources:
     return made
 
 
+def _path_hint(name: str) -> str:
+    directory = posixpath.dirname(name) or "DIRECTORY"
+    if any(character in name for character in "*?["):
+        return f"patterns are not expanded: write the directory, `{directory}`, for all of its files"
+    return "write its path relative to this file"
+
+
 def _sources(item: Item, program: Program) -> Sources:
     inline = (Source(value, item.doc, ("spec", "objects", index)) for index, value in enumerate(item.spec.objects))
     found = [entry for source in inline for entry in _entries(source)]
@@ -51,7 +58,7 @@ def _sources(item: Item, program: Program) -> Sources:
         paths = [path] if path.endswith(_SUFFIXES) else _listed(program, path)
         if not paths:
             message = f"there is no directory `{path}` with YAML or JSON files"
-            hint = "write its path relative to this file"
+            hint = _path_hint(name)
             problems.append(Diagnostic("missing-reference", message, span, hint=hint))
         for each in paths:
             if each in seen:
@@ -64,7 +71,7 @@ def _sources(item: Item, program: Program) -> Sources:
             data = program.read_file(each)
             if data is None or len(data) > MAX_BYTES:
                 what = "cannot be read" if data is None else f"is larger than {MAX_BYTES:,} bytes"
-                hint = "write its path relative to this file" if data is None else "split it"
+                hint = _path_hint(name) if data is None else "split it"
                 problems.append(Diagnostic("missing-reference", f"`{each}` {what}", span, hint=hint))
                 continue
             documents, wrong = load_yaml(each, data)

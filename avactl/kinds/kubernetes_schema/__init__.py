@@ -83,6 +83,21 @@ def child(schema: Schema, step: str | int) -> Schema:
     return resolved(schema.get("fields", {}).get(step, ANY))
 
 
+_HOLDERS = ("jobTemplate", "template", "spec")
+
+
+def _holder(schema: Schema, key: str) -> tuple[str, ...]:
+    """Return where below a mapping a key of pods belongs, such as `template.spec` of a Deployment; empty if nowhere."""
+    for step in _HOLDERS:
+        inner = child(schema, step) if step in schema["fields"] else ANY
+        if inner["type"] == "object":
+            if key in inner["fields"]:
+                return (step,)
+            if rest := _holder(inner, key):
+                return (step, *rest)
+    return ()
+
+
 def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violation]:
     """Yield what an object violates: unknown keys, missing keys, empty entries, wrong types and amounts."""
     amount = schema.get("ref") == _QUANTITY
@@ -93,6 +108,8 @@ def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violatio
     wrong = isinstance(value, bool) != (kind == "boolean") or not isinstance(value, _TYPES[kind])
     if wrong:
         hint = f'quote it: `"{value}"`' if kind == "string" and isinstance(value, int | float) else ""
+        if kind == "list" and not isinstance(value, dict | list):
+            hint = f"write a list: `[{str(value)[:60]}]`"
         yield Violation(path, f"expected {_WORDS[kind]}, got `{str(value)[:60]}`", hint)
     elif amount:
         try:
@@ -117,7 +134,9 @@ def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violatio
                 yield from violations(fields[key], entry, (*path, key))
             elif not (key == "status" and not path):
                 near = closest(str(key), fields)
-                hint = f"did you mean `{near}`?" if near else "`kubectl explain` shows the keys"
+                place = _holder(schema, key)
+                hint = f"it belongs to `{'.'.join(place)}`" if place else "`kubectl explain` shows the keys"
+                hint = f"did you mean `{near}`?" if near else hint
                 yield Violation((*path, key), f"unknown key `{key}`", hint)
         for key in schema.get("required", ()):
             if value.get(key) is None:

@@ -194,6 +194,17 @@ class TensorBoard(Model):
     )
 
 
+def _of_team(value: Any) -> Any:
+    if isinstance(value, str) and "/" in value:
+        raise bad(
+            f"`{value[:80]}` is not the name of a job", f"write `{value[:80].rpartition('/')[2]}`: jobs of the team"
+        )
+    return value
+
+
+JobName = Annotated[Name, BeforeValidator(_of_team)]
+
+
 class TrainingJobSpec(PodUser):
     """One run of training code."""
 
@@ -263,7 +274,7 @@ class TrainingJobSpec(PodUser):
         description="`prefer`: place pods on nodes whose cache worker holds most of the mounted datasets. `require`: "
         "only on nodes that hold a part of each. Needs the scheduler and the cache daemon. Default: anywhere.",
     )
-    after: list[Name] = Field(
+    after: list[JobName] = Field(
         default_factory=list,
         max_length=16,
         description="Jobs of the team that must have succeeded before this one starts. Needs the scheduler.",
