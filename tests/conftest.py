@@ -25,6 +25,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update", action="store_true", help="write golden files instead of comparing with them")
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Group the tests that share a fixture of their module: another worker would set it up once more."""
+    for item in items:
+        if not isinstance(item, pytest.Function) or item.get_closest_marker("xdist_group") is not None:
+            continue
+        found = item._fixtureinfo.name2fixturedefs.values()
+        if any(each.scope == "module" for definitions in found for each in definitions):
+            item.add_marker(pytest.mark.xdist_group(item.module.__name__))
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[Path, str], None]:
     """`golden(path, text)`: the file at `path` holds exactly `text`; `--update` writes it."""

@@ -4,22 +4,44 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import ROOT
+
 pytest_plugins = ("pytester",)
+NOTED = """
+    import os, pytest, time
+
+    def note(file):
+        time.sleep(0.1)
+        with open(file, "a") as workers:
+            print(os.environ["PYTEST_XDIST_WORKER"], file=workers)
+"""
 
 
-def test_groups_hold(pytester: pytest.Pytester) -> None:
+def test_groups_hold(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    pytester.makeconftest("from tests.conftest import pytest_collection_modifyitems")
     pytester.makepyfile(
-        """
-        import os, pytest, time
+        test_marked=f"""{NOTED}
+    pytestmark = pytest.mark.xdist_group("one")
 
-        pytestmark = pytest.mark.xdist_group("one")
+    @pytest.mark.parametrize("number", range(6))
+    def test_here(number):
+        note("marked")
+        """,
+        test_fixture=f"""{NOTED}
+    @pytest.fixture(scope="module")
+    def cluster():
+        note("clusters")
 
-        @pytest.mark.parametrize("number", range(6))
-        def test_here(number):
-            time.sleep(0.1)
-            with open("workers", "a") as file:
-                print(os.environ["PYTEST_XDIST_WORKER"], file=file)
-        """
+    @pytest.fixture
+    def client(cluster):
+        pass
+
+    @pytest.mark.parametrize("number", range(6))
+    def test_here(number, client):
+        pass
+        """,
     )
-    pytester.runpytest_subprocess("-n", "2", "--dist", "loadgroup").assert_outcomes(passed=6)
-    assert len(set((pytester.path / "workers").read_text().split())) == 1
+    pytester.runpytest_subprocess("-n", "2", "--dist", "loadgroup").assert_outcomes(passed=12)
+    assert len(set((pytester.path / "marked").read_text().split())) == 1
+    assert len((pytester.path / "clusters").read_text().split()) == 1
