@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -36,17 +39,44 @@ TOLD = {
 }  # fmt: skip
 KUBECONFIG = {
     "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {"token": "t"}}],
-    "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+    "clusters": [{"name": "c", "cluster": {"server": "SERVER"}}],
     "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
 }  # fmt: skip
 
 
+REFUSED = "no cluster for tests"
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    """An API server that refuses everybody: one that does not answer is asked again for some seconds."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"kind": "Status", "reason": "Forbidden", "message": REFUSED}).encode()
+        self.send_response(403)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[str]:
+    """The URL of a cluster that is no help."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Refusing) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
 @pytest.fixture
-def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostileRepository:
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str) -> HostileRepository:
     for name in list(os.environ):
         if name.startswith(("GITHUB_", "GITLAB_", "CI_", "GH_", "GIT_")):
             monkeypatch.delenv(name)
-    (tmp_path / "kubeconfig").write_text(json.dumps(KUBECONFIG))
+    (tmp_path / "kubeconfig").write_text(json.dumps(KUBECONFIG).replace("SERVER", cluster))
     found = HostileRepository(tmp_path / "repository")
     subprocess.run(["git", "init", "-q", "--bare", "-b", "main", str(tmp_path / "forge.git")], check=True)
     found.git("remote", "add", "origin", str(tmp_path / "forge.git"))
@@ -64,8 +94,8 @@ def run(avactl: Run, repository: HostileRepository, command: str) -> subprocess.
 
 
 def want_success(command: str, done: subprocess.CompletedProcess[str]) -> None:
-    if command.startswith("reconcile"):  # git was read: there is no cluster
-        assert "127.0.0.1:1" in done.stdout + done.stderr
+    if command.startswith("reconcile"):  # git was read: the cluster is asked
+        assert REFUSED in done.stdout + done.stderr
     else:
         assert done.returncode == 0, done.stderr
         assert TOLD[command] in done.stdout
