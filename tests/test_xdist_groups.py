@@ -39,7 +39,7 @@ def test_groups_hold(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch)
 
     @pytest.mark.parametrize("number", range(6))
     def test_here(number, client):
-        pass
+        time.sleep(0.3)  # so long that the other worker would take some of them
         """,
     )
     pytester.runpytest_subprocess("-n", "2", "--dist", "loadgroup").assert_outcomes(passed=12)
