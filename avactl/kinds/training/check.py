@@ -28,6 +28,7 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.spot import notice_problem, spot_problems
 from avactl.kinds.team.buckets import bucket_problems
 from avactl.kinds.training.addressing import listens
+from avactl.kinds.training.commands import torchrun_options
 from avactl.kinds.training.init_containers.health_check import health_problems
 from avactl.kinds.training.init_containers.workspace_code import code_problems
 from avactl.kinds.training.mounts import place_problems
@@ -87,6 +88,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     made = parts(item.spec)
     yield from _names(item, made)
     yield from _pods(item, program, made)
+    yield from _torchrun(item, made)
     yield from _compute(item, program)
     yield from _spot(item, program)
     yield from _within(item, program)
@@ -115,6 +117,31 @@ def _reserved_env(item: Item) -> Iterator[Diagnostic]:
                 f"spec.env: `{name}` is reserved for avactl",
                 item.span("spec", "env", name, key=True),
                 hint="use a name that does not begin with `AVACTL_`",
+            )
+
+
+def _torchrun(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
+    """Yield options of torchrun that contradict the number of pods or of their GPUs."""
+    spec = item.spec
+    if spec.framework != "pytorch" or spec.strategy != "allReduce":
+        return
+    workers = [part for part in made if part.role == "worker"]
+    pods, gpus = sum(part.replicas for part in workers), {part.compute.gpus for part in workers}
+    for index, name, value in torchrun_options([*spec.command, *spec.args]):
+        wrong = ""
+        if name == "--nnodes" and value.isdecimal() and int(value) != pods:
+            wrong = f"the job has {pods} worker{'s' if pods > 1 else ''}: torchrun waits for {value}"
+        elif name == "--nproc-per-node" and value.isdecimal() and gpus not in ({int(value)}, {0}):
+            wrong = f"each worker has {one_of(map(str, gpus)).replace('`', '')} GPUs, for one process each"
+        if wrong:
+            inside = index < len(spec.command)
+            path = ("spec", "command", index) if inside else ("spec", "args", index - len(spec.command))
+            yield Diagnostic(
+                "conflicting-keys",
+                f"`{name} {value[:20]}` contradicts `workers`: {wrong}",
+                item.span(*path),
+                severity="warning",
+                hint=f"remove the option: avactl sets it, as `PET_{name[2:].replace('-', '_').upper()}`",
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 _PYTHON = re.compile(r"python([23](\.[0-9]+)?)?").fullmatch
@@ -12,6 +12,7 @@ _LAUNCHERS = frozenset(
     ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner")
 )
 """Python modules that start processes themselves."""
+_TORCHRUN = ("torch.distributed.run", "torch.distributed.launch")
 
 
 def _python_script(command: Sequence[str]) -> int | None:
@@ -55,3 +56,18 @@ def interpreter(command: Sequence[str], code: Any = None) -> str:
         return "python3"
     fetched = "/" in command[0] and (not command[0].startswith("/") or (code and command[0].startswith(code.mount)))
     return "python3" if fetched else command[0]
+
+
+def torchrun_options(words: Sequence[str]) -> Iterator[tuple[int, str, str]]:
+    """Yield index, name and value of torchrun's own options in a command with its arguments; none of other programs."""
+    program = words[0].rpartition("/")[2] if words else ""
+    start = 1 if program == "torchrun" else None
+    if _PYTHON(program) and "-m" in words[:-1] and words[words.index("-m") + 1] in _TORCHRUN:
+        start = words.index("-m") + 2
+    for index in range(start, len(words)) if start is not None else ():
+        name, equals, value = words[index].partition("=")
+        if name.endswith(".py") or name in ("-m", "--module"):
+            return
+        if name.startswith("--"):
+            following = words[index + 1] if index + 1 < len(words) else ""
+            yield index, name.replace("_", "-"), value if equals else following
