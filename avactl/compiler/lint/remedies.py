@@ -117,12 +117,19 @@ def _as_list(key: str, value: Any, models: forms.Models) -> str:
     return f"write `{key}: {shown(words, _SUGGESTED)}`" if words and len(words) <= _SUGGESTED else "write a list"
 
 
+_WORD = re.compile(r"([A-Za-z_][\w-]{0,40})(?:=(.{0,100}))?").fullmatch
+"""A word, or `NAME=value` as in a shell."""
+
+
 def _as_mapping(key: str, value: Any, models: forms.Models) -> str:
     if isinstance(value, list):
         entries = [(entry.get("name"), entry.get("value")) for entry in value if isinstance(entry, dict)]
         named = [
             f"{name}: {_scalar(inner)}" for name, inner in entries if name and isinstance(inner, str | int | float)
         ]
+        words = [_WORD(entry) for entry in value if isinstance(entry, str)]
+        if not models and words and len(words) == len(value) and all(words):
+            named = [f"{word[1]}: {_scalar(word[2]) if word[2] is not None else '…'}" for word in words if word]
         if not named and models:
             flags = forms.of_mapping(models, value)
             return f"write `{key}: {flags}`" if flags else ""
