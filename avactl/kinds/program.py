@@ -11,7 +11,6 @@ from avactl.source.document import Document
 
 if TYPE_CHECKING:
     from avactl.kinds.base import Resource
-    from avactl.kinds.manifest import Manifest
 
 T = TypeVar("T")
 
@@ -103,8 +102,8 @@ class Program:
         self._memo: dict[Any, Any] = {}
         self.environment = ""
         """Environment of the repository that it is compiled for; "" if it has none."""
-        self.with_patches: Callable[[Item, Program, list[Manifest]], list[Manifest]] | None = None
-        """Applies the patches of a spec to its objects. Raises RefusedError."""
+        self.with_patches: Callable[[Item, Program, list[Any]], list[Any]] | None = None
+        """Applies the patches of a spec to its manifests. Raises RefusedError."""
         self.broken: frozenset[tuple[str, str]] = frozenset()
         """(kind, name) of specs excluded because of their own errors: totals over these kinds are not reported."""
 

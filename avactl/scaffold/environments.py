@@ -15,7 +15,7 @@ _ENVIRONMENT = """  {name}:
 """
 _OVERLAY = """# What {name} changes: the spec that it names, and the keys that differ.
 apiVersion: avactl.dev/v1
-kind: TrainingJob
+{kind}
 metadata: {{name: hello, team: vision, labels: {{environment: {name}}}}}
 """
 _PLACED = """spec: {{cluster: {cluster}}}
@@ -62,7 +62,8 @@ def in_environments(files: Mapping[str, str], environments: Sequence[str]) -> di
     clusters = [path[len("clusters/") : -len(".yaml")] for path in files if path.startswith("clusters/")]
     for name in environments:
         placed = _PLACED.format(cluster=f"{name}-{clusters[0]}") if len(clusters) > 1 else ""
-        found[f"overlays/{name}/vision.yaml"] = _OVERLAY.format(name=name) + placed
+        kind = re.findall(r"(?m)^kind: \w+$", files["teams/vision/hello.yaml"])[0]
+        found[f"overlays/{name}/vision.yaml"] = _OVERLAY.format(name=name, kind=kind) + placed
     return found
 
 

@@ -493,9 +493,8 @@ def test_killed_and_at_once(repository: Path) -> None:
         child.stdout.readline()
         time.sleep(randomly.uniform(0, 0.3))
         child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        child.communicate()
         check(repository)
-    children = [subprocess.Popen([*command, "8", name], stdout=subprocess.DEVNULL, cwd=ROOT) for name in "bc"]
-    assert [child.wait() for child in children] == [0, 0]
+    both = [subprocess.Popen([*command, "8", name], stdout=subprocess.DEVNULL, cwd=ROOT) for name in "bc"]
+    assert [child.wait() for child in both] == [0, 0]
     check(repository)

@@ -23,7 +23,7 @@ POLL = 0.05  # seconds
 PORT_ATTEMPTS = 5
 LOG_LINES = 30
 GOGC = "400"
-"""Collect garbage at five times the live heap, not at twice: about a tenth less CPU, for 200 MB more of each API server."""
+"""Collect garbage at five times the live heap, not at twice: a tenth less CPU, 200 MB more for each API server."""
 
 
 class StartError(Exception):

@@ -75,7 +75,11 @@ def pod_refusals(item: Item, program: Program, old: Body, new: Body) -> Iterator
     taints = {*program.taints(item.cluster), *NODE_TAINTS} - {CAPACITY} | {*own}
     for toleration in new.get("tolerations") or ():
         if toleration.get("key") not in taints:
-            hint = "write `spot: allow` in `spec`" if toleration.get("key") == CAPACITY else "name that of a pool"
+            hint = (
+                "write `spot: allow` in `spec`"
+                if toleration.get("key") == CAPACITY
+                else "name the key of a pool's taint"
+            )
             yield ("tolerations",), "pods tolerate only taints of pools", hint
     if (new.get("terminationGracePeriodSeconds") or 0) > LONGEST_GRACE:
         message = f"pods have at most {LONGEST_GRACE} seconds to terminate"

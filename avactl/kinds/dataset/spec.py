@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Model, Resource
+from avactl.kinds.fields.schedules import cron
 from avactl.kinds.fields.values import (
     Bytes,
     CacheTierRef,
@@ -17,7 +18,6 @@ from avactl.kinds.fields.values import (
     RepositoryFile,
     Says,
     TeamRef,
-    cron,
 )
 
 

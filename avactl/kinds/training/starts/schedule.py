@@ -11,7 +11,8 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.base import Model
-from avactl.kinds.fields.values import Duration, bad, cron, seconds
+from avactl.kinds.fields.schedules import cron
+from avactl.kinds.fields.values import Duration, bad, seconds
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item
