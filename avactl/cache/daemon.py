@@ -18,7 +18,7 @@ from avactl.cache.fuse_mounts import FuseMounts
 from avactl.cache.pods import Nodes, PendingPods, TierPods, TierVolumes
 from avactl.cache.runner import STUCK, TierRunner
 from avactl.cache.status import StatusWriter
-from avactl.cache.writeback import Flush, WriteBackTask
+from avactl.cache.writeback.push import Flush, WriteBackTask
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import ApiError, Client, UnreachableError

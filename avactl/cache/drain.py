@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from avactl.cache.pods import Nodes, TierPods, is_ready, reference
-from avactl.cache.writeback import Hosts, WriteBackTask
+from avactl.cache.writeback.push import Hosts, WriteBackTask
 from avactl.kube.client import MERGE, ApiError, Client
 from avactl.names import SAFE_TO_DRAIN
 from avactl.quantity import format_quantity

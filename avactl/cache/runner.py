@@ -18,7 +18,7 @@ from avactl.cache.engine import Engine, EngineError
 from avactl.cache.fuse_mounts import FuseMounts
 from avactl.cache.prewarm import Prewarmer
 from avactl.cache.status import MAX_TEXT
-from avactl.cache.writeback import Flush, WriteBackTask
+from avactl.cache.writeback.push import Flush, WriteBackTask
 from avactl.kube import logs
 from avactl.kube.client import ApiError, UnreachableError
 from avactl.terminal import shortened, visible

@@ -10,7 +10,7 @@ import pytest
 
 from avactl.cache.config import Tier
 from avactl.cache.daemon import Daemon, Options
-from avactl.cache.writeback import Flush
+from avactl.cache.writeback.push import Flush
 from avactl.kube.client import Client
 
 WRITE = Tier("write", "alluxio", "write", ("127.0.0.1:9",), "/mnt/avactl/write", "", (), None)

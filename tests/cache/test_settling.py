@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from avactl.cache.engine import CachedFile
-from avactl.cache.settling import Settling
+from avactl.cache.writeback.settling import Settling
 
 FILE = CachedFile(1, "/a", 10, True, True, False, 0, 0.0, 0.0, 0.0, b"", "s3://of/a", 1, 64, ())
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from avactl.cache import release
 from avactl.cache.config import parse_tier
 from avactl.cache.engine import CachedFile, Engine, EngineError
-from avactl.cache.writeback import Flush, WriteBackTask
+from avactl.cache.writeback import release
+from avactl.cache.writeback.push import Flush, WriteBackTask
 from tests.cache.world import World, content
 from tools.alluxio.tiers import ROOT
 from tools.objectstore import Faults, ObjectStore

@@ -13,10 +13,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
-from avactl.cache import metrics, release
+from avactl.cache import metrics
 from avactl.cache.config import Tier, WriteBack
 from avactl.cache.engine import CachedFile, Engine, EngineError, Mount, NotFoundError, UnavailableError
-from avactl.cache.settling import Settling
+from avactl.cache.writeback import release
+from avactl.cache.writeback.settling import Settling
 from avactl.kube import logs
 from avactl.terminal import shortened, visible
 

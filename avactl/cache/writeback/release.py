@@ -3,12 +3,12 @@
 The invariant is: **what is freed or deleted is in the object store, with the size and checksum that the writer's data
 had when it was closed.** It holds under kill -9 of the daemon, a worker or a master at any point, because
 
-1. Only a *verified* file is released. `writeback` sets the mark after it has read the object back from the store and
+1. Only a *verified* file is released. `push` sets the mark after it has read the object back from the store and
    compared size and SHA-256 with the file. A daemon that dies before that leaves no mark; the file is pushed again.
 2. The mark is an attribute of the file in the engine's journal, not the daemon's memory, and it names the content by
    id and size. Alluxio's files are written once; one that is written anew has another id, no mark, and is dirty.
 3. Before the mark is set, nothing else drops the data: files that are not persisted are not evicted by the engine, and
-   `writeback` pins a file *before* it asks the engine to persist it, so that a persisted file that is not verified is
+   `push` pins a file *before* it asks the engine to persist it, so that a persisted file that is not verified is
    not evicted either. The pin is in the journal too. It is removed here, after the mark.
 4. Each step here is safe by itself and can be repeated: mark, then unpin, then free. A daemon that dies between two of
    them leaves a file that is verified and still cached.

@@ -1,0 +1,1 @@
+"""Write-back of a tier's data to the object store, and its release."""
