@@ -386,3 +386,4 @@ def test_workloads_belong_to_teams() -> None:
 def test_the_registry_knows_lifecycles_without_an_import(name: str) -> None:
     workload = registry.kind(name).workload
     assert registry.lifecycle(name) == (workload.lifecycle if workload is not None else None)
+    assert (name in registry.written_kinds()) is registry.kind(name).has_written

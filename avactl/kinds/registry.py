@@ -118,6 +118,8 @@ class _BuiltIn(NamedTuple):
     """Module that has the kind as `KIND`."""
     lifecycle: Lifecycle | None = None
     """Lifecycle of its workload hooks, known without an import. A test checks that both are equal."""
+    has_written: bool = False
+    """True if its specs can have manifests as they are; also known without an import."""
 
 
 _BUILT_IN = {
@@ -131,7 +133,7 @@ _BUILT_IN = {
     "Workspace": _BuiltIn("avactl.kinds.workspace", Lifecycle.SESSION),
     "TrainingJob": _BuiltIn("avactl.kinds.training", Lifecycle.JOB),
     "ServingDeployment": _BuiltIn("avactl.kinds.serving", Lifecycle.SERVICE),
-    "KubernetesObjects": _BuiltIn("avactl.kinds.kubernetes_objects"),
+    "KubernetesObjects": _BuiltIn("avactl.kinds.kubernetes_objects", has_written=True),
 }
 """Built-in kinds. Imported on first use, to keep start-up fast."""
 
@@ -169,6 +171,12 @@ def lifecycle(name: str) -> Lifecycle | None:
 def workload_kinds(only: Lifecycle | None = None) -> list[str]:
     """Return the kinds whose specs run pods, in the order of `names`, without imports; `only`: of one lifecycle."""
     return [name for name in names() if (found := lifecycle(name)) is not None and only in (None, found)]
+
+
+def written_kinds() -> list[str]:
+    """Return the kinds whose specs can have manifests as they are, without imports."""
+    own = [name for name, kind in _BUILT_IN.items() if kind.has_written]
+    return [*own, *(name for name in added() if _LOADED[name].has_written)]
 
 
 def labelled(value: str) -> str | None:

@@ -112,8 +112,8 @@ def _all_made(program: Program) -> _Made:
 
 
 def _collected(program: Program) -> _Made:
-    kinds = [name for name in registry.names() if program.of(name) and registry.kind(name).has_written]
-    if any(kind in registry.names() and registry.kind(kind).has_written for kind, _ in program.broken):
+    kinds = registry.written_kinds()
+    if any(kind in kinds for kind, _ in program.broken):
         return {}
     made: _Made = {}
     for item in (item for kind in kinds for item in program.of(kind)):

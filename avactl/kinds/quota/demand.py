@@ -85,11 +85,10 @@ def usage_problems(program: Program, quota: Item) -> Iterator[Diagnostic]:
         for kind in registry.workload_kinds():
             for item in program.of(kind):
                 found.setdefault((item.team, item.cluster), []).append(item)
-        for kind in registry.names():
-            if (items := program.of(kind)) and registry.kind(kind).has_written:
-                for item in items:
-                    for cluster in item.clusters if item.team else ():
-                        found.setdefault((item.team, cluster), []).append(item)
+        for kind in registry.written_kinds():
+            for item in program.of(kind):
+                for cluster in item.clusters if item.team else ():
+                    found.setdefault((item.team, cluster), []).append(item)
         return found
 
     if quota_of(program, quota.team, quota.cluster) is quota:
@@ -120,7 +119,7 @@ def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnost
 
 
 def _uses(item: Item, program: Program, cluster: str) -> Iterator[tuple[Resource, Use]]:
-    if registry.kind(item.kind).has_written:
+    if item.kind in registry.written_kinds():
         for on, index, path, lifecycle, pods, amounts, _ in program.derive(item, written_asks):
             for key, model, each in amounts if on == cluster else ():
                 part = Part(path, pods, each, index)
@@ -274,7 +273,7 @@ def _containers(item: Item, program: Program, quota: Item) -> Iterator[Diagnosti
 
 def _largest(item: Item, program: Program, cluster: str, key: str) -> Iterator[Use]:
     """Yield what one pod of each role, and one container of each manifest, requests of a resource."""
-    if registry.kind(item.kind).has_written:
+    if item.kind in registry.written_kinds():
         for on, index, path, _, _, _, amounts in program.derive(item, written_asks):
             each = next(amount for name, _, amount in amounts if name == key)
             if on == cluster:
