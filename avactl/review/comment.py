@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -16,6 +16,7 @@ from avactl.diff.groups import groups
 from avactl.diff.markdown import REST, block, code, headline, prose, render_body, within
 from avactl.diff.model import Disruption, IntentChange
 
+_MOST_ENVIRONMENTS, _LONGEST = 5, 120
 _SMALLEST = 2_000
 """Bytes guaranteed to every part, however long the others are."""
 
@@ -40,6 +41,8 @@ class Review:
     diff: Diff | None = None
     """None if the head does not compile."""
     sections: Sequence[Section] = ()
+    elsewhere: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Changed files of environments that are not compared, by environment."""
 
     @property
     def ok(self) -> bool:
@@ -49,6 +52,11 @@ class Review:
     @property
     def quiet(self) -> bool:
         """Return whether there is nothing to report, so that no new comment is needed."""
+        return self.unchanged and not self.elsewhere
+
+    @property
+    def unchanged(self) -> bool:
+        """Return whether the compared objects are the same, without errors and warnings."""
         return self.ok and self.diff is not None and self.diff.empty and not self.diff.warnings
 
 
@@ -77,7 +85,8 @@ def compose(review: Review, identity: str, source: SourceText, *, limit: int, ar
     parts: list[str] = []
     if not review.ok:
         parts += _problems(review, where, source, room if review.diff is None else room // 2)
-    if review.quiet:
+    parts += _elsewhere(review)
+    if review.unchanged:
         parts.append(f"avactl: no changes{where}\n")
     elif review.diff is not None:
         title = f"### {headline(review.diff)}{where}\n"
@@ -87,6 +96,16 @@ def compose(review: Review, identity: str, source: SourceText, *, limit: int, ar
         left = room - sum(map(_size, parts)) - sum(map(_size, sections))
         parts += [render_body(review.diff, limit=max(left, _SMALLEST), rest=rest), *sections]
     return "\n".join([*begin, *(part for part in parts if part), end])
+
+
+def _elsewhere(review: Review) -> list[str]:
+    found = []
+    for name, files in list(review.elsewhere.items())[:_MOST_ENVIRONMENTS]:
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        shown = ", ".join(code(each[:_LONGEST]) for each in files[:3])
+        told = f"⚠️ Files of environment {code(name)} change, too: {shown}{more}."
+        found.append(f"{told} Their effect is not in this comment: {code(f'avactl diff --environment {name}')}\n")
+    return found
 
 
 def whole(review: Review, source: SourceText) -> str:

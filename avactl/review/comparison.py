@@ -7,12 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from avactl.compiler import PASSES, Compilation
+from avactl.compiler.config import load_config, selected
 from avactl.compiler.driver import compile_change, policies_of
+from avactl.compiler.selection import overlay_files, spec_files
 from avactl.diff import Diff, compare
 from avactl.diff.revisions import changed_settings, open_sides
 from avactl.review.comment import Review, Section
 from avactl.source.git import locate
 from avactl.source.git_tree import GitTree
+from avactl.source.tree import Tree
 
 LOWERING = PASSES[:-1]
 """All passes but the policies: a change that violates a policy is still shown."""
@@ -40,15 +43,43 @@ class Sides:
         return data.decode("utf-8", "replace")
 
 
-def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] = ()) -> Sides:
-    """Compile the merge base with `base`, and the head. Raises GitError."""
+def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] = (), *, alone: bool = False) -> Sides:
+    """Compile the merge base with `base`, and the head. Raises GitError.
+
+    `alone`: no other environment of the repository is compared, so that its changes must be told.
+    """
     trees = open_sides(root, base, head, common=True)
     before, after = compile_change(trees.base, trees.head, LOWERING)
     identity = locate(root).prefix.encode("utf-8", "replace").decode().rstrip("/") or "."
     if trees.head.environment:
         identity += f" (environment {trees.head.environment})"
     new = trees.head.commit[:7] if isinstance(trees.head, GitTree) else "the work tree"
-    return Sides(review_of(before, after, trees.base.commit[:7], new, sections), after, identity)
+    review = review_of(before, after, trees.base.commit[:7], new, sections)
+    if alone:
+        review = replace(review, elsewhere=elsewhere(trees.base, trees.head))
+    return Sides(review, after, identity)
+
+
+def elsewhere(base: Tree, head: Tree) -> dict[str, list[str]]:
+    """Return the changed files of other environments than that of the trees, by environment."""
+    config, _ = load_config(head)
+    mine = selected(config, head.environment)
+    paths = sorted({*base.paths(), *head.paths()})
+    own = {*spec_files(mine.include, mine.exclude, paths), *overlay_files(mine.overlays, config.exclude, paths)}
+    found: dict[str, list[str]] = {}
+    for name, each in config.environments.items():
+        files = spec_files([*each.include, *each.overlays], config.exclude, paths)
+        changed = [path for path in files if path not in own and _content(base, path) != _content(head, path)]
+        if name != head.environment and changed:
+            found[name] = changed
+    return found
+
+
+def _content(tree: Tree, path: str) -> bytes | None:
+    try:
+        return tree.read(path)
+    except OSError:
+        return None
 
 
 def review_of(

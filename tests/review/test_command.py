@@ -124,6 +124,27 @@ def test_each_environment_has_a_comment_of_its_own(
     assert ("retries 3 → 7" in done.stdout, "retries 3 → 9" in done.stdout) == (True, False)
 
 
+def test_a_comment_on_one_environment_names_files_of_others(repository: Repository, avactl: Run) -> None:
+    settings = "environments: {staging: {overlays: [overlays/staging]}, prod: {overlays: [overlays/prod]}}\n"
+    head = HEAD + "kind: TrainingJob\nmetadata: {name: j, team: vision}\n"
+    files = {f"overlays/{name}/jobs.yaml": f"{head}spec: {{timeout: 1h}}\n" for name in ("staging", "prod")}
+    repository.commit({"avactl.yaml": settings, **files})
+    repository.git("branch", "-f", "main")
+    repository.commit({"overlays/prod/jobs.yaml": f"{head}spec: {{timeout: 2h}}\n"})
+
+    def comment(*words: str) -> str:
+        done = avactl("ci", "comment", "--dry-run", "--base", "main", *words, cwd=repository.root)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    told = "Files of environment `prod` change, too: `overlays/prod/jobs.yaml`."
+    staging = comment("--environment", "staging")
+    assert told in staging
+    assert "no changes" in staging
+    assert "Files of environment" not in comment("--environment", "prod")
+    assert "Files of environment" not in comment()  # each has its comment
+
+
 def test_a_fork_s_comment_goes_to_the_summary(
     repository: Repository, github: FakeForge, avactl: Run, tmp_path: Path
 ) -> None:

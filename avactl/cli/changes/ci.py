@@ -92,10 +92,11 @@ def comment(
         head = "HEAD"
     root = find_root(path)
     differences, ok = "", True
-    for name in environments_of(DirTree(root)) or [""]:
+    names = environments_of(DirTree(root))
+    for name in names or [""]:
         choose_environment(name)
         try:
-            sides = look(root, known or "origin/HEAD", head, [plan_of(snapshot)] if plan else [])
+            sides = look(root, known or "origin/HEAD", head, [plan_of(snapshot)] if plan else [], alone=not names)
         except UnknownRevisionError as error:
             if known is None and error.revision == "origin/HEAD":
                 error.hint = "name the base revision: `--base main`"
