@@ -16,7 +16,7 @@ from avactl.compiler.driver import Compilation
 from avactl.kinds import dataset_access, registry
 from avactl.kinds.feasibility import capacity
 from avactl.kinds.program import Item, Program, pool_size
-from avactl.kinds.workload import Lifecycle
+from avactl.kinds.workload import Lifecycle, Role
 from avactl.quantity import format_quantity, quantity
 from avactl.svg import Svg
 
@@ -131,12 +131,23 @@ def _asked_by_pool(program: Program, cluster: Item) -> dict[str, dict[str, float
             model = capacity.gpu_model(program, item.cluster, role.compute)
             if model is None:
                 continue
-            wanted = float(role.compute.gpus) * role.most
             pools = program.candidate_pools(item.cluster, model, role.compute.pool, role.compute.tolerates)
-            sizes = {pool.name: pool_size(pool) * program.machine(pool).gpus.count for pool in pools}
-            for name, size in sizes.items():
-                found[name][item.team or ""] += wanted * size / sum(sizes.values())
+            for pods, among in _parts(item, role, pools):
+                sizes = {pool.name: pool_size(pool) * program.machine(pool).gpus.count for pool in among}
+                for name, size in sizes.items():
+                    found[name][item.team or ""] += float(role.compute.gpus) * pods * size / sum(sizes.values())
     return found
+
+
+def _parts(item: Item, role: Role, pools: list[Item]) -> list[tuple[int, list[Item]]]:
+    """Pods of a role with the pools that they may run in.
+
+    Of an elastic job, the fewest workers stay off spot machines, and the others prefer them.
+    """
+    spot, firm = ([pool for pool in pools if pool.spec.is_spot is each] for each in (True, False))
+    if registry.lifecycle(item.kind) is Lifecycle.JOB and role.least < role.most and spot and firm:
+        return [(role.least, firm), (role.most - role.least, spot)]
+    return [(role.most, pools)]
 
 
 def _workloads(program: Program, cluster: Item) -> list[Item]:

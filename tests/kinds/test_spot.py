@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.emit.graph import draw
 from avactl.names import CAPACITY, SPOT_FROM
 from tests.kinds import specs
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
@@ -65,6 +66,12 @@ def test_workers_of_a_gang(use: str, tolerates: bool, only: bool) -> None:
     assert (template["spec"]["nodeSelector"].get(CAPACITY) == "spot") is only
     # A budget would keep a termination handler from telling the pods.
     assert ("vision/train" in names(result, "PodDisruptionBudget")) is not tolerates
+
+
+def test_the_graph_keeps_the_fewest_workers_off_spot_machines() -> None:
+    picture = draw(compiled(PLATFORM + ELASTIC + "  workers: {min: 2, max: 6, gpus: 4}\n  spot: allow\n"))
+    assert "requested at full size: 8 of 16 (50%)" in picture
+    assert "requested at full size: 16 of 32 (50%)" in picture
 
 
 RAW = """
