@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -48,7 +49,21 @@ def problems_of(item: Item, program: Program) -> Iterator[Diagnostic]:
             yield problem
         else:
             note = Note(item.span("metadata", "name"), f"of {item}")
-            yield replace(problem, notes=(*problem.notes, note))
+            yield replace(problem, notes=(*problem.notes, note), hint=_hint(item, problem))
+
+
+_REMOVE = re.compile(r"remove (?:the key|`(\w+)`)").match
+
+
+def _hint(item: Item, problem: Diagnostic) -> str:
+    """Return the remedy for a value that a spec inherits: others need it, so the spec goes without it by `null`."""
+    found = _REMOVE(problem.hint)
+    layers = getattr(item.doc.locator, "layers", ())
+    roles = {layer.role for layer in layers if layer.document.file == problem.span.file}
+    if found is None or "overlay" in roles:
+        return problem.hint
+    null = f"write `{found[1]}: null`" if found[1] else "write `null` for the key"
+    return f"{null} in the spec, which inherits the value; or {problem.hint} here, for all that inherit it"
 
 
 def _from_layer(item: Item, file: str) -> bool:

@@ -84,7 +84,7 @@ def _other_problem(item: Item, program: Program, other: Item, index: int) -> Ite
             f"{other} is deleted {ttl} after its end: if {item} starts later, it waits for ever",
             span,
             severity="warning",
-            hint="remove the ttl; the Job is deleted with its spec",
+            hint="remove the ttl, by `ttl: null` if it is inherited; the Job is deleted with its spec",
             notes=(Note(where, "its ttl"),),
         )
 
