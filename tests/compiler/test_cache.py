@@ -205,7 +205,7 @@ SAME = (add_a_comment, restore, nothing)
 """Edits after which the same is compiled."""
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=100 if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else 10, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(EDITS), st.integers(0, 2**32), st.booleans()), min_size=1, max_size=6))
 def test_any_edits(edits: list[tuple[Edit, int, bool]]) -> None:
     base = Path(os.environ["AVACTL_CACHE_DIR"]).parent / "any"
