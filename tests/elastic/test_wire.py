@@ -11,7 +11,7 @@ import pytest
 from avactl_worker import messages
 from avactl_worker.wire import Message, WireError
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 FOLDER = Path(messages.__file__).parent
@@ -69,6 +69,7 @@ def test_the_tables_are_those_of_the_proto() -> None:
             )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_messages_are_read_by_the_protobuf_runtime_and_back(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from([messages.Request, messages.Answer]))
@@ -79,6 +80,7 @@ def test_messages_are_read_by_the_protobuf_runtime_and_back(data: st.DataObject)
     assert kind.decode(raw) == message
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_message_or_an_error(data: bytes) -> None:
     try:
