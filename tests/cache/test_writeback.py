@@ -259,6 +259,32 @@ def test_clean_files_leave_ceph_and_replaced_ones_stay(
     ]  # fmt: skip
 
 
+def test_what_a_dead_master_had_renamed_is_pushed(
+    world: World, object_store: ObjectStore, tmp_path: Path, ceph: Path
+) -> None:
+    """It died after the rename in its under-store, of a verified file and of one that was put back."""
+    files = write(world, tmp_path, "/ceph/renamed", [100, 200], "CACHE_THROUGH")
+    moved = ceph / release.TRASH
+
+    async def renames(engine: Engine) -> None:
+        verified, back = [await engine.status(f"/ceph/renamed/{name}") for name in sorted(files)]
+        await engine.mark(verified.path, release.Mark(verified.id, verified.size, "sum").encode())
+        (moved / str(verified.id) / "renamed").mkdir(parents=True)
+        (ceph / "renamed" / "000").rename(moved / str(verified.id) / "renamed" / "000")
+        aside = f"/ceph/{release.TRASH}/{back.id + 1}/renamed"
+        await engine.make_directory(aside)
+        await engine.rename(back.path, f"{aside}/001")
+        (moved / str(back.id + 1) / "renamed" / "001").rename(ceph / "renamed" / "001")
+
+    world.engine(renames)
+    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}, "evict": True})
+    world.start()
+    world.wait(lambda: stored(object_store, "renamed") == files)
+    world.wait(lambda: not [each for each in ceph.rglob("*") if each.is_file() and "renamed" in each.parts])
+    world.wait(lambda: "pushError" not in facts(world))
+    assert stored(object_store, "renamed") == files
+
+
 def test_what_a_dead_daemon_had_set_aside_is_pushed_or_deleted(
     world: World, object_store: ObjectStore, tmp_path: Path, ceph: Path
 ) -> None:

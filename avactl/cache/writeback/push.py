@@ -123,7 +123,7 @@ class WriteBackTask:
         # What was verified by a daemon that died before it went on.
         for file, source, target in clean:
             if file.path not in self._pushes:
-                with self._reported():
+                with self._reported(), suppress(NotFoundError):
                     await self._let_go(file, source, target, self._pressed())
         self._start(self._due(dirty, flushes))
 

@@ -80,7 +80,14 @@ async def delete_durable(engine: Engine, path: str, mount: str) -> bool:
     file = await _clean(engine, path)
     trash = _trash(mount)
     aside = f"{trash}/{file.id}{path[len(mount.rstrip('/')) :]}"
-    await _rename(engine, path, aside)
+    try:
+        await _rename(engine, path, aside)
+    except UnavailableError:
+        raise
+    except EngineError:
+        # A master that was killed in a rename has moved the object, and does not know of it.
+        await engine.status(path, refresh=True)
+        raise
     moved = await engine.status(aside)
     if moved.id == file.id and moved.size == file.size and moved.mark == file.mark:
         await _delete(engine, aside, trash)
@@ -93,7 +100,8 @@ async def resume_deletes(engine: Engine, mount: str) -> None:
     """Finish deletes that a daemon began and did not end; what is not verified goes back. Raises EngineError."""
     trash = _trash(mount)
     try:
-        found = [file async for file in engine.files(trash)]
+        # What a master that was killed in a rename has moved there, it finds only by looking into the store.
+        found = [file async for file in engine.files(trash, refresh=True)]
     except NotFoundError:
         return
     for file in found:
@@ -106,6 +114,9 @@ async def resume_deletes(engine: Engine, mount: str) -> None:
 
 
 async def _put_back(engine: Engine, file: CachedFile, path: str, trash: str) -> None:
+    with suppress(NotFoundError):
+        await engine.status(path, refresh=True)  # a rename that put it back, in which the master was killed
+    await engine.status(file.path, refresh=True)
     try:
         await _rename(engine, file.path, path)
     except (NotFoundError, UnavailableError):
