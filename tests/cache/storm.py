@@ -167,6 +167,12 @@ class Witness:
         """Return True if the directory that stands for Ceph has a file."""
         return file.path.startswith("/ceph/") and (self._ceph / file.path.removeprefix("/ceph/")).exists()
 
+    def places(self, file: Closed) -> str:
+        """Describe where a file is, for the message of a test that fails."""
+        found = [str(each) for each in self._ceph.rglob(file.path.rpartition("/")[2])]
+        blocks = [str(each) for worker in self._workers for each in worker.rglob(f"{file.id & ~0xFFFFFF}")]
+        return f"{file}: {', '.join([*found, *blocks]) or 'on no disk'}"
+
     def whole(self) -> bool:
         """Return True if each worker has all of what was written to two workers and is not in the store."""
         files = [file for file in self._closed() if not file.path.startswith("/ceph/") and not self.stored(file)]

@@ -117,7 +117,11 @@ def test_nothing_that_a_writer_closed_is_lost(
         wait(world, lambda: not writers.open())
         assert len(writers.closed) == count
         # What a writer did not see closed may stay: the engine lists such a file as complete, and no worker has it.
-        wait(world, lambda: all(witness.stored(file) for file in writers.closed))
+        try:
+            wait(world, lambda: all(witness.stored(file) for file in writers.closed))
+        except AssertionError as error:
+            error.add_note("\n".join(witness.places(file) for file in writers.closed if not witness.stored(file)))
+            raise
         if rounds > 2:
             # Takes `SETTLE`. Uploads that failed have ended by then, and what is in the store is all that is left.
             wait(world, lambda: not any(witness.durable(file) for file in writers.closed))
