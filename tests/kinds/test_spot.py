@@ -69,7 +69,8 @@ def test_workers_of_a_gang(use: str, tolerates: bool, only: bool) -> None:
 
 
 def test_the_graph_keeps_the_fewest_workers_off_spot_machines() -> None:
-    picture = draw(compiled(PLATFORM + ELASTIC + "  workers: {min: 2, max: 6, gpus: 4}\n  spot: allow\n"))
+    job = ELASTIC + "  workers: {min: 2, max: 6, gpus: 4}\n  spot: allow\n"
+    picture = draw(compiled(joined(PLATFORM, job)))
     assert "requested at full size: 8 of 16 (50%)" in picture
     assert "requested at full size: 16 of 32 (50%)" in picture
 
@@ -99,9 +100,9 @@ PATCH = """patches:
                        (JOB + "  pod: {tolerations: [{key: KEY, operator: Exists}]}\n", "missing-reference")]
 )  # fmt: skip
 def test_only_the_key_spot_leads_to_spot_machines(spec: str, code: str) -> None:
-    (found,) = unchecked(PLATFORM + spec.replace("KEY", CAPACITY)).diagnostics
+    (found,) = unchecked(joined(PLATFORM, spec.replace("KEY", CAPACITY))).diagnostics
     assert (found.code, "spot: allow" in found.hint) == (code, True)
-    assert codes(unchecked(PLATFORM + spec.replace("KEY", "node.kubernetes.io/unreachable"))) == []
+    assert codes(unchecked(joined(PLATFORM, spec.replace("KEY", "node.kubernetes.io/unreachable")))) == []
 
 
 def test_an_elastic_job_keeps_its_fewest_workers_and_its_master_off_spot_machines() -> None:
