@@ -94,6 +94,27 @@ def test_each_engine_in_environments(tmp_path: Path, engine: str, clusters: tupl
         assert pipeline["publish"]["parallel"]["matrix"] == [{"AVACTL_ENVIRONMENT": ["staging", "prod"]}]
 
 
+def step_environment(folder: Path) -> dict[str, str]:
+    """Make an `avactl` program below `folder`; return the variables of a publishing step, which pushes to `central`."""
+    program = folder / "bin" / "avactl"
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m avactl.cli.main "$@"\n')
+    program.chmod(0o755)
+    return {
+        **os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "RENDERED_TOKEN": "t",
+        "CI_PROJECT_URL": str(folder / "central"), "GITHUB_TOKEN": "t", "HOME": str(folder),
+    }  # fmt: skip
+
+
+def run_step(script: str, repository: Repository, environment: dict[str, str]) -> None:
+    """Run a step as the forges do."""
+    done = subprocess.run(
+        ["bash", "-eo", "pipefail", "-c", script], cwd=repository.root, env=environment, check=False, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_publishing_step_of_each_environment(tmp_path: Path) -> None:
     repository = Repository(tmp_path / "specs")
     create(repository.root, template(Choice("flux", "both", environments=("staging", "prod"))))
@@ -104,21 +125,8 @@ def test_the_publishing_step_of_each_environment(tmp_path: Path) -> None:
     on_github = workflow["jobs"]["publish"]["steps"][-1]
     assert on_github["env"]["AVACTL_ENVIRONMENT"] == "${{ matrix.environment }}"
     on_gitlab = yaml.safe_load((repository.root / ".gitlab-ci.yml").read_text())["publish"]["script"]
-    program = tmp_path / "bin" / "avactl"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m avactl.cli.main "$@"\n')
-    program.chmod(0o755)
     for name, script in (("staging", on_github["run"]), ("prod", "\n".join(on_gitlab))):
-        environment = {
-            **os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "RENDERED_TOKEN": "t",
-            "CI_PROJECT_URL": str(tmp_path / "central"), "GITHUB_TOKEN": "t", "HOME": str(tmp_path),
-            "AVACTL_ENVIRONMENT": name,
-        }  # fmt: skip
-        done = subprocess.run(
-            ["bash", "-eo", "pipefail", "-c", script], cwd=repository.root, env=environment, check=False, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout
+        run_step(script, repository, {**step_environment(tmp_path), "AVACTL_ENVIRONMENT": name})
         files = ["git", "--git-dir", str(tmp_path / "central.git"), "ls-tree", "--name-only", f"rendered-{name}"]
         assert f"{name}-lab" in subprocess.run(files, capture_output=True, text=True, check=True).stdout
 
@@ -172,19 +180,8 @@ def test_the_publishing_steps(tmp_path: Path, forge: str) -> None:
         (script,) = [step["run"] for step in job["steps"] if step.get("name") == "Publish"]
     else:
         script = "\n".join(yaml.safe_load((repository.root / ".gitlab-ci.yml").read_text())["publish"]["script"])
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "avactl"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m avactl.cli.main "$@"\n')
-    program.chmod(0o755)
-    environment = {
-        **os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "RENDERED_TOKEN": "t",
-        "CI_PROJECT_URL": str(tmp_path / "central"), "GITHUB_TOKEN": "t", "HOME": str(tmp_path),
-    }  # fmt: skip
-    done = subprocess.run(
-        ["bash", "-eo", "pipefail", "-c", script], cwd=repository.root, env=environment, check=False, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout
+    environment = step_environment(tmp_path)
+    run_step(script, repository, environment)
     log = ["git", "--git-dir", str(tmp_path / "central.git"), "log", "-1", "--format=%B", "rendered"]
     assert f"Avactl-Source: {commit}" in subprocess.run(log, capture_output=True, text=True, check=True).stdout
     # The helper that the step sets answers git with the token.
