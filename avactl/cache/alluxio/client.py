@@ -21,6 +21,7 @@ _NEVER, _ONCE, _ALWAYS = 0, 1, 2  # LoadMetadataPType
 _UFS_FILE = 1  # RequestType
 _CACHE_THROUGH = 3  # WritePType
 _TRUNCATE = 1  # XAttrUpdateStrategy
+_NO_EXPIRY, _FREE = -1, 1  # ttl, TtlAction
 _LISTING = 600.0
 """Seconds for a list of files: millions come in one stream."""
 _LOADING = 600.0
@@ -51,9 +52,9 @@ class AlluxioEngine:
     # -- namespace -------------------------------------------------------------------------------------------------
 
     async def files(self, path: str, refresh: bool = False) -> AsyncIterator[CachedFile]:
-        options = MESSAGES["ListStatusOptions"](recursive=True, loadMetadataType=_ALWAYS if refresh else _ONCE)
-        if refresh:
-            options.commonOptions.syncIntervalMs = 0
+        options = MESSAGES["ListStatusOptions"](
+            recursive=True, loadMetadataType=_ALWAYS if refresh else _ONCE, commonOptions=_common(refresh)
+        )
         request = MESSAGES["ListStatusRequest"](path=path, options=options)
         channel = await self._master()
         async for batch in channel.stream(_FILES, "ListStatus", request, "ListStatusResponse", _LISTING):
@@ -62,9 +63,9 @@ class AlluxioEngine:
                     yield _file(info)
 
     async def status(self, path: str, refresh: bool = False) -> CachedFile:
-        options = MESSAGES["GetStatusOptions"](loadMetadataType=_ONCE, updateTimestamps=False)
-        if refresh:
-            options.commonOptions.syncIntervalMs = 0
+        options = MESSAGES["GetStatusOptions"](
+            loadMetadataType=_ONCE, updateTimestamps=False, commonOptions=_common(refresh)
+        )
         request = MESSAGES["GetStatusRequest"](path=path, options=options)
         answer = await self._call(_FILES, "GetStatus", request, "GetStatusResponse")
         return _file(answer.fileInfo)
@@ -98,7 +99,9 @@ class AlluxioEngine:
         await self._call(_FILES, "Rename", MESSAGES["RenameRequest"](path=path, dstPath=to), "Empty")
 
     async def make_directory(self, path: str) -> None:
-        options = MESSAGES["CreateDirectoryOptions"](recursive=True, allowExists=True, writeType=_CACHE_THROUGH)
+        options = MESSAGES["CreateDirectoryOptions"](
+            recursive=True, allowExists=True, writeType=_CACHE_THROUGH, commonOptions=_common()
+        )
         request = MESSAGES["CreateDirectoryRequest"](path=path, options=options)
         await self._call(_FILES, "CreateDirectory", request, "Empty")
 
@@ -230,6 +233,18 @@ class AlluxioEngine:
             self._primary = index
             return found
         raise failure
+
+
+def _common(refresh: bool = False) -> Any:
+    """Return options of requests that may make an inode: of a new directory, or of what is found in the under-store.
+
+    Masters use no defaults for missing options. A `ttl` that is missing is 0 and its action is to delete: the inode
+    expires at once, and the next look for expired ones deletes it with all that is below it, in the under-store too.
+    """
+    options = MESSAGES["CommonOptions"](ttl=_NO_EXPIRY, ttlAction=_FREE)
+    if refresh:
+        options.syncIntervalMs = 0
+    return options
 
 
 def _from_store(url: str, mount: int, offset: int, size: int, keep: bool = False) -> Any:

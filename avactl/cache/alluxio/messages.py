@@ -40,7 +40,7 @@ _FIELDS = {
     "14 lastModificationTimeMs int64, 19 persistenceState string, 21 fileBlockInfos *FileBlockInfo, 23 mountId int64, "
     "24 inAlluxioPercentage int32, 25 inMemoryPercentage int32, 29 replicationMax int32, 30 replicationMin int32, "
     "31 lastAccessTimeMs int64, 32 xattr *Attribute",
-    "CommonOptions": "1 syncIntervalMs int64",
+    "CommonOptions": "1 syncIntervalMs int64, 2 ttl int64, 3 ttlAction int32",
     "GetStatusOptions": "1 loadMetadataType int32, 2 commonOptions CommonOptions, 4 updateTimestamps bool",
     "GetStatusRequest": "1 path string, 2 options GetStatusOptions",
     "GetStatusResponse": "1 fileInfo FileInfo",
@@ -54,7 +54,7 @@ _FIELDS = {
     "DeleteOptions": "1 recursive bool, 2 alluxioOnly bool",
     "DeleteRequest": "1 path string, 2 options DeleteOptions",
     "RenameRequest": "1 path string, 2 dstPath string",
-    "CreateDirectoryOptions": "1 recursive bool, 2 allowExists bool, 4 writeType int32",
+    "CreateDirectoryOptions": "1 recursive bool, 2 allowExists bool, 4 writeType int32, 5 commonOptions CommonOptions",
     "CreateDirectoryRequest": "1 path string, 2 options CreateDirectoryOptions",
     "ScheduleAsyncPersistenceOptions": "2 persistenceWaitTime int64",
     "ScheduleAsyncPersistenceRequest": "1 path string, 2 options ScheduleAsyncPersistenceOptions",
