@@ -243,6 +243,46 @@ def test_an_upload_that_ends_late_loses_nothing(
     world.cluster.fs("rm", "-R", f"/ceph/{directory}")
 
 
+def test_an_object_that_vanished_before_it_was_verified_is_written_again(
+    world: World, object_store: ObjectStore, tmp_path: Path
+) -> None:
+    """The engine takes the file for persisted."""
+    files = write(world, tmp_path, "/results/vanished", [100, 200])
+    path = "/results/vanished/000"
+
+    async def persist(engine: Engine) -> None:
+        await engine.pin(path, True)
+        await engine.persist(path)
+        while not (await engine.status(path)).persisted:
+            await asyncio.sleep(0.1)
+
+    world.engine(persist)
+    object_store.client().delete_object(Bucket="cache-results", Key="vanished/000")
+    world.tier(role="write", writeBack={**ASYNC, "push": {**NEVER, "delaySeconds": 0}})
+    world.start()
+    world.wait(lambda: stored(object_store, "vanished") == files)
+    world.wait(lambda: all(release.is_clean(file) for file in listed(world, "/results/vanished")))
+    assert stored(object_store, "vanished") == files
+
+
+@pytest.mark.parametrize("refresh", [False, True])
+def test_what_the_engine_finds_never_expires(world: World, object_store: ObjectStore, refresh: bool) -> None:
+    """The master deletes what has expired, in the store too."""
+    directory = f"lasting-{refresh}"
+    for name in "one", "two", "three":
+        object_store.client().put_object(Bucket="cache-results", Key=f"{directory}/{name}/file", Body=b"data")
+
+    async def look(engine: Engine) -> None:
+        await engine.status(f"/results/{directory}/one/file", refresh)
+        assert [file.path async for file in engine.files(f"/results/{directory}/two", refresh)] != []
+        await engine.make_directory(f"/results/{directory}/three/made")
+        assert [file.path async for file in engine.files(f"/results/{directory}", refresh)] != []
+
+    world.engine(look)
+    for path in "", "/one", "/one/file", "/two", "/two/file", "/three", "/three/made":
+        assert "ttl=-1," in world.cluster.fs("stat", f"/results/{directory}{path}")
+
+
 def test_clean_files_leave_ceph_and_replaced_ones_stay(
     world: World, object_store: ObjectStore, tmp_path: Path, ceph: Path
 ) -> None:

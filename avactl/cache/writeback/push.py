@@ -29,6 +29,8 @@ ASK = 10.0
 """Seconds until it is asked again: it loses requests when a process dies, and waits longer after each failure."""
 BACKOFF = (1.0, 60.0)
 """Seconds until a failed push is tried again: first, and at most."""
+_TRASH_REFRESH = 60.0
+"""Seconds between two looks into the under-store for durable copies that were moved and are not known to the engine."""
 _POLL = 0.2
 
 
@@ -89,6 +91,8 @@ class WriteBackTask:
         self._settling = Settling(settings.settle)
         self._pushing = False
         self._mounts: dict[str, Mount] = {}
+        self._refreshed: dict[str, float] = {}
+        """When the trash of a mount was last refreshed."""
 
     async def tick(self) -> None:
         """Look at all files; begin pushes that are due. Raises EngineError."""
@@ -100,7 +104,7 @@ class WriteBackTask:
         for source, target in self._settings.targets.items():
             if source != target and self._settings.evict:
                 with self._reported():
-                    await release.resume_deletes(self._engine, source)
+                    await self._resume_deletes(source)
             async for file in self._engine.files(source):
                 if not file.complete or f"/{release.TRASH}/" in file.path:
                     continue
@@ -132,6 +136,13 @@ class WriteBackTask:
         for task in self._pushes.values():
             task.cancel()
         await asyncio.gather(*self._pushes.values(), return_exceptions=True)
+
+    async def _resume_deletes(self, source: str) -> None:
+        now = time.monotonic()
+        refresh = now >= self._refreshed.get(source, -_TRASH_REFRESH) + _TRASH_REFRESH
+        await release.resume_deletes(self._engine, source, refresh)
+        if refresh:
+            self._refreshed[source] = now
 
     @contextmanager
     def _reported(self) -> Iterator[None]:
@@ -314,9 +325,12 @@ class WriteBackTask:
 
     async def _agrees(self, file: CachedFile, url: str, target: Mount, checksum: str) -> bool:
         digest, size = hashlib.sha256(), 0
-        async for chunk in self._engine.read_store(url, target.id, file.size):
-            digest.update(chunk)
-            size += len(chunk)
+        try:
+            async for chunk in self._engine.read_store(url, target.id, file.size):
+                digest.update(chunk)
+                size += len(chunk)
+        except NotFoundError:
+            return False  # the late end of an upload that failed has deleted the object
         return size == file.size and digest.hexdigest() == checksum
 
     async def _let_go(self, file: CachedFile, source: str, target: str, pressed: bool) -> None:

@@ -96,12 +96,14 @@ async def delete_durable(engine: Engine, path: str, mount: str) -> bool:
     return False
 
 
-async def resume_deletes(engine: Engine, mount: str) -> None:
-    """Finish deletes that a daemon began and did not end; what is not verified goes back. Raises EngineError."""
+async def resume_deletes(engine: Engine, mount: str, refresh: bool) -> None:
+    """Finish deletes that a daemon began and did not end; what is not verified goes back. Raises EngineError.
+
+    With `refresh`, the engine looks into the under-store, and finds what a master that was killed in a rename moved.
+    """
     trash = _trash(mount)
     try:
-        # What a master that was killed in a rename has moved there, it finds only by looking into the store.
-        found = [file async for file in engine.files(trash, refresh=True)]
+        found = [file async for file in engine.files(trash, refresh)]
     except NotFoundError:
         return
     for file in found:
