@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from avactl.cache.engine import Engine, EngineError
 from tests.cache.storm import Witness, Writers, sizes
 from tests.cache.world import World, alluxio
 from tools.alluxio import Alluxio
@@ -124,11 +125,28 @@ def test_nothing_that_a_writer_closed_is_lost(
             raise
         if rounds > 2:
             # Takes `SETTLE`. Uploads that failed have ended by then, and what is in the store is all that is left.
-            wait(world, lambda: not any(witness.durable(file) for file in writers.closed))
+            try:
+                wait(world, lambda: not any(witness.durable(file) for file in writers.closed))
+            except AssertionError as error:
+                left = [file for file in writers.closed if witness.durable(file)]
+                error.add_note("\n".join(f"{witness.places(file)}; {known(world, file.path)}" for file in left))
+                raise
             assert [file for file in writers.closed if not witness.stored(file)] == []
         report(rounds, writers, witness, killed, store)
     assert witness.lost == {}
     assert witness.samples >= rounds
+
+
+def known(world: World, path: str) -> str:
+    """Describe what the engine knows of a path, for the message of a test that fails."""
+
+    async def status(engine: Engine) -> str:
+        try:
+            return repr(await engine.status(path))
+        except EngineError as error:
+            return repr(error)
+
+    return world.engine(status)
 
 
 def kill(world: World, names: tuple[str, ...], killed: Counter[str]) -> None:
