@@ -37,6 +37,11 @@ class Paths(NamedTuple):
     overlays: list[str]
 
 
+def covered(patterns: Iterable[str], paths: Iterable[str]) -> list[str]:
+    """Return the paths that one of the patterns of `include` or `exclude` covers."""
+    return list(filter(_Patterns(patterns).cover, paths))
+
+
 def spec_files(include: Iterable[str], exclude: Iterable[str], paths: Collection[str]) -> list[str]:
     """Return the spec paths: YAML files, and Python files so that disallowed ones are reported.
 

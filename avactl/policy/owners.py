@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema
@@ -16,6 +15,7 @@ from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.kinds import registry
 from avactl.kinds.base import Model, Resource
 from avactl.kinds.fields.values import Name, bad, want_length
+from avactl.policy.path_patterns import matches
 from avactl.source.document import Document
 
 ANY = "*"
@@ -80,48 +80,9 @@ def from_json(text: str) -> Owners:
     return _adapter().validate_json(text) if text else ()
 
 
-_Part = Callable[[str], object]
-
-
-@lru_cache(maxsize=16_384)
-def _parts(pattern: str) -> tuple[_Part | None, ...]:
-    """Compile the parts of a CODEOWNERS pattern; None stands for any number of directories.
-
-    Source: https://docs.github.com/en/repositories/managing-your-repositorys-settings-and-features/customizing-your-repository/about-code-owners
-    """
-    names = pattern.removeprefix("/").split("/")
-    if not pattern.startswith("/") and not any(names[1:]):
-        names = ["**", *names]  # a single name matches at any depth
-    if names[-1] in ("", "**"):
-        names[-1:] = ["*", "**"]  # what is in the directory, but not a file of its name
-    elif names[-1] != "*" or names[:-1] == ["**"]:
-        names.append("**")
-    return tuple(None if name == "**" else re.compile(fnmatch.translate(name)).match for name in names)
-
-
-def _matches(pattern: str, path: str) -> bool:
-    """Return True if a pattern covers a file. Takes no longer than the product of their lengths."""
-    parts, names = _parts(pattern), path.split("/")
-    part = name = 0
-    resume, taken = -1, 0  # the last `**`, and the directories before its end
-    while name < len(names):
-        match = parts[part] if part < len(parts) else None
-        if part < len(parts) and match is None:
-            resume, taken = part, name
-            part += 1
-        elif match is not None and match(names[name]):
-            part, name = part + 1, name + 1
-        elif resume >= 0:
-            taken += 1
-            part, name = resume + 1, taken
-        else:
-            return False
-    return not any(parts[part:])
-
-
 def find(owners: Owners, path: str) -> Owner | None:
     """Return the entry that applies to a file: the last one that matches."""
-    return next((entry for entry in reversed(owners) if _matches(entry.path, path)), None)
+    return next((entry for entry in reversed(owners) if matches(entry.path, path)), None)
 
 
 def team_kinds() -> list[str]:

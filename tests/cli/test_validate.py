@@ -161,6 +161,33 @@ def test_files_that_are_not_read_are_named(tmp_path: Path, avactl: Run) -> None:
     assert avactl("validate", "teams/a.yaml", "avactl.yaml").returncode == 0
 
 
+def test_specs_in_json_are_named(tmp_path: Path, avactl: Run) -> None:
+    write(tmp_path, cluster=CLUSTER)
+    (tmp_path / "data.json").write_text('{"apiVersion": "example.com/v1"}')
+    assert avactl("validate").stdout.startswith("ok: 1 specs")
+    (tmp_path / "team.json").write_text('{"apiVersion": "avactl.dev/v1", "kind": "Team", "metadata": {"name": "a"}}')
+    (found,) = json.loads(avactl("validate", "-f", "json").stdout)
+    assert (found["code"], found["file"], found["severity"]) == ("file-not-read", "team.json", "warning")
+    assert "`team.yaml`" in found["hint"]
+    write(tmp_path, avactl='exclude: ["*.json"]\n')
+    assert avactl("validate").stdout.startswith("ok: 1 specs")
+
+
+def test_owners_of_no_file_are_named(tmp_path: Path, avactl: Run) -> None:
+    write(tmp_path, cluster=CLUSTER, teams__a=TYPO.replace("membres", "members"))
+    write(
+        tmp_path,
+        avactl="""owners:
+  - {path: "*", teams: ["*"], kinds: ["*"]}
+  - {path: /teams/, teams: ["*"], kinds: ["*"]}
+  - {path: /team/, teams: [vision]}
+""",
+    )
+    (found,) = json.loads(avactl("validate", "-f", "json").stdout)
+    assert (found["code"], found["file"], found["line"], found["column"]) == ("without-effect", "avactl.yaml", 4, 12)
+    assert "`/team/`" in found["message"]
+
+
 def test_problems_of_generated_specs_are_one(tmp_path: Path, avactl: Run) -> None:
     job = "apiVersion: avactl.dev/v1\nkind: TrainingJob\nmetadata: {name: run-%d, team: vision}\nspec: {imag: x}\n"
     write(tmp_path, cluster=CLUSTER, jobs="---\n".join(job % number for number in range(20)))

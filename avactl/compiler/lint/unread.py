@@ -1,16 +1,19 @@
-"""Files that a compile does not read: asked for by name, or with the look of a spec.
+"""Files that a compile does not read: asked for by name, or with the look of a spec; and `owners` of no file.
 
 The settings are read as plain data, because the models that check them take longer to import than a cached run takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 from avactl import names
-from avactl.compiler.selection import CONFIG_FILE, POLICIES, spec_files
+from avactl.compiler.selection import CONFIG_FILE, POLICIES, covered, spec_files
 from avactl.diagnostics import Diagnostic, Span
+from avactl.policy.path_patterns import matches
+from avactl.source.document import Document
 from avactl.source.tree import Tree
 
 _MOST = 1000
@@ -18,11 +21,14 @@ _MOST = 1000
 _LARGEST = 4 * 1024 * 1024
 """Largest file that is searched, and largest avactl.yaml, in bytes."""
 _SPEC = f"apiVersion: {names.GROUP}/".encode()
+_JSON = re.compile(rb'"apiVersion"\s*:\s*"' + re.escape(f"{names.GROUP}/".encode())).search
 
 
-class _Paths(NamedTuple):
+class _Settings(NamedTuple):
     include: list[str]
     exclude: list[str]
+    document: Document | None
+    """avactl.yaml, if it has more than defaults here."""
 
 
 def unread(tree: Tree, asked: Collection[str]) -> list[Diagnostic]:
@@ -30,24 +36,25 @@ def unread(tree: Tree, asked: Collection[str]) -> list[Diagnostic]:
 
     `asked` are files and directories from the root; without any, the whole repository was requested.
     """
-    wanted = _paths(tree)
-    if not asked and not {".", "./"}.isdisjoint(wanted.include):
-        return []
+    wanted = _settings(tree)
     paths = tree.paths()
     read = spec_files(wanted.include, wanted.exclude, paths)
     if asked:
         return [_of_asked(path, wanted, paths) for path in asked if not _has(path, read) and not _is_setting(path)]
-    return [_of_spec(path) for path in _overlooked(tree, wanted, paths, read)]
+    found = [_of_json(path) for path in _json_specs(tree, wanted, paths)]
+    if {".", "./"}.isdisjoint(wanted.include):
+        found += [_of_spec(path) for path in _overlooked(tree, wanted, paths, read)]
+    return [*found, *_owners_of_nothing(wanted.document, read)]
 
 
-def _paths(tree: Tree) -> _Paths:
+def _settings(tree: Tree) -> _Settings:
     """Return what avactl.yaml includes and excludes; all of its environments read their own files."""
     try:
         data = tree.read(CONFIG_FILE) if tree.size(CONFIG_FILE) <= _LARGEST else b""
     except OSError:
         data = b""
-    if b"clude" not in data:
-        return _Paths(["."], [])
+    if b"clude" not in data and b"owners" not in data:
+        return _Settings(["."], [], None)
     from avactl.source.yaml import load_yaml
 
     documents, _ = load_yaml(CONFIG_FILE, data)
@@ -58,7 +65,7 @@ def _paths(tree: Tree) -> _Paths:
     for each in environments.values() if isinstance(environments, dict) else ():
         if isinstance(each, dict):
             include += [*_texts(each.get("include")), *_texts(each.get("overlays"))]
-    return _Paths(include, _texts(settings.get("exclude")))
+    return _Settings(include, _texts(settings.get("exclude")), documents[0] if documents else None)
 
 
 def _texts(value: Any) -> list[str]:
@@ -73,7 +80,7 @@ def _is_setting(path: str) -> bool:
     return path == CONFIG_FILE or f"{path}/".startswith(POLICIES)
 
 
-def _of_asked(path: str, wanted: _Paths, paths: Collection[str]) -> Diagnostic:
+def _of_asked(path: str, wanted: _Settings, paths: Collection[str]) -> Diagnostic:
     if not _has(path, paths):
         why, hint = "it is hidden, or a symbolic link out of the repository", "move it to a visible path"
     elif not _has(path, spec_files(["."], [], paths)):
@@ -85,16 +92,45 @@ def _of_asked(path: str, wanted: _Paths, paths: Collection[str]) -> Diagnostic:
     return Diagnostic("file-not-read", f"this is not read as a spec: {why}", Span(path), hint=hint)
 
 
-def _overlooked(tree: Tree, wanted: _Paths, paths: Collection[str], read: Collection[str]) -> list[str]:
+def _overlooked(tree: Tree, wanted: _Settings, paths: Collection[str], read: Collection[str]) -> Iterator[str]:
     outside = set(spec_files(["."], wanted.exclude, paths)).difference(read)
-    found = []
     for path in sorted(path for path in outside if not path.endswith(".py"))[:_MOST]:
-        try:
-            if tree.size(path) <= _LARGEST and _SPEC in tree.read(path):
-                found.append(path)
-        except OSError:
-            continue  # what is not read need not be readable
-    return found
+        if _SPEC in _content(tree, path):
+            yield path
+
+
+def _json_specs(tree: Tree, wanted: _Settings, paths: Collection[str]) -> Iterator[str]:
+    files = {path for path in paths if path.endswith(".json")}
+    for path in sorted(files.difference(covered(wanted.exclude, files)))[:_MOST]:
+        if _JSON(_content(tree, path)):
+            yield path
+
+
+def _content(tree: Tree, path: str) -> bytes:
+    try:
+        return tree.read(path) if tree.size(path) <= _LARGEST else b""
+    except OSError:
+        return b""  # what is not read need not be readable
+
+
+def _of_json(path: str) -> Diagnostic:
+    hint = f"rename it to `{path.rpartition('/')[2][:-5]}.yaml`, which may have JSON, or add it to `exclude`"
+    message = "this looks like a spec and is not read: specs are `*.yaml` and `*.yml` files"
+    return Diagnostic("file-not-read", message, Span(path), severity="warning", hint=hint)
+
+
+def _owners_of_nothing(document: Document | None, read: Collection[str]) -> Iterator[Diagnostic]:
+    owners = document.get("owners") if document is not None else None
+    for index, entry in enumerate(owners if isinstance(owners, list) else ()):
+        pattern = entry.get("path") if isinstance(entry, dict) else None
+        if document is not None and isinstance(pattern, str) and not any(matches(pattern, path) for path in read):
+            yield Diagnostic(
+                "without-effect",
+                f"`owners`: no file of specs matches `{pattern[:80]}`",
+                document.span("owners", index, "path"),
+                severity="warning",
+                hint="correct the pattern, which is relative to avactl.yaml; `/teams/vision/` is a directory",
+            )
 
 
 def _of_spec(path: str) -> Diagnostic:
