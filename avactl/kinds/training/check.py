@@ -27,8 +27,8 @@ from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.kinds.program import Item, Program
 from avactl.kinds.spot import notice_problem, spot_problems
 from avactl.kinds.team.buckets import bucket_problems
-from avactl.kinds.training.addressing import listens
-from avactl.kinds.training.commands import torchrun_options
+from avactl.kinds.training.addressing import implementation, listens, slots_per_worker
+from avactl.kinds.training.commands import mpirun_ranks, torchrun_options
 from avactl.kinds.training.init_containers.health_check import health_problems
 from avactl.kinds.training.init_containers.workspace_code import code_problems
 from avactl.kinds.training.mounts import place_problems
@@ -89,6 +89,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _names(item, made)
     yield from _pods(item, program, made)
     yield from _torchrun(item, made)
+    yield from _mpirun(item, made)
     yield from _compute(item, program)
     yield from _spot(item, program)
     yield from _within(item, program)
@@ -143,6 +144,34 @@ def _torchrun(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
                 severity="warning",
                 hint=f"remove the option: avactl sets it, as `PET_{name[2:].replace('-', '_').upper()}`",
             )
+
+
+def _mpirun(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
+    """Yield a number of ranks that is not that of the slots."""
+    spec = item.spec
+    if spec.strategy != "mpi":
+        return
+    slots = sum(slots_per_worker(spec, part) * part.replicas for part in made if part.role == "worker")
+    own = spec.launcher if spec.launcher is not None and spec.launcher.command else None
+    path: tuple[str, ...] = ("spec", "launcher") if own is not None else ("spec",)
+    role = spec if own is None else own
+    found = mpirun_ranks([*role.command, *role.args])
+    if found is None or found[1] == slots:
+        return
+    index, ranks = found
+    more = ranks > slots
+    if more and any("oversubscribe" in word.lower() for word in (*role.command, *role.args)):
+        return
+    place = (*path, "command", index) if index < len(role.command) else (*path, "args", index - len(role.command))
+    refused = more and implementation(spec) == "openmpi"
+    why = "mpirun refuses to start more" if refused else "some share one" if more else "the rest is idle"
+    yield Diagnostic(
+        "conflicting-keys",
+        f"`{(*role.command, *role.args)[index]} {ranks}` contradicts `workers`: the job has {slots} slots, {why}",
+        item.span(*place),
+        severity="error" if refused else "warning",
+        hint="remove the option: mpirun starts one rank per slot; or change `replicas` or `slotsPerWorker`",
+    )
 
 
 def _checkpoint(item: Item, program: Program) -> Iterator[Diagnostic]:

@@ -71,3 +71,19 @@ def torchrun_options(words: Sequence[str]) -> Iterator[tuple[int, str, str]]:
         if name.startswith("--"):
             following = words[index + 1] if index + 1 < len(words) else ""
             yield index, name.replace("_", "-"), value if equals else following
+
+
+_MPIRUN = frozenset({"mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"})
+_RANKS = frozenset({"-np", "--np", "-n", "--n", "-c"})
+
+
+def mpirun_ranks(words: Sequence[str]) -> tuple[int, int] | None:
+    """Return the index and the value of mpirun's number of ranks in a command with its arguments; None without."""
+    if not words or words[0].rpartition("/")[2] not in _MPIRUN:
+        return None
+    for index, word in enumerate(words[1:-1], 1):
+        if word in _RANKS:
+            return (index, int(words[index + 1])) if words[index + 1].isdecimal() else None
+        if _python_script(words[index:]) is not None:
+            return None
+    return None
