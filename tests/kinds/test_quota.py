@@ -178,8 +178,16 @@ def test_one_job_that_can_never_run() -> None:
 
 
 def test_an_elastic_job_needs_only_its_smallest_size() -> None:
-    workers = "replicas: 6, min: 2, max: 8, gpus: 8, gpu: V100, cpu: 8, memory: 32Gi"
+    workers = "replicas: 5, min: 2, max: 5, gpus: 8, gpu: V100, cpu: 8, memory: 32Gi"
     assert quota_problems(job("grows", workers).replace("allReduce", "elastic")) == []
+
+
+def test_sizes_that_a_quota_never_allows() -> None:
+    workers = "min: 2, max: 8, gpus: 8, gpu: V100, cpu: 8, memory: 32Gi"
+    (problem,) = quota_problems(job("grows", workers).replace("allReduce", "elastic"))
+    assert problem.startswith("warning TrainingJob vision/grows may grow to 8 pods with 64 GPUs; ")
+    (problem,) = quota_problems(service("detector", "{min: 8, max: 50}"))
+    assert problem.startswith("warning ServingDeployment vision/detector may grow to 50 pods with 50 GPUs; ")
 
 
 def test_a_suspended_job_asks_for_nothing() -> None:

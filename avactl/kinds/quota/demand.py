@@ -101,6 +101,7 @@ def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnost
     for item in items:
         refused = list(_containers(item, program, quota))
         yield from refused
+        yield from _growth(item, program, quota)
         for resource, use in _uses(item, program, quota.cluster):
             if not refused or resource.model:  # smaller pods may fit together
                 uses.setdefault(resource, []).append(use)
@@ -116,6 +117,28 @@ def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnost
             yield from _resource(program, quota, resource, 1000 * limit.total, str(limit), uses[resource], told)
         elif most := milli(getattr(quota.spec, resource.key) or 0):
             yield from _resource(program, quota, resource, most, resource.show(most), uses[resource], told)
+
+
+def _growth(item: Item, program: Program, quota: Item) -> Iterator[Diagnostic]:
+    """Yield maxima of elastic jobs and services that the quota's GPUs can never reach."""
+    limits = gpu_limits(quota.spec)
+    for role in roles(item) if item.kind not in registry.written_kinds() else ():
+        limit = limits.get(gpu_model(program, item.cluster, role.compute) or "", Limit(0, 0)).total
+        gpus = role.compute.gpus
+        if not gpus or not role.least * gpus <= limit < role.most * gpus or role.least == role.most:
+            continue
+        path: tuple[str | int, ...] = (*(role.replicas_path[:-1] or role.path), "max")
+        if item.doc.get(*path) is None:
+            path = role.replicas_path or role.path
+        yield Diagnostic(
+            "quota-exceeded",
+            f"{item} may grow to {role.most} pods with {role.most * gpus:g} GPUs; the quota of team {quota.team} "
+            f"allows {limit}",
+            item.span(*path),
+            severity="warning",
+            hint=f"write `max: {int(limit // gpus)}`, or raise `borrow` in {_place(quota.span('spec', 'gpus'))}",
+            notes=(Note(quota.span("spec", "gpus", key=True), "the quota"),),
+        )
 
 
 def _uses(item: Item, program: Program, cluster: str) -> Iterator[tuple[Resource, Use]]:
