@@ -122,23 +122,31 @@ def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnost
 def _growth(item: Item, program: Program, quota: Item) -> Iterator[Diagnostic]:
     """Yield maxima of elastic jobs and services that the quota's GPUs can never reach."""
     limits = gpu_limits(quota.spec)
+    for path, model, least, most, gpus in program.derive(item, _growing):
+        limit = limits.get(model, Limit(0, 0)).total
+        if least * gpus <= limit < most * gpus:
+            yield Diagnostic(
+                "quota-exceeded",
+                f"{item} may grow to {most} pods with {most * gpus:g} GPUs; the quota of team {quota.team} allows "
+                f"{limit}",
+                item.span(*path),
+                severity="warning",
+                hint=f"write `max: {int(limit // gpus)}`, or raise `borrow` in {_place(quota.span('spec', 'gpus'))}",
+                notes=(Note(quota.span("spec", "gpus", key=True), "the quota"),),
+            )
+
+
+def _growing(item: Item, program: Program) -> list[tuple[tuple[str | int, ...], str, int, int, float]]:
+    """Return the roles with GPUs whose number of pods has bounds: path of the maximum, model, bounds, GPUs of a pod."""
+    found = []
     for role in roles(item) if item.kind not in registry.written_kinds() else ():
-        limit = limits.get(gpu_model(program, item.cluster, role.compute) or "", Limit(0, 0)).total
-        gpus = role.compute.gpus
-        if not gpus or not role.least * gpus <= limit < role.most * gpus or role.least == role.most:
-            continue
-        path: tuple[str | int, ...] = (*(role.replicas_path[:-1] or role.path), "max")
-        if item.doc.get(*path) is None:
-            path = role.replicas_path or role.path
-        yield Diagnostic(
-            "quota-exceeded",
-            f"{item} may grow to {role.most} pods with {role.most * gpus:g} GPUs; the quota of team {quota.team} "
-            f"allows {limit}",
-            item.span(*path),
-            severity="warning",
-            hint=f"write `max: {int(limit // gpus)}`, or raise `borrow` in {_place(quota.span('spec', 'gpus'))}",
-            notes=(Note(quota.span("spec", "gpus", key=True), "the quota"),),
-        )
+        if role.compute.gpus and role.least < role.most:
+            path: tuple[str | int, ...] = (*(role.replicas_path[:-1] or role.path), "max")
+            if item.doc.get(*path) is None:
+                path = role.replicas_path or role.path
+            model = gpu_model(program, item.cluster, role.compute) or ""
+            found.append((path, model, role.least, role.most, role.compute.gpus))
+    return found
 
 
 def _uses(item: Item, program: Program, cluster: str) -> Iterator[tuple[Resource, Use]]:
