@@ -162,7 +162,8 @@ def _mpirun(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
     more = ranks > slots
     if more and any("oversubscribe" in word.lower() for word in (*role.command, *role.args)):
         return
-    place = (*path, "command", index) if index < len(role.command) else (*path, "args", index - len(role.command))
+    inside = index < len(role.command)
+    place: tuple[str | int, ...] = (*path, "command", index) if inside else (*path, "args", index - len(role.command))
     refused = more and implementation(spec) == "openmpi"
     why = "mpirun refuses to start more" if refused else "some share one" if more else "the rest is idle"
     yield Diagnostic(
