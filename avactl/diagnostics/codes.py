@@ -125,6 +125,9 @@ CODES: dict[str, str] = {
     # services and workspaces
     "port-conflict": "Two listeners of a server use the same port.",
     "resource-class-mismatch": "The resource class of a service contradicts its resources.",
+    "runtime-cannot": "The runtime of a service cannot do what its spec says.",
+    "parallelism-mismatch": "A language model is split over more or fewer GPUs than a replica has.",
+    "deprecated-runtime": "The runtime of a service is no longer maintained.",
     "unsupported-batching": "The runtime of a service does not support the batching settings.",
     "replicas-do-not-fit": "More replicas are allowed than the cluster's GPUs can ever hold.",
     "shared-gpu-needs-scheduler": "A fractional GPU is requested on a cluster without avactl's scheduler.",

@@ -200,14 +200,17 @@ def mount_problems(
         clash = _same_place(item, mounts, index, path)
         if clash is not None:
             problems.append(clash)
-        problem = _unreadable(item, program, mount, here)
-        if problem is not None:
-            problems.append(problem)
-            continue
-        dataset = find(program, item.team, mount.name)
-        if dataset is not None:
-            problems += _unreachable(item, program, dataset, mount, here)
+        problems += read_problems(item, program, mount, here)
     return problems
+
+
+def read_problems(item: Item, program: Program, mount: DatasetMount, here: tuple[str | int, ...]) -> list[Diagnostic]:
+    """Return the problems of a reference to a dataset: `name` and `version` below the path `here`."""
+    problem = _unreadable(item, program, mount, here)
+    if problem is not None:
+        return [problem]
+    dataset = find(program, item.team, mount.name)
+    return [] if dataset is None else _unreachable(item, program, dataset, mount, here)
 
 
 def _same_place(

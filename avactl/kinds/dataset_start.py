@@ -57,8 +57,8 @@ def _cached(item: Item, program: Program) -> list[tuple[Item, str]]:
 
 def start_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of `spec.startWhen` and `spec.locality`."""
-    for key, value in (("startWhen", item.spec.start_when), ("locality", item.spec.locality)):
-        if value is not None:
+    for key, name in (("startWhen", "start_when"), ("locality", "locality")):
+        if getattr(item.spec, name, None) is not None:
             yield from _problems(item, program, key)
 
 

@@ -275,6 +275,11 @@ exec rclone copy --transfers 8 --stats 30s --stats-one-line ":$BACKEND:$place" "
 """
 
 
+def rclone_backend(scheme: str) -> Mapping[str, str]:
+    """Return rclone's backend (`BACKEND`) for a scheme of object-store URLs, and its options as variables."""
+    return _RCLONE[scheme]
+
+
 def secret_env(secret: str, variables: Mapping[str, str]) -> list[Body]:
     """Environment variables from optional keys of a Secret: variable → key."""
     return [

@@ -9,8 +9,13 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact, Kind
 from avactl.kinds.serving.check import check
 from avactl.kinds.serving.lower import REPLICAS, bounds, lower, resource_class
+from avactl.kinds.serving.models import models, versions
 from avactl.kinds.serving.spec import (
+    Adapter,
     Batching,
+    Files,
+    LanguageModel,
+    ModelDataset,
     Probe,
     Replicas,
     ResourceClass,
@@ -23,7 +28,11 @@ from avactl.kinds.serving.workload import WORKLOAD
 
 __all__ = [
     "KIND",
+    "Adapter",
     "Batching",
+    "Files",
+    "LanguageModel",
+    "ModelDataset",
     "Probe",
     "Replicas",
     "ResourceClass",
@@ -39,7 +48,7 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     spec = item.spec
     least, most = bounds(spec)
     result: dict[str, Fact] = {
-        "model": f"{spec.model.name} {spec.model.version}",
+        "model": ", ".join(f"{model.name} {'+'.join(versions(model))}" for model in models(spec)),
         "runtime": spec.runtime.name,
         "replicas": least if least == most else f"{least} to {most}",
     }

@@ -10,7 +10,6 @@ from avactl.diagnostics.suggest import one_of
 from avactl.kinds.exposure.check import expose_problems
 from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.credentials import argument_problems, credential_problems
-from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.fields.words import word_problems
 from avactl.kinds.ineffective_keys import unused_model, without_effect
@@ -20,18 +19,10 @@ from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.check_models import model_problems
 from avactl.kinds.serving.lower import KILL_AFTER, bounds
-from avactl.kinds.serving.runtimes import default_ports, ports
+from avactl.kinds.serving.runtimes import LLM, RUNTIMES, default_ports, ports
 from avactl.kinds.spot import notice_problem, spot_problems
-from avactl.kinds.team.buckets import bucket_problems
-
-_VERSIONS = ("tensorflowServing", "triton")
-_RUNTIME_NAMES = {
-    "tensorflowServing": "TensorFlow Serving",
-    "triton": "Triton",
-    "torchServe": "TorchServe",
-    "custom": "a custom server",
-}
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
@@ -53,10 +44,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     fixed = not isinstance(spec.replicas, int) and spec.replicas.min == spec.replicas.max
     if fixed and "cpu_utilization" in spec.replicas.model_fields_set:
         yield without_effect(item, ("spec", "replicas", "cpuUtilization"), "`min` and `max` are the same")
-    if spec.model.url is not None:
-        yield from require_image(item, program, "fetch", ("spec", "model", "url"))
-        if spec.model.secret is None:
-            yield from bucket_problems(item, program, spec.model.url, ("spec", "model", "url"), writes=False)
+    yield from model_problems(item, program)
     yield from credential_problems(item, spec.env, ("spec", "env"))
     yield from argument_problems(item, spec.runtime.command, ("spec", "runtime", "command"))
     yield from argument_problems(item, spec.runtime.args, ("spec", "runtime", "args"))
@@ -101,7 +89,7 @@ def _pods(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _runtime(item: Item) -> Iterator[Diagnostic]:
-    runtime, model = item.spec.runtime, item.spec.model
+    runtime = item.spec.runtime
     if runtime.name == "custom":
         if runtime.port is None:
             yield Diagnostic(
@@ -117,14 +105,6 @@ def _runtime(item: Item) -> Iterator[Diagnostic]:
                 item.span("spec", "runtime", "name"),
                 hint="add `probe: {path: /health}`, a path that returns 2xx once the model is loaded",
             )
-    elif runtime.name in _VERSIONS and not (model.version.isdecimal() and model.version.isascii()):
-        digits = "".join(ch for ch in model.version.partition(".")[0] if ch.isdigit() and ch.isascii())
-        yield Diagnostic(
-            "invalid-value",
-            f"spec.model.version: {_RUNTIME_NAMES[runtime.name]} requires an integer, got string `{model.version}`",
-            item.span("spec", "model", "version"),
-            hint=f'write `"{digits}"`' if digits else "versions are numbered directories: 1, 2, …",
-        )
 
 
 def _exposed(item: Item, program: Program) -> Iterator[Diagnostic]:
@@ -198,6 +178,14 @@ def _batching(item: Item) -> Iterator[Diagnostic]:
             f"remove `batching` and add to config.pbtxt: `max_batch_size: {batching.max_size}` and "
             f"`dynamic_batching {{ max_queue_delay_microseconds: {delay} }}`"
         )
+    elif runtime in LLM:
+        delays = [
+            key for name, key in (("max_delay", "maxDelay"), ("queue", "queue")) if name in batching.model_fields_set
+        ]
+        why = f"{RUNTIMES[runtime].title} adds each request to the running batch at once"
+        for key in delays:
+            yield without_effect(item, ("spec", "batching", key), why)
+        return
     else:
         return
     span = item.span("spec", "batching", key=True)

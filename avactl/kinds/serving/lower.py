@@ -6,8 +6,8 @@ from math import ceil
 from typing import Any
 
 from avactl import names
-from avactl.kinds import dataset_access
 from avactl.kinds.base import GROUP
+from avactl.kinds.dataset_start import start_when_warm
 from avactl.kinds.exposure.lower import ingress_rules, routes
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s, pods
@@ -18,6 +18,7 @@ from avactl.kinds.monitoring.lower import is_monitored, pod_monitor, readers
 from avactl.kinds.monitoring.notify import notifications
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.model_files import add_files, model_list
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
 
@@ -53,6 +54,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     config_name = f"{item.name}-{COMPONENT}"
     if run.files:
         objects.append(k8s.config_map(item, cluster, config_name, ns, run.files, component=COMPONENT))
+    objects += model_list(item, program, COMPONENT)
     objects += gpu.claim(ns)
     objects.append(_deployment(item, program, run, select, gpu, config_name))
     ports: dict[str, int] = {name: run.ports[name] for name in ("http", "grpc") if name in run.ports}
@@ -87,11 +89,12 @@ def _deployment(
         notes["prometheus.io/port"] = str(port)
         notes["prometheus.io/path"] = path
     labels = {**k8s.labels(item, COMPONENT), CLASS_LABEL: resource_class(spec)}
+    notes |= start_when_warm(item, program)
     if spec.pod is not None:
         labels, notes = {**spec.pod.labels, **labels}, {**spec.pod.annotations, **notes}
     metadata = compact(labels=labels, annotations=notes or None)
     fixed = spec.replicas if isinstance(spec.replicas, int) else None
-    startup = ceil(seconds(spec.probe.startup)) if spec.probe else 600
+    startup = ceil(seconds(spec.probe.startup)) if spec.probe else run.startup
     body = compact(
         replicas=fixed,
         selector={"matchLabels": select},
@@ -149,14 +152,11 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
 
 
 def _volumes(item: Item, program: Program, run: Server, config_name: str) -> pods.Volumes:
-    model, resources = item.spec.model, item.spec.resources
+    resources = item.spec.resources
     volumes = pods.Volumes(item, program)
     if run.files:
         volumes.config("config", config_name, CONFIG)
-    if model.url is not None:
-        volumes.empty("model", run.model_path, size=model.size)
-        access = dataset_access.Access(None, model.url, _secret(item, program), model.size)
-        volumes.init.append(pods.fetch_container(program, item, "model", access, "model", run.model_path))
+    add_files(volumes, run)
     if run.scratch:
         volumes.empty("scratch", run.scratch)
     if resources.shared_memory:
@@ -164,23 +164,11 @@ def _volumes(item: Item, program: Program, run: Server, config_name: str) -> pod
     return volumes
 
 
-def _secret(item: Item, program: Program) -> str | None:
-    """Secret for fetching the model: the spec's, else that of the team bucket that contains it."""
-    model = item.spec.model
-    if model.secret is not None:
-        return str(model.secret)
-    for bucket in program.get("Team", str(item.team)).spec.buckets:
-        base = bucket.url.rstrip("/")
-        if bucket.secret and (model.url == base or model.url.startswith(f"{base}/")):
-            return str(bucket.secret)
-    return None
-
-
 def _probes(spec: Any, run: Server) -> Body:
     """Startup, readiness and liveness probes, from the spec's probe or the runtime's health paths."""
     probe = spec.probe
     if probe is None:
-        period, timeout, startup = 10, 2, 600
+        period, timeout, startup = 10, run.timeout, run.startup
         ready, live, port = run.ready, run.live, run.ports["http"]
     else:
         period, timeout = max(1, ceil(seconds(probe.period))), max(1, ceil(seconds(probe.timeout)))

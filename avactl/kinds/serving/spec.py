@@ -3,46 +3,143 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from avactl.kinds.base import Env, Model, Resource
 from avactl.kinds.exposure.spec import Expose
-from avactl.kinds.fields.compute import Compute, PodUser, Spot
-from avactl.kinds.fields.values import Bytes, ClusterRef, Count, Duration, Image, Name, ObjectUrl, Port, TeamRef, bad
+from avactl.kinds.fields.compute import Compute, DatasetMount, DatasetName, PodUser, Spot, StartWhen
+from avactl.kinds.fields.values import (
+    AbsPath,
+    Bytes,
+    ClusterRef,
+    Count,
+    Duration,
+    Image,
+    Name,
+    ObjectUrl,
+    Percent,
+    Port,
+    TeamRef,
+    bad,
+)
 from avactl.kinds.monitoring.spec import Notify
 from avactl.kinds.pod_settings.spec import PodSettings
+from avactl.kinds.serving.models import model_mount, places
 
 ResourceClass = Literal["gpu", "cpu", "io"]
 
 
-class ServedModel(Model):
-    """Model to serve. An init container downloads it."""
+def _one_of(*keys: str) -> ConfigDict:
+    """Return the configuration of a model whose schema requires exactly one of some keys."""
+    return ConfigDict(json_schema_extra={"oneOf": [{"required": [key]} for key in keys]})
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=63)] = Field(
-        description="Model name that clients request."
+
+_MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+ModelName = Annotated[str, Field(pattern=_MODEL_PATTERN, max_length=63)]
+
+
+class ModelDataset(Model):
+    """Dataset that has the files of a model."""
+
+    name: DatasetName = Field(
+        description="Dataset of the team or the platform; `TEAM/NAME` for one shared by another team."
     )
-    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=63)] = Field(
-        description="Version. TensorFlow Serving and Triton require an integer."
-    )
+    version: Name | None = Field(None, description="Version of the dataset. Default: its newest.")
+
+
+class Files(Model):
+    """Where the files of a model are."""
+
     url: ObjectUrl | None = Field(
         None,
         description="Location of the model files: a SavedModel for TensorFlow Serving, a model directory "
         "(`config.pbtxt`, "
-        "`1/`) for Triton, a `.mar` file or a prefix that contains `NAME.mar` for TorchServe. Omit it if the image "
-        "has them.",
+        "`1/`) for Triton, a `.mar` file or a prefix that contains `NAME.mar` for TorchServe, a directory with "
+        "`config.json` and weights for vLLM and SGLang. Omit it if the image has them.",
+    )
+    dataset: ModelDataset | None = Field(
+        None, description="Dataset that has the model files: mounted through its cache tier, else copied."
+    )
+    path: AbsPath | None = Field(
+        None, description="Directory of the model files in the image or on a volume of `pod`, for vLLM and SGLang."
     )
     secret: Name | None = Field(
         None, description="Secret with the store's credentials. Default: that of the team bucket that contains the URL."
     )
     size: Bytes = Field("10Gi", description="Volume size for the model files, in bytes.")
 
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = [key for key in ("url", "dataset", "path") if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise bad(f"`{given[0]}` and `{given[1]}` exclude each other", f"remove `{given[1]}`")
+        return self
+
+
+class ServedModel(Files):
+    """Model to serve. Set one of `version` and `versions`."""
+
+    model_config = _one_of("version", "versions")
+
+    name: ModelName = Field(description="Model name that clients request.")
+    version: ModelName | None = Field(None, description="Version. TensorFlow Serving and Triton require an integer.")
+    versions: Annotated[list[ModelName], Field(min_length=1, max_length=64)] | None = Field(
+        None,
+        description="Versions that are live at the same time, in `models` of TensorFlow Serving and Triton. Each is a "
+        "directory below `url`.",
+    )
+    labels: dict[Annotated[str, Field(pattern=_MODEL_PATTERN, max_length=63)], ModelName] = Field(
+        default_factory=dict,
+        max_length=16,
+        description='Names of versions, by which clients of TensorFlow Serving request them: `{stable: "3"}`.',
+    )
+
+    @model_validator(mode="after")
+    def _one_version(self) -> Self:
+        if (self.version is None) == (self.versions is None):
+            raise bad("a model has either `version` or `versions`", 'write `version: "1"`')
+        return self
+
+
+class Adapter(Files):
+    """LoRA adapter, which clients request as a model of its own."""
+
+    name: ModelName = Field(description="Model name that clients request.")
+    size: Bytes = Field("1Gi", description="Volume size for the files, in bytes.")
+
+
+class LanguageModel(Model):
+    """Options of vLLM and SGLang."""
+
+    tensor_parallel: Annotated[int, Field(ge=1, le=1024)] | None = Field(
+        None, description="GPUs that each layer is split over. Default: the GPUs of one pod."
+    )
+    pipeline_parallel: Annotated[int, Field(ge=1, le=64)] | None = Field(
+        None, description="Stages that the layers are divided into. Default: `machines`."
+    )
+    max_length: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
+        None, description="Maximum tokens of a request and its answer. Default: the model's."
+    )
+    gpu_memory: Percent | None = Field(
+        None, description="Share of each GPU's memory for the model and its cache. Default: the server's."
+    )
+    adapters: Annotated[list[Adapter], Field(max_length=64)] = Field(
+        default_factory=list, description="LoRA adapters of the model."
+    )
+    max_adapters: Annotated[int, Field(ge=1, le=64)] = Field(
+        4, description="Adapters that one batch may use; more take GPU memory."
+    )
+    max_rank: Annotated[int, Field(ge=1, le=512)] = Field(16, description="Highest rank of an adapter.")
+
 
 class Runtime(Model):
     """Model server. Built-in runtimes define their ports, probes and batching options."""
 
-    name: Literal["tensorflowServing", "triton", "torchServe", "custom"] = Field(description="Which server.")
+    name: Literal["tensorflowServing", "triton", "torchServe", "vllm", "sglang", "custom"] = Field(
+        description="Which server. TorchServe is no longer maintained."
+    )
     image: Image = Field(description="Its image.")
     command: list[str] = Field(default_factory=list, description="Command. Default: the runtime's.")
     args: list[str] = Field(default_factory=list, description="Arguments appended to the runtime's own.")
@@ -81,8 +178,8 @@ class Probe(Model):
 
 
 class Batching(Model):
-    """Server-side batching in TensorFlow Serving or TorchServe: improves throughput at high load, adds up to
-    `max_delay`."""
+    """Server-side batching: improves throughput at high load. In TensorFlow Serving and TorchServe it adds up to
+    `max_delay`; vLLM and SGLang add requests to a running batch, and have only `max_size`."""
 
     max_size: Count = Field(description="Maximum number of requests per batch.")
     max_delay: Duration = Field("5ms", description="Maximum time that a request waits for a batch.")
@@ -90,11 +187,27 @@ class Batching(Model):
 
 
 class ServingDeploymentSpec(PodUser):
-    """A model server behind a Service."""
+    """A model server behind a Service. Set one of `model` and `models`."""
+
+    model_config = _one_of("model", "models")
 
     cluster: ClusterRef | None = Field(None, description="Cluster. Default: the team's only cluster.")
-    model: ServedModel = Field(description="Model to serve.")
+    model: ServedModel | None = Field(None, description="Model to serve.")
+    models: Annotated[list[ServedModel], Field(min_length=1, max_length=64)] | None = Field(
+        None,
+        description="Models to serve, which TensorFlow Serving and Triton load and unload without a restart.",
+    )
+    models_size: Bytes = Field(
+        "100Gi", description="Volume size for the files of all `models`, in bytes: a change starts new pods."
+    )
     runtime: Runtime = Field(description="The server.")
+    llm: LanguageModel | None = Field(None, description="Options of vLLM and SGLang.")
+    machines: Annotated[int, Field(ge=1, le=64)] = Field(
+        1, description="Machines of one replica of vLLM or SGLang: `resources` are those of each."
+    )
+    start_when: StartWhen | None = Field(
+        None, description="Condition for starting pods. Default: start immediately and fill the cache while loading."
+    )
     resource_class: ResourceClass | None = Field(
         None,
         description="Dominant resource. Services of different classes are co-located, services of one class are "
@@ -118,9 +231,24 @@ class ServingDeploymentSpec(PodUser):
         None, description="Host under which the HTTP port is reached from outside. Default: only inside of the cluster."
     )
 
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if (self.model is None) == (self.models is None):
+            raise bad("a service has either `model` or `models`", "write `model: {name: …, version: …}`")
+        return self
+
+    @property
+    def datasets(self) -> list[DatasetMount]:
+        """Datasets of the models and adapters, as they are mounted."""
+        return [
+            DatasetMount(name=each.dataset.name, version=each.dataset.version, mount=model_mount(self, each))
+            for _, each in places(self)
+            if each.dataset is not None
+        ]
+
 
 class ServingDeployment(Resource):
-    """A model server behind a Service: TensorFlow Serving, Triton, TorchServe or a custom server.
+    """A model server behind a Service: TensorFlow Serving, Triton, vLLM, SGLang, TorchServe or a custom server.
 
     Compiles to a Deployment, a Service, a headless Service for client-side balancing, an autoscaler, a
     PodDisruptionBudget, a NetworkPolicy, an HTTPRoute or Ingress if it is exposed and, if the server reads options from

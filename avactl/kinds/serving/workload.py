@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item
 from avactl.kinds.serving.lower import bounds
+from avactl.kinds.serving.models import models, places, versions
 from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
 
 
@@ -24,17 +25,21 @@ def summary(item: Item) -> str:
     spec = item.spec
     least, most = bounds(spec)
     pods = str(least) if isinstance(spec.replicas, int) else f"{least}–{most}"
-    return f"{spec.runtime.name} · {spec.model.name}:{spec.model.version} · {pods} pod{'' if pods == '1' else 's'}"
+    served = models(spec)
+    first = f"{served[0].name}:{'+'.join(versions(served[0]))}"
+    more = f" and {len(served) - 1} more" if len(served) > 1 else ""
+    return f"{spec.runtime.name} · {first}{more} · {pods} pod{'' if pods == '1' else 's'}"
 
 
 def unpinned(item: Item) -> Iterator[Unpinned]:
-    """Yield the model if its version is `latest`."""
-    if item.spec.model.version == "latest":
-        yield Unpinned(
-            ("spec", "model", "version"),
-            "version `latest` of the model can change without a commit",
-            "specify the version, so that an update is a reviewed change",
-        )
+    """Yield models of which a version is `latest`."""
+    for path, model in places(item.spec):
+        if getattr(model, "version", None) == "latest":
+            yield Unpinned(
+                (*path, "version"),
+                "version `latest` of the model can change without a commit",
+                "specify the version, so that an update is a reviewed change",
+            )
 
 
 WORKLOAD = WorkloadHooks(

@@ -26,7 +26,7 @@ def team_bucket(program: Program, item: Item, url: str) -> Any:
 
 
 def bucket_problems(
-    item: Item, program: Program, url: str, path: tuple[str, ...], *, writes: bool
+    item: Item, program: Program, url: str, path: tuple[str | int, ...], *, writes: bool
 ) -> Iterator[Diagnostic]:
     """Yield a problem if the team's pods cannot read a location, or `writes` and they cannot write to it.
 

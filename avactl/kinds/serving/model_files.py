@@ -1,0 +1,134 @@
+"""Files of models in the pods: claims of cache tiers, downloads before the start, and downloads while the pods run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.kinds import dataset_access
+from avactl.kinds.dataset_access import Access
+from avactl.kinds.fields.compute import DatasetMount
+from avactl.kinds.lowering import k8s, pods
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.follow import FOLLOW_SCRIPT, LIST, READY, WORK
+from avactl.kinds.serving.models import LIVE, MODELS, model_mount, places, secret_of
+from avactl.kinds.serving.runtimes import RUNTIMES, Dynamic, Server
+
+FOLLOWER = "models"
+"""Containers that copy the files of `spec.models`: once before the server starts, and while it runs."""
+
+
+def dynamic(spec: Any) -> Dynamic | None:
+    """Return the models that the server of a spec loads while it runs; None for `spec.model`."""
+    load = RUNTIMES[spec.runtime.name].dynamic
+    return load(spec) if spec.models is not None and load is not None else None
+
+
+def list_name(item: Item) -> str:
+    """Name of the ConfigMap with the list of models, which is no part of the pod template: it changes without it."""
+    return f"{item.name}-models"
+
+
+def add_files(volumes: pods.Volumes, run: Server) -> None:
+    """Add the files of all models and adapters, and the containers that bring them."""
+    item, program, spec = volumes.item, volumes.program, volumes.item.spec
+    loading = dynamic(spec)
+    if loading is not None:
+        volumes.empty("models", MODELS, size=spec.models_size)
+        volumes.volumes.append({"name": "model-list", "configMap": {"name": list_name(item)}})
+        volumes.init += followers(item, program, loading, run.ports["http"])
+    for index, (path, model) in enumerate(places(spec)):
+        adapter = path[:2] == ("spec", "llm")
+        name = f"adapter-{path[-1]}" if adapter else "model" if spec.model is not None else f"model-{index}"
+        where = model_mount(spec, model)
+        if model.dataset is not None:
+            mount = DatasetMount(name=model.dataset.name, version=model.dataset.version, mount=where)
+            access = dataset_access.resolve(program, item, mount)
+            if access.claim is not None:
+                volumes.claim(name, access.claim, where, read_only=True, fuse=True)
+                continue
+            access = access._replace(size=access.size or model.size)
+        elif model.url is not None and loading is None:
+            access = Access(None, model.url, secret_of(item, program, model), model.size)
+        else:
+            continue
+        volumes.empty(name, where, size=access.size)
+        volumes.init.append(pods.fetch_container(program, item, name, access, name, where))
+
+
+def followers(item: Item, program: Program, loading: Dynamic, port: int) -> list[Body]:
+    """Build the init container that copies all models, and the sidecar that follows their list."""
+    remotes = {_remote(item, program, source.model) for source in loading.sources}
+    env = pods.env_list({
+        "LIST": LIST, "LIVE": LIVE, "WORK": WORK, "PORT": str(port), "RCLONE_CONFIG": "/notfound",
+        "STORES": " ".join(sorted(remote.upper() for remote, _, _ in remotes)),
+    })  # fmt: skip
+    for remote, url, secret in sorted(remotes, key=str):
+        env += _remote_env(remote.upper(), url, secret)
+    image = program.cluster_spec(item.cluster).images.fetch
+    mounts: list[Body] = [
+        {"name": "models", "mountPath": MODELS},
+        {"name": "model-list", "mountPath": LIST, "readOnly": True},
+    ]
+    compute = pods.resources("500m", "1Gi")
+    first = pods.helper("fetch-models", image, FOLLOW_SCRIPT, [*env, {"name": "ONCE", "value": "1"}], compute, mounts)
+    follow = pods.helper(
+        FOLLOWER, image, FOLLOW_SCRIPT, env, pods.resources("50m", "256Mi"), mounts, restartPolicy="Always",
+        # The server's own probes do not name models. This one fails until those of the start are loaded, and while one
+        # that was loaded is not.
+        readinessProbe={"exec": {"command": ["test", "-f", READY]}, "periodSeconds": 5, "failureThreshold": 2},
+    )  # fmt: skip
+    return [first, follow]
+
+
+def _remote(item: Item, program: Program, model: Any) -> tuple[str, str, str]:
+    """Return name, URL and Secret of the rclone remote for a model. The name follows from what distinguishes remotes,
+    so that a model of a known store needs no new pods."""
+    scheme, _, rest = model.url.partition("://")
+    secret = secret_of(item, program, model) or ""
+    host = rest.partition("/")[0] if scheme == "hdfs" else ""
+    words = [scheme, secret.replace("-", "_"), k8s.digest(host, 6) if host else ""]
+    return "_".join(word for word in words if word), f"{scheme}://{host}", secret
+
+
+def _remote_env(remote: str, url: str, secret: str) -> list[Body]:
+    """Environment of an rclone remote. Source: https://rclone.org/docs/#config-file, "Environment variables"."""
+    scheme, _, host = url.partition("://")
+    settings = pods.rclone_backend(scheme)
+    prefix = f"RCLONE_CONFIG_{remote}_"
+    env = {f"{prefix}TYPE": settings["BACKEND"]}
+    if "RCLONE_S3_PROVIDER" in settings:
+        env[f"{prefix}PROVIDER"] = settings["RCLONE_S3_PROVIDER"]
+    if scheme == "hdfs":
+        env[f"{prefix}NAMENODE"] = host
+    found = pods.env_list(env)
+    if secret and scheme == "gs":
+        found += pods.secret_env(secret, {f"{prefix}SERVICE_ACCOUNT_CREDENTIALS": "serviceAccount"})
+    elif secret:
+        keys = {"ACCESS_KEY_ID": "accessKeyId", "SECRET_ACCESS_KEY": "secretAccessKey", "ENDPOINT": "endpoint"}
+        found += pods.secret_env(secret, {f"{prefix}{name}": key for name, key in keys.items()})
+    return found
+
+
+def model_list(item: Item, program: Program, component: str) -> list[Manifest]:
+    """Return the ConfigMap that the sidecar follows: sources, configuration and health of each model."""
+    spec = item.spec
+    loading = dynamic(spec)
+    if loading is None:
+        return []
+    data: dict[str, str] = {}
+    for model in spec.models:
+        lines = []
+        for source in loading.sources:
+            if source.model is model:
+                remote = _remote(item, program, model)[0]
+                place = model.url.partition("://")[2].rstrip("/")
+                if model.url.startswith("hdfs://"):
+                    place = f"/{place.partition('/')[2]}"
+                place = "/".join(part for part in (place, source.below) if part)
+                lines.append(f"{source.target} {remote}:{place} {'unnumbered' if source.unnumbered else 'all'}\n")
+        data[f"{model.name}.sources"] = "".join(lines)
+        data[f"{model.name}.health"] = "".join(f"{path}\n" for path in loading.health[model.name])
+        if model.name in loading.config:
+            data[f"{model.name}.config"] = loading.config[model.name]
+    return [k8s.config_map(item, item.cluster, list_name(item), item.ns, data, component=component)]

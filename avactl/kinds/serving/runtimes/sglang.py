@@ -1,0 +1,64 @@
+"""SGLang, an OpenAI-compatible server of large language models.
+
+Sources, at 0.5.23: `sglang/srt/arg_groups/fields/` for the options, `sglang/srt/entrypoints/http_server.py` for
+`/ready` and `/health`, `docs/advanced_features/server_arguments.md` for several machines, and
+`docs/advanced_features/lora.md` for adapters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.kinds.fields.values import percent
+from avactl.kinds.serving.llm import adapter_path, parallelism, share
+from avactl.kinds.serving.models import MODELS, has_files
+from avactl.kinds.serving.runtimes.server import Server
+
+PORTS = {"http": 30000}
+_INIT_PORT = 20000
+"""Port of the first machine by which the machines of one replica meet."""
+
+
+def server(spec: Any, ports: dict[str, int]) -> Server:
+    """Return the server of one model and its adapters."""
+    model, llm, found = spec.model, spec.llm, parallelism(spec)
+    path = f"{MODELS}/{model.name}" if has_files(model) else str(model.path)
+    args = [
+        f"--model-path={path}", f"--served-model-name={model.name}", "--host=0.0.0.0", f"--port={ports['http']}",
+        f"--tensor-parallel-size={found.tensor}",
+    ]  # fmt: skip
+    if found.pipeline > 1:
+        args.append(f"--pipeline-parallel-size={found.pipeline}")
+    if found.machines > 1:
+        args += [
+            f"--nnodes={found.machines}",
+            "--node-rank=$(LWS_WORKER_INDEX)",
+            f"--dist-init-addr=$(LWS_LEADER_ADDRESS):{_INIT_PORT}",
+        ]
+    if llm is not None:
+        if llm.max_length is not None:
+            args.append(f"--context-length={llm.max_length}")
+        if llm.gpu_memory is not None:
+            args.append(f"--mem-fraction-static={share(percent(llm.gpu_memory))}")
+        if llm.adapters:
+            args += ["--enable-lora", f"--max-lora-rank={llm.max_rank}"]
+            # The number includes the model without an adapter.
+            args.append(f"--max-loras-per-batch={llm.max_adapters + 1}")
+            args += ["--lora-paths", *(f"{each.name}={adapter_path(each)}" for each in llm.adapters)]
+    if spec.batching is not None:
+        args.append(f"--max-running-requests={spec.batching.max_size}")
+    args.append("--enable-metrics")
+    return Server(
+        command=["python3", "-m", "sglang.launch_server"],
+        args=args,
+        ports=ports,
+        model_path=path,
+        ready="/ready",
+        # It generates one token on an idle server, which takes at least a second.
+        live="/health",
+        metrics=(ports["http"], "/metrics"),
+        env={"HF_HUB_OFFLINE": "1"},
+        startup=1800,
+        timeout=25,
+        worker_args=tuple(args) if found.machines > 1 else (),
+    )

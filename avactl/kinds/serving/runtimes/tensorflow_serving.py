@@ -1,0 +1,87 @@
+"""TensorFlow Serving.
+
+Sources, at 2.19.1: `model_servers/main.cc`, `model_servers/server.cc`, `g3doc/serving_config.md`,
+`config/model_server_config.proto`, `config/log_collector_config.proto` and `session_bundle_config.proto`.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.serving.models import LIVE, MODELS, versions
+from avactl.kinds.serving.runtimes.server import CONFIG, Dynamic, Server, Source, cores
+
+PORTS = {"http": 8501, "grpc": 8500}
+METRICS = "/monitoring/prometheus/metrics"
+MODEL_LIST = f"{MODELS}/models.config"
+"""List of models; beside them, because it is replaced only after the files that it names are there."""
+_POLL = 10
+"""Seconds between two readings of the list of models."""
+
+
+def server(spec: Any, ports: dict[str, int]) -> Server:
+    """Return the server of one model with one version, or of a list of models that it reads again."""
+    files = {"monitoring.config": f'prometheus_config {{ enable: true, path: "{METRICS}" }}\n'}
+    args = [f"--port={ports['grpc']}", f"--rest_api_port={ports['http']}"]
+    if spec.model is not None:
+        model = spec.model
+        base = f"{MODELS}/{model.name}"
+        # The server treats the numbered directories under its base path as versions.
+        path = f"{base}/{versions(model)[0]}"
+        ready, live = f"/v1/models/{model.name}/versions/{versions(model)[0]}", f"/v1/models/{model.name}"
+        args += [f"--model_name={model.name}", f"--model_base_path={base}"]
+    else:
+        # Liveness and readiness do not name a model: the list changes while the pods run.
+        path, ready, live = MODELS, METRICS, METRICS
+        args += [
+            f"--model_config_file={MODEL_LIST}",
+            f"--model_config_file_poll_wait_seconds={_POLL}",
+            # Labels stand in the list from the start, when no version is loaded yet.
+            "--allow_version_labels_for_unavailable_models=true",
+        ]
+    args.append(f"--monitoring_config_file={CONFIG}/monitoring.config")
+    if spec.batching is not None:
+        batching = spec.batching
+        files["batching.config"] = (
+            f"max_batch_size {{ value: {batching.max_size} }}\n"
+            f"batch_timeout_micros {{ value: {ceil(seconds(batching.max_delay) * 1_000_000)} }}\n"
+            f"max_enqueued_batches {{ value: {batching.queue} }}\n"
+            f"num_batch_threads {{ value: {cores(spec)} }}\n"
+        )
+        args += ["--enable_batching=true", f"--batching_parameters_file={CONFIG}/batching.config"]
+    return Server(
+        command=["tensorflow_model_server"],
+        args=args,
+        ports=ports,
+        model_path=path,
+        ready=ready,
+        live=live,
+        metrics=(ports["http"], METRICS),
+        files=files,
+    )
+
+
+def dynamic(spec: Any) -> Dynamic:
+    """Return an entry of the list for each model, with a `specific` version policy and its labels."""
+    entries, sources, health = {}, [], {}
+    for model in spec.models:
+        listed = versions(model)
+        if model.url is not None:
+            sources += [Source(model, f"{model.name}/{version}", _directory(model, version)) for version in listed]
+        health[model.name] = tuple(f"/v1/models/{model.name}/versions/{version}" for version in listed)
+        lines = [
+            f'    name: "{model.name}"',
+            f'    base_path: "{LIVE}/{model.name}"',
+            '    model_platform: "tensorflow"',
+            f"    model_version_policy {{ specific {{ {' '.join(f'versions: {version}' for version in listed)} }} }}",
+            *(f'    version_labels {{ key: "{key}" value: {value} }}' for key, value in sorted(model.labels.items())),
+        ]
+        entries[model.name] = "  config {\n" + "\n".join(lines) + "\n  }\n"
+    return Dynamic(tuple(sources), health, entries)
+
+
+def _directory(model: Any, version: str) -> str:
+    """Part of the URL below which a version is: `url` is the version itself, or has all of them."""
+    return "" if model.version is not None else version

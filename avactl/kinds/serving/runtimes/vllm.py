@@ -1,0 +1,71 @@
+"""vLLM, an OpenAI-compatible server of large language models.
+
+Sources, at 0.33.0: `vllm/engine/arg_utils.py` and `vllm/entrypoints/common/cli_args.py` for the options,
+`vllm/entrypoints/cli/serve.py` and `docs/serving/parallelism_scaling.md` for several machines,
+`vllm/entrypoints/serve/instrumentator/` for `/health` and `/metrics`, `docs/features/lora.md` for adapters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.kinds.fields.values import percent
+from avactl.kinds.serving.llm import Parallelism, adapter_path, parallelism, share
+from avactl.kinds.serving.models import MODELS, has_files
+from avactl.kinds.serving.runtimes.server import Server
+
+PORTS = {"http": 8000}
+_MASTER_PORT = 29501
+"""Port of the first machine by which the machines of one replica meet; the server's default."""
+RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Ranks of LoRA adapters that `--max-lora-rank` takes, but 1. Source: `vllm/config/lora.py`."""
+
+
+def server(spec: Any, ports: dict[str, int]) -> Server:
+    """Return the server of one model and its adapters."""
+    model, llm, found = spec.model, spec.llm, parallelism(spec)
+    path = f"{MODELS}/{model.name}" if has_files(model) else str(model.path)
+    shared = [path, f"--served-model-name={model.name}", *_parallel(found)]
+    if llm is not None:
+        if llm.max_length is not None:
+            shared.append(f"--max-model-len={llm.max_length}")
+        if llm.gpu_memory is not None:
+            shared.append(f"--gpu-memory-utilization={share(percent(llm.gpu_memory))}")
+        if llm.adapters:
+            rank = next(rank for rank in RANKS if rank >= llm.max_rank)
+            shared += ["--enable-lora", f"--max-lora-rank={rank}", f"--max-loras={llm.max_adapters}"]
+    if spec.batching is not None:
+        shared.append(f"--max-num-seqs={spec.batching.max_size}")
+    args = [*shared, "--host=0.0.0.0", f"--port={ports['http']}"]
+    if llm is not None and llm.adapters:
+        args += ["--lora-modules", *(f"{each.name}={adapter_path(each)}" for each in llm.adapters)]
+    return Server(
+        command=["vllm", "serve"],
+        args=args,
+        ports=ports,
+        model_path=path,
+        # It listens only once the model is loaded and its kernels are compiled.
+        ready="/health",
+        live="/health",
+        metrics=(ports["http"], "/metrics"),
+        # The files are in the pod: without this, a missing one would be looked for on the Internet.
+        env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
+        startup=1800,
+        timeout=5,
+        worker_args=(*shared, "--headless") if found.machines > 1 else (),
+    )
+
+
+def _parallel(found: Parallelism) -> list[str]:
+    args = [f"--tensor-parallel-size={found.tensor}"]
+    if found.pipeline > 1:
+        args.append(f"--pipeline-parallel-size={found.pipeline}")
+    if found.machines > 1:
+        args += [
+            f"--nnodes={found.machines}",
+            "--node-rank=$(LWS_WORKER_INDEX)",
+            "--master-addr=$(LWS_LEADER_ADDRESS)",
+            f"--master-port={_MASTER_PORT}",
+            "--distributed-executor-backend=mp",
+        ]
+    return args
