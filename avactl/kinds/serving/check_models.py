@@ -138,33 +138,17 @@ def _language_model(item: Item) -> Iterator[Diagnostic]:
                 item, ("spec", "llm"), f"`llm` has options of vLLM and SGLang, and {title} has none of them",
                 "remove `llm`, or choose `runtime: {name: vllm}`",
             )  # fmt: skip
-        if spec.machines > 1:
-            yield _cannot(
-                item, ("spec", "machines"), f"a replica of {title} runs on one machine",
-                "remove `machines`; `replicas` is the number of pods",
-            )  # fmt: skip
         return
-    found, gpus = parallelism(spec), spec.resources.gpus
-    if found.tensor * found.pipeline != max(1, gpus) * found.machines:
-        key = "tensorParallel" if spec.llm is not None and spec.llm.tensor_parallel is not None else "pipelineParallel"
-        given = spec.llm is not None and (spec.llm.tensor_parallel or spec.llm.pipeline_parallel) is not None
-        have = f"{gpus} GPU{'' if gpus == 1 else 's'}"
-        if found.machines > 1:
-            have = f"{found.machines} machines with {have} each"
+    found, gpus = parallelism(spec), max(1, spec.resources.gpus)
+    if spec.llm is not None and found.tensor * found.pipeline != gpus:
+        key = "tensorParallel" if spec.llm.tensor_parallel is not None else "pipelineParallel"
         yield Diagnostic(
             "parallelism-mismatch",
             f"tensor parallelism {found.tensor} × pipeline parallelism {found.pipeline} needs "
-            f"{found.tensor * found.pipeline} GPUs; a replica has {have}",
-            item.span("spec", "llm", key) if given else item.span("spec", "machines"),
-            hint=f"the product must be {max(1, gpus) * found.machines}; or change `resources.gpus` or `machines`",
-            notes=(Note(item.span("spec", "resources", key=True), f"{have}"),) if gpus else (),
-        )
-    if not gpus and found.machines > 1:
-        yield Diagnostic(
-            "parallelism-mismatch",
-            f"a replica on {found.machines} machines is split over GPUs, and its pods request none",
-            item.span("spec", "machines"),
-            hint="add `gpus: 8` to `resources`, or remove `machines`",
+            f"{found.tensor * found.pipeline} GPUs, and a pod has {spec.resources.gpus}",
+            item.span("spec", "llm", key),
+            hint=f"write keys whose product is {gpus}, or `gpus: {found.tensor * found.pipeline}` in `resources`",
+            notes=(Note(item.span("spec", "resources", "gpus"), "the GPUs of a pod"),) if spec.resources.gpus else (),
         )
     if spec.llm is None:
         return

@@ -1,4 +1,4 @@
-"""Large language models: how a model is split over GPUs and machines, and its adapters."""
+"""Large language models: how a model is split over GPUs, and its adapters."""
 
 from __future__ import annotations
 
@@ -8,23 +8,20 @@ from avactl.kinds.serving.models import ADAPTERS, has_files
 
 
 class Parallelism(NamedTuple):
-    """Split of one replica's model: `tensor * pipeline` GPUs on `machines` machines."""
+    """Split of a model over the `tensor * pipeline` GPUs of a pod."""
 
     tensor: int
     pipeline: int
-    machines: int
 
 
 def parallelism(spec: Any) -> Parallelism:
-    """Return the split of a spec. Without keys: pipeline stages over machines, tensors over the GPUs of each."""
-    machines = spec.machines
-    llm = spec.llm
-    pipeline = llm.pipeline_parallel if llm is not None and llm.pipeline_parallel is not None else None
-    tensor = llm.tensor_parallel if llm is not None and llm.tensor_parallel is not None else None
-    total = max(1, spec.resources.gpus) * machines
+    """Return the split of a spec. Without keys: each layer over all GPUs."""
+    tensor = spec.llm.tensor_parallel if spec.llm is not None else None
+    pipeline = spec.llm.pipeline_parallel if spec.llm is not None else None
+    total = max(1, spec.resources.gpus)
     if pipeline is None:
-        pipeline = machines if tensor is None else max(1, total // tensor)
-    return Parallelism(tensor if tensor is not None else max(1, total // pipeline), pipeline, machines)
+        pipeline = max(1, total // tensor) if tensor is not None else 1
+    return Parallelism(tensor if tensor is not None else max(1, total // pipeline), pipeline)
 
 
 def adapter_path(adapter: Any) -> str:

@@ -117,7 +117,7 @@ class LanguageModel(Model):
         None, description="GPUs that each layer is split over. Default: the GPUs of one pod."
     )
     pipeline_parallel: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        None, description="Stages that the layers are divided into. Default: `machines`."
+        None, description="Stages that the layers are divided into. Default: 1, or what `tensorParallel` leaves."
     )
     max_length: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         None, description="Maximum tokens of a request and its answer. Default: the model's."
@@ -202,9 +202,6 @@ class ServingDeploymentSpec(PodUser):
     )
     runtime: Runtime = Field(description="The server.")
     llm: LanguageModel | None = Field(None, description="Options of vLLM and SGLang.")
-    machines: Annotated[int, Field(ge=1, le=64)] = Field(
-        1, description="Machines of one replica of vLLM or SGLang: `resources` are those of each."
-    )
     start_when: StartWhen | None = Field(
         None, description="Condition for starting pods. Default: start immediately and fill the cache while loading."
     )

@@ -36,8 +36,6 @@ class Server:
     """Seconds that the server may take to load its models, unless the spec says otherwise."""
     timeout: int = 2
     """Seconds that an answer to a probe may take, unless the spec says otherwise."""
-    worker_args: tuple[str, ...] = ()
-    """Arguments of the pods of a replica that serve no requests, if it has several machines."""
 
 
 class Source(NamedTuple):

@@ -1,8 +1,7 @@
 """SGLang, an OpenAI-compatible server of large language models.
 
 Sources, at 0.5.23: `sglang/srt/arg_groups/fields/` for the options, `sglang/srt/entrypoints/http_server.py` for
-`/ready` and `/health`, `docs/advanced_features/server_arguments.md` for several machines, and
-`docs/advanced_features/lora.md` for adapters.
+`/ready` and `/health`, and `docs/advanced_features/lora.md` for adapters.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from avactl.kinds.serving.models import MODELS, has_files
 from avactl.kinds.serving.runtimes.server import Server
 
 PORTS = {"http": 30000}
-_INIT_PORT = 20000
-"""Port of the first machine by which the machines of one replica meet."""
 
 
 def server(spec: Any, ports: dict[str, int]) -> Server:
@@ -29,12 +26,6 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
     ]  # fmt: skip
     if found.pipeline > 1:
         args.append(f"--pipeline-parallel-size={found.pipeline}")
-    if found.machines > 1:
-        args += [
-            f"--nnodes={found.machines}",
-            "--node-rank=$(LWS_WORKER_INDEX)",
-            f"--dist-init-addr=$(LWS_LEADER_ADDRESS):{_INIT_PORT}",
-        ]
     if llm is not None:
         if llm.max_length is not None:
             args.append(f"--context-length={llm.max_length}")
@@ -60,5 +51,4 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
         env={"HF_HUB_OFFLINE": "1"},
         startup=1800,
         timeout=25,
-        worker_args=tuple(args) if found.machines > 1 else (),
     )

@@ -1,7 +1,6 @@
 """vLLM, an OpenAI-compatible server of large language models.
 
 Sources, at 0.33.0: `vllm/engine/arg_utils.py` and `vllm/entrypoints/common/cli_args.py` for the options,
-`vllm/entrypoints/cli/serve.py` and `docs/serving/parallelism_scaling.md` for several machines,
 `vllm/entrypoints/serve/instrumentator/` for `/health` and `/metrics`, `docs/features/lora.md` for adapters.
 """
 
@@ -15,8 +14,6 @@ from avactl.kinds.serving.models import MODELS, has_files
 from avactl.kinds.serving.runtimes.server import Server
 
 PORTS = {"http": 8000}
-_MASTER_PORT = 29501
-"""Port of the first machine by which the machines of one replica meet; the server's default."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of LoRA adapters that `--max-lora-rank` takes, but 1. Source: `vllm/config/lora.py`."""
 
@@ -52,7 +49,6 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
         env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
         startup=1800,
         timeout=5,
-        worker_args=(*shared, "--headless") if found.machines > 1 else (),
     )
 
 
@@ -60,12 +56,4 @@ def _parallel(found: Parallelism) -> list[str]:
     args = [f"--tensor-parallel-size={found.tensor}"]
     if found.pipeline > 1:
         args.append(f"--pipeline-parallel-size={found.pipeline}")
-    if found.machines > 1:
-        args += [
-            f"--nnodes={found.machines}",
-            "--node-rank=$(LWS_WORKER_INDEX)",
-            "--master-addr=$(LWS_LEADER_ADDRESS)",
-            f"--master-port={_MASTER_PORT}",
-            "--distributed-executor-backend=mp",
-        ]
     return args
