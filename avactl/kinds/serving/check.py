@@ -21,6 +21,7 @@ from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.check_models import model_problems
 from avactl.kinds.serving.lower import KILL_AFTER, bounds
+from avactl.kinds.serving.probes import checks
 from avactl.kinds.serving.runtimes import LLM, RUNTIMES, default_ports, ports
 from avactl.kinds.spot import notice_problem, spot_problems
 
@@ -30,6 +31,14 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
     yield from _runtime(item)
     yield from _ports(item)
+    yield from _probes(item)
+    if spec.balance == "gateway" and spec.expose is None:
+        yield Diagnostic(
+            "missing-key",
+            "`balance: gateway` needs `expose`: the gateway knows services by their hosts",
+            item.span("spec", "balance"),
+            hint="add `expose: {host: …}`, or write `balance: service`",
+        )
     yield from _resource_class(item)
     if spec.batching is not None:
         yield from _batching(item)
@@ -98,12 +107,34 @@ def _runtime(item: Item) -> Iterator[Diagnostic]:
                 item.span("spec", "runtime", key=True),
                 hint="add `port: …`, the HTTP port that the server listens on",
             )
-        if item.spec.probe is None:
+        own = item.spec.probes
+        if item.spec.probe is None and (own is None or own.readiness is None):
             yield Diagnostic(
                 "missing-key",
                 "`spec` requires `probe`: custom runtimes have no default probe",
                 item.span("spec", "runtime", "name"),
                 hint="add `probe: {path: /health}`, a path that returns 2xx once the model is loaded",
+            )
+
+
+def _probes(item: Item) -> Iterator[Diagnostic]:
+    """Yield conflicts of the probes, and ports that the server does not open."""
+    spec = item.spec
+    if spec.probe is not None and spec.probes is not None:
+        yield Diagnostic(
+            "conflicting-keys",
+            "`probe` is the short form of `probes`",
+            item.span("spec", "probes", key=True),
+            hint="remove one of them",
+            notes=(Note(item.span("spec", "probe", key=True), "the short form"),),
+        )
+    for kind, check in checks(spec):
+        if seconds(check.timeout) > seconds(check.period):
+            yield Diagnostic(
+                "invalid-value",
+                f"spec.probes.{kind}: a check may take {check.timeout}, and the next one begins after {check.period}",
+                item.span("spec", "probes", kind, key=True),
+                hint=f"write `period: {check.timeout}` or more",
             )
 
 

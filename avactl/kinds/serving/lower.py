@@ -19,6 +19,7 @@ from avactl.kinds.monitoring.notify import notifications
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.model_files import add_files, model_list
+from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
 
@@ -58,11 +59,12 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     objects += gpu.claim(ns)
     objects.append(_deployment(item, program, run, select, gpu, config_name))
     ports: dict[str, int] = {name: run.ports[name] for name in ("http", "grpc") if name in run.ports}
-    objects.append(k8s.service(item, cluster, item.name, ns, select, ports, component=COMPONENT))
-    # Client-side balancing avoids a proxy hop and can weight machines by capacity.
-    objects.append(
-        k8s.service(item, cluster, f"{item.name}-headless", ns, select, ports, headless=True, component=COMPONENT)
-    )
+    if spec.balance != "headless" or spec.expose is not None:
+        objects.append(k8s.service(item, cluster, item.name, ns, select, ports, component=COMPONENT))
+    if spec.balance in (None, "headless"):
+        # Client-side balancing avoids a proxy hop and can weight machines by capacity.
+        name = f"{item.name}-headless"
+        objects.append(k8s.service(item, cluster, name, ns, select, ports, headless=True, component=COMPONENT))
     objects.append(k8s.disruption_budget(item, cluster, item.name, ns, select, component=COMPONENT, maxUnavailable=1))
     objects.append(_network_policy(item, program, run, select))
     if not isinstance(spec.replicas, int):
@@ -94,7 +96,7 @@ def _deployment(
         labels, notes = {**spec.pod.labels, **labels}, {**spec.pod.annotations, **notes}
     metadata = compact(labels=labels, annotations=notes or None)
     fixed = spec.replicas if isinstance(spec.replicas, int) else None
-    startup = ceil(seconds(spec.probe.startup)) if spec.probe else run.startup
+    startup = startup_limit(spec, run)
     body = compact(
         replicas=fixed,
         selector={"matchLabels": select},
@@ -125,7 +127,7 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
         resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
         # Clients learn of a removed endpoint with a delay, and not every server finishes its requests on SIGTERM.
         lifecycle={"preStop": {"sleep": {"seconds": drain}}} if drain else None,
-        **_probes(spec, run),
+        **probes(spec, run),
     )
     return pods.pod_spec(
         item,
@@ -157,32 +159,12 @@ def _volumes(item: Item, program: Program, run: Server, config_name: str) -> pod
     if run.files:
         volumes.config("config", config_name, CONFIG)
     add_files(volumes, run)
+    add_scripts(volumes, item.spec)
     if run.scratch:
         volumes.empty("scratch", run.scratch)
     if resources.shared_memory:
         volumes.empty("shared-memory", "/dev/shm", size=resources.shared_memory, memory=True)  # noqa: S108
     return volumes
-
-
-def _probes(spec: Any, run: Server) -> Body:
-    """Startup, readiness and liveness probes, from the spec's probe or the runtime's health paths."""
-    probe = spec.probe
-    if probe is None:
-        period, timeout, startup = 10, run.timeout, run.startup
-        ready, live, port = run.ready, run.live, run.ports["http"]
-    else:
-        period, timeout = max(1, ceil(seconds(probe.period))), max(1, ceil(seconds(probe.timeout)))
-        startup = ceil(seconds(probe.startup))
-        ready, live, port = probe.path, probe.path, probe.port or run.ports["http"]
-    every = {"periodSeconds": period, "timeoutSeconds": timeout}
-    return {
-        "startupProbe": {
-            "httpGet": {"path": ready, "port": port}, **every, "failureThreshold": max(1, ceil(startup / period))
-        },
-        "readinessProbe": {"httpGet": {"path": ready, "port": port}, **every, "failureThreshold": 3},
-        # Slow does not mean dead: an overloaded server leaves the endpoints long before it is restarted.
-        "livenessProbe": {"httpGet": {"path": live, "port": port}, **every, "failureThreshold": 6},
-    }  # fmt: skip
 
 
 def _affinity(own: str) -> Body:

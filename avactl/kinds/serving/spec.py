@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from avactl.kinds.base import Env, Model, Resource
+from avactl.kinds.base import ConfigMapKey, Env, Model, Resource
 from avactl.kinds.exposure.spec import Expose
 from avactl.kinds.fields.compute import Compute, DatasetMount, DatasetName, PodUser, Spot, StartWhen
 from avactl.kinds.fields.values import (
@@ -177,6 +177,62 @@ class Probe(Model):
     startup: Duration = Field("10m", description="Maximum time to load the model.")
 
 
+class Script(Model):
+    """Program that checks the server: exit code 0 is healthy. Set one of `configMap` and `image`."""
+
+    model_config = _one_of("configMap", "image")
+
+    config_map: ConfigMapKey | None = Field(None, description="ConfigMap and key with the script.")
+    image: Image | None = Field(
+        None, description="Image with the program, which an init container copies into the pod with its `cp`."
+    )
+    path: AbsPath | None = Field(None, description="Path of the program in `image`.")
+    args: Annotated[list[str], Field(max_length=64)] = Field(default_factory=list, description="Its arguments.")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.config_map is None) == (self.image is None):
+            raise bad("a script has either `configMap` or `image`", "write `configMap: {name: …, key: …}`")
+        if (self.image is None) != (self.path is None):
+            raise bad("`image` and `path` belong together", "write `image: …, path: /check`")
+        return self
+
+
+class Check(Model):
+    """One health check of a pod. Set one of `path` and `script`."""
+
+    model_config = _one_of("path", "script")
+
+    path: HttpPath | None = Field(None, description="HTTP path that returns 2xx.")
+    port: Port | None = Field(None, description="Port of `path`. Default: the HTTP port.")
+    script: Script | None = Field(None, description="Program that runs in the server's container.")
+    period: Duration = Field("10s", description="How often.")
+    timeout: Duration = Field("5s", description="Timeout of one check; a script that takes longer is killed.")
+    failures: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        None,
+        description="Failed checks in a row before the pod is restarted (startup, liveness) or gets no requests "
+        "(readiness). Default: 3 of readiness, 6 of liveness, and as many as fit the runtime's time to start.",
+    )
+
+    @model_validator(mode="after")
+    def _one_action(self) -> Self:
+        if (self.path is None) == (self.script is None):
+            raise bad("a check has either `path` or `script`", "write `path: /health`")
+        if self.script is not None and self.port is not None:
+            raise bad("`port` is that of `path`, and a script has none", "remove `port`")
+        return self
+
+
+class Probes(Model):
+    """Health checks of a pod, each on its own. Default of each: the runtime's."""
+
+    startup: Check | None = Field(
+        None, description="Has the server started? Until then nothing else is checked. Default: as readiness."
+    )
+    readiness: Check | None = Field(None, description="Does the pod get requests?")
+    liveness: Check | None = Field(None, description="Is the server healthy? If not, it is restarted.")
+
+
 class Batching(Model):
     """Server-side batching: improves throughput at high load. In TensorFlow Serving and TorchServe it adds up to
     `max_delay`; vLLM and SGLang add requests to a running batch, and have only `max_size`."""
@@ -216,6 +272,13 @@ class ServingDeploymentSpec(PodUser):
     env: Env = Field(default_factory=dict)
     pod: PodSettings | None = Field(None, description="Settings of the pods, with Kubernetes' key names.")
     probe: Probe | None = Field(None, description="Health check of a pod. Default: the runtime's.")
+    probes: Probes | None = Field(None, description="Startup, readiness and liveness apart, instead of `probe`.")
+    balance: Literal["service", "headless", "gateway"] | None = Field(
+        None,
+        description="How requests reach the pods: by one address (`service`), by the addresses of all pods, among "
+        "which clients choose (`headless`), or by the gateway of `expose`. Only the objects for it are compiled. Default: "
+        "both Services.",
+    )
     batching: Batching | None = Field(None, description="Server-side batching.")
     spot: Spot = Field("never", description="Run pods on spot machines: `allow`, or `require` for nowhere else.")
     max_surge: Annotated[int, Field(ge=0, le=1000)] = Field(

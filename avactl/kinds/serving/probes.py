@@ -1,0 +1,97 @@
+"""Probes of a server: its health paths, those of the spec, or scripts that the spec brings."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import pods
+from avactl.kinds.manifest import Body
+from avactl.kinds.serving.runtimes import Server
+
+SCRIPTS = "/probes"
+"""Directory of the scripts that probes run."""
+KINDS = ("startup", "readiness", "liveness")
+_FAILURES = {"readiness": 3, "liveness": 6}
+"""Slow does not mean dead: an overloaded server leaves the endpoints long before it is restarted."""
+
+
+def checks(spec: Any) -> list[tuple[str, Any]]:
+    """Return the health checks that a spec sets one by one, with their kinds."""
+    if spec.probes is None:
+        return []
+    return [(kind, check) for kind in KINDS if (check := getattr(spec.probes, kind)) is not None]
+
+
+def probes(spec: Any, run: Server) -> Body:
+    """Startup, readiness and liveness probes, from the spec's checks or the runtime's health paths."""
+    probe = spec.probe
+    if probe is None:
+        period, timeout, startup = 10, run.timeout, run.startup
+        ready, live, port = run.ready, run.live, run.ports["http"]
+    else:
+        period, timeout = max(1, ceil(seconds(probe.period))), max(1, ceil(seconds(probe.timeout)))
+        startup = ceil(seconds(probe.startup))
+        ready, live, port = probe.path, probe.path, probe.port or run.ports["http"]
+    every = {"periodSeconds": period, "timeoutSeconds": timeout}
+    found: Body = {
+        "startupProbe": {
+            "httpGet": {"path": ready, "port": port}, **every, "failureThreshold": max(1, ceil(startup / period))
+        },
+        "readinessProbe": {"httpGet": {"path": ready, "port": port}, **every, "failureThreshold": 3},
+        "livenessProbe": {"httpGet": {"path": live, "port": port}, **every, "failureThreshold": 6},
+    }  # fmt: skip
+    own = dict(checks(spec))
+    if spec.probes is not None:
+        readiness = own.get("readiness")
+        # Without checks of their own, startup waits for what readiness asks, and liveness keeps the runtime's path.
+        for kind in KINDS:
+            check = own.get(kind, readiness if kind == "startup" or run.live is None else None)
+            if check is not None:
+                name = kind if kind in own else "readiness"
+                found[f"{kind}Probe"] = _probe(name, kind, check, run)
+    return found
+
+
+def startup_limit(spec: Any, run: Server) -> int:
+    """Seconds that the server may take to start before it is restarted."""
+    probe = probes(spec, run)["startupProbe"]
+    return int(probe["periodSeconds"] * probe["failureThreshold"])
+
+
+def _probe(name: str, kind: str, check: Any, run: Server) -> Body:
+    period = max(1, ceil(seconds(check.period)))
+    failures = check.failures if name == kind else None
+    return {
+        **_action(name, check, run),
+        "periodSeconds": period,
+        "timeoutSeconds": max(1, ceil(seconds(check.timeout))),
+        "failureThreshold": failures or _FAILURES.get(kind) or max(1, ceil(run.startup / period)),
+    }
+
+
+def _action(name: str, check: Any, run: Server) -> Body:
+    if check.script is None:
+        return {"httpGet": {"path": check.path, "port": check.port or run.ports["http"]}}
+    return {"exec": {"command": [f"{SCRIPTS}/{name}/{_file(check.script)}", *check.script.args]}}
+
+
+def _file(script: Any) -> str:
+    return str(script.config_map.key if script.config_map is not None else script.path.rpartition("/")[2])
+
+
+def add_scripts(volumes: pods.Volumes, spec: Any) -> None:
+    """Add the scripts of probes: from a ConfigMap, or copied out of an image by an init container."""
+    for kind, check in checks(spec):
+        script = check.script
+        if script is None:
+            continue
+        name, directory = f"probe-{kind}", f"{SCRIPTS}/{kind}"
+        if script.config_map is not None:
+            volumes.config(name, script.config_map.name, directory, keys=[script.config_map.key], executable=True)
+            continue
+        volumes.empty(name, directory)
+        mount = {"name": name, "mountPath": directory}
+        copy = pods.helper(name, script.image, "", (), pods.resources("50m", "64Mi"), [mount])
+        volumes.init.append({**copy, "command": ["cp", script.path, f"{directory}/{_file(script)}"]})
