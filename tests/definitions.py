@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.cluster_fixtures import unavailable
 from tools.controlplane import KubeClient, UnavailableError
-from tools.definitions import GATEWAY_API, PROMETHEUS_OPERATOR, Release, definitions
+from tools.definitions import GATEWAY_API, KEDA, PROMETHEUS_OPERATOR, Release, definitions
 
 
 def define_routes(kube: KubeClient) -> None:
@@ -15,6 +15,11 @@ def define_routes(kube: KubeClient) -> None:
 def define_monitoring(kube: KubeClient) -> None:
     """Create the kinds of the Prometheus Operator that avactl compiles to."""
     _define(kube, PROMETHEUS_OPERATOR, "podmonitors", "prometheusrules", "alertmanagerconfigs")
+
+
+def define_scaling(kube: KubeClient) -> None:
+    """Create KEDA's ScaledObject."""
+    _define(kube, KEDA, "scaledobjects")
 
 
 def _define(kube: KubeClient, release: Release, *plurals: str) -> None:

@@ -35,6 +35,11 @@ PROMETHEUS_OPERATOR = Release(
 )
 
 
+KEDA = Release(
+    "github.com/kedacore/keda/v2", "v2.21.0", "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=", "config/crd/bases"
+)
+
+
 class _Loader(yaml.CSafeLoader):
     """Reads the value `=`, a type of its own in YAML 1.1, as text. The files have megabytes: Python's takes seconds."""
 
@@ -48,10 +53,16 @@ def definitions(release: Release, *plurals: str) -> tuple[Mapping[str, Any], ...
 
     Raises UnavailableError without Go, BuildError if the module cannot be fetched or is not the pinned one.
     """
-    folder = cache_dir() / "definitions" / f"{release.module.rpartition('/')[2]}-{release.version}"
+    folder = cache_dir() / "definitions" / f"{_short(release.module)}-{release.version}"
     make_once(folder, f"waiting for another fetch of {release.module}", lambda aside: _fetch(release, aside))
     files = {path.stem.rpartition("_")[2]: path for path in folder.glob("*_*.yaml")}  # GROUP_PLURAL.yaml
     return tuple(yaml.load(files[plural].read_bytes(), _Loader) for plural in plurals)
+
+
+def _short(module: str) -> str:
+    """Return the last word of a module's path that says which it is: a major version does not."""
+    words = module.split("/")
+    return words[-2] if words[-1] in ("v2", "v3") else words[-1]
 
 
 def _fetch(release: Release, folder: Path) -> None:

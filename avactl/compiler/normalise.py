@@ -15,7 +15,7 @@ APPLY_ORDER = (
     "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRole", "ClusterRoleBinding", "Role",
     "RoleBinding", "NetworkPolicy", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
     "PersistentVolumeClaim", "ResourceClaimTemplate", "ComputeDomain", "Service", "PodDisruptionBudget", "DaemonSet",
-    "StatefulSet", "Deployment", "HorizontalPodAutoscaler", "HTTPRoute", "Ingress", "Job",
+    "StatefulSet", "Deployment", "HorizontalPodAutoscaler", "ScaledObject", "HTTPRoute", "Ingress", "Job",
     "CronJob",
 )  # fmt: skip
 """Apply order of objects: dependencies come first. Deletion uses the reverse order."""

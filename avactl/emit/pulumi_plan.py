@@ -110,7 +110,7 @@ def needs(body: Body) -> Iterator[tuple[str, str, str]]:
             yield ("StorageClass", "", name)
         if name := spec.get("volumeName"):
             yield ("PersistentVolume", "", name)
-    elif kind == "HorizontalPodAutoscaler":
+    elif kind in ("HorizontalPodAutoscaler", "ScaledObject"):
         target = spec["scaleTargetRef"]
         yield (target["kind"], namespace, target["name"])
     elif kind == "ResourceClaimTemplate":

@@ -21,6 +21,10 @@ KINDS = {"Job": "batch", "Deployment": "apps", "StatefulSet": "apps", "DaemonSet
 """Kubernetes kinds that run pods, with their API groups: operators have kinds of the same names. CronJobs run rarely
 and are not counted."""
 
+_SCALERS = {
+    "HorizontalPodAutoscaler": ("minReplicas", "maxReplicas"), "ScaledObject": ("minReplicaCount", "maxReplicaCount")
+}  # fmt: skip
+"""Autoscalers, Kubernetes' and KEDA's, with their fields for the bounds."""
 _PREEMPTS = "PreemptLowerPriority"
 _PRIORITIES = {
     "system-cluster-critical": (2_000_000_000, _PREEMPTS), "system-node-critical": (2_000_001_000, _PREEMPTS)
@@ -116,10 +120,11 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
             if origin is None:
                 origin = origins[manifest.item.key] = Origin.of(manifest.item)
             found[id_] = Workload(id_, origin, manifest.body)
-        elif kind == "HorizontalPodAutoscaler":
-            target = manifest.body["spec"]["scaleTargetRef"]
-            id_ = WorkloadId(target["kind"], manifest.namespace, target["name"])
-            scaled[id_] = manifest.body["spec"].get("minReplicas", 1), manifest.body["spec"]["maxReplicas"]
+        elif kind in _SCALERS:
+            spec, (low, high) = manifest.body["spec"], _SCALERS[kind]
+            target = spec["scaleTargetRef"]
+            id_ = WorkloadId(target.get("kind", "Deployment"), manifest.namespace, target["name"])
+            scaled[id_] = spec.get(low, 1), spec.get(high, 100)
     for id_, (fewest, most) in scaled.items():
         if id_ in found:
             found[id_] = Workload(id_, found[id_].origin, found[id_].body, fewest, most)

@@ -24,7 +24,7 @@ _APPLIED = frozenset(
     ("Namespace", "ServiceAccount", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
      "PersistentVolumeClaim", "Service", "DaemonSet", "StatefulSet", "Deployment", "Job", "CronJob", "NetworkPolicy",
      "PodDisruptionBudget", "HorizontalPodAutoscaler", "HTTPRoute", "Ingress", "PriorityClass", "StorageClass",
-     "DeviceClass", "ResourceClaimTemplate", "ComputeDomain", "PodMonitor", "PrometheusRule",
+     "DeviceClass", "ResourceClaimTemplate", "ComputeDomain", "PodMonitor", "PrometheusRule", "ScaledObject",
      "AlertmanagerConfig", "Role", "RoleBinding")
 )  # fmt: skip
 """Kinds that the account of `avactl reconcile` may write."""

@@ -18,6 +18,20 @@ def _label(value: str) -> str:
     return value
 
 
+_SERVER = r"^https?://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(:[0-9]{1,5})?(/[A-Za-z0-9._-]+)*/?$"
+
+
+def _server(value: str) -> str:
+    if len(value) > 253 or not re.fullmatch(_SERVER, value):
+        raise bad(f"`{value[:80]}` is not the address of a Prometheus", "write `http://prometheus.monitoring:9090`")
+    return value
+
+
+PrometheusUrl = Annotated[
+    str, AfterValidator(_server), WithJsonSchema({"type": "string", "pattern": _SERVER, "maxLength": 253})
+]
+
+
 class Monitoring(Model):
     """Objects for Prometheus and Grafana, which the platform runs."""
 
@@ -35,6 +49,9 @@ class Monitoring(Model):
         description="Labels by which Prometheus and Alertmanager select these objects, such as `release: prometheus`.",
     )
     interval: Duration = Field("30s", description="How often metrics are read.")
+    prometheus: PrometheusUrl | None = Field(
+        None, description="Address of Prometheus inside of the cluster, where KEDA reads the metrics of services."
+    )
     notifications: bool = Field(
         False,
         description="Let specs notify by the platform's Alertmanager (`notify`), which then posts to "

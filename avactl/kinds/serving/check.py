@@ -19,6 +19,7 @@ from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.autoscaling import metric_problems
 from avactl.kinds.serving.check_models import model_problems
 from avactl.kinds.serving.lower import KILL_AFTER, bounds
 from avactl.kinds.serving.probes import checks
@@ -53,6 +54,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     fixed = not isinstance(spec.replicas, int) and spec.replicas.min == spec.replicas.max
     if fixed and "cpu_utilization" in spec.replicas.model_fields_set:
         yield without_effect(item, ("spec", "replicas", "cpuUtilization"), "`min` and `max` are the same")
+    yield from metric_problems(item, program)
     yield from model_problems(item, program)
     yield from credential_problems(item, spec.env, ("spec", "env"))
     yield from argument_problems(item, spec.runtime.command, ("spec", "runtime", "command"))

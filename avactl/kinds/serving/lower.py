@@ -18,6 +18,7 @@ from avactl.kinds.monitoring.lower import is_monitored, pod_monitor, readers
 from avactl.kinds.monitoring.notify import notifications
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.autoscaling import autoscaler
 from avactl.kinds.serving.model_files import add_files, model_list
 from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
@@ -28,7 +29,7 @@ CLASS_LABEL = f"{GROUP}/resource-class"
 CLASSES = ("gpu", "cpu", "io")
 PRIORITY = names.SERVING_PRIORITY
 COMPONENT = "server"
-REPLICAS = Owned("Deployment", ("spec", "replicas"), "the HorizontalPodAutoscaler, if `replicas` has bounds")
+REPLICAS = Owned("Deployment", ("spec", "replicas"), "the autoscaler, if `replicas` has bounds")
 KILL_AFTER = 30
 """Seconds between the end of `drain` and SIGKILL; also the default of Triton's --exit-timeout-secs."""
 
@@ -67,8 +68,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         objects.append(k8s.service(item, cluster, name, ns, select, ports, headless=True, component=COMPONENT))
     objects.append(k8s.disruption_budget(item, cluster, item.name, ns, select, component=COMPONENT, maxUnavailable=1))
     objects.append(_network_policy(item, program, run, select))
-    if not isinstance(spec.replicas, int):
-        objects.append(_autoscaler(item))
+    objects += autoscaler(item, program, COMPONENT)
     if run.metrics is not None and is_monitored(program, cluster):
         port, path = next(name for name, number in run.ports.items() if number == run.metrics[0]), run.metrics[1]
         objects.append(pod_monitor(item, program, cluster, item.name, ns, select, path, port, COMPONENT))
@@ -185,24 +185,6 @@ def _affinity(own: str) -> Body:
         "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term(100, [own])]},
         "podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term(10, others)]},
     }
-
-
-def _autoscaler(item: Item) -> Manifest:
-    replicas = item.spec.replicas
-    metric = {
-        "type": "Resource",
-        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": replicas.cpu_utilization}},
-    }
-    return k8s.manifest(
-        item, item.cluster, "autoscaling/v2", "HorizontalPodAutoscaler", item.name, namespace=item.ns,
-        component=COMPONENT,
-        spec={
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": item.name},
-            "minReplicas": replicas.min,
-            "maxReplicas": replicas.max,
-            "metrics": [metric],
-        },
-    )  # fmt: skip
 
 
 def _network_policy(item: Item, program: Program, run: Server, select: dict[str, str]) -> Manifest:

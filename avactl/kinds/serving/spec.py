@@ -147,6 +147,18 @@ class Runtime(Model):
     grpc_port: Port | None = Field(None, description="gRPC port. Default: the runtime's.")
 
 
+class ServerMetrics(Model):
+    """Targets of the autoscaler. It starts pods as soon as one is exceeded."""
+
+    queue: Count | None = Field(None, description="Requests that wait in each pod.")
+    running: Count | None = Field(None, description="Requests that each pod works on.")
+    tokens: Annotated[int, Field(ge=1, le=10_000_000)] | None = Field(
+        None, description="Tokens that each pod generates in a second."
+    )
+    first_token: Duration | None = Field(None, description="Time to the first token, of 95% of the requests.")
+    per_token: Duration | None = Field(None, description="Time for each further token, of 95% of the requests.")
+
+
 class Replicas(Model):
     """Bounds for the autoscaler."""
 
@@ -154,6 +166,11 @@ class Replicas(Model):
     max: Count = Field(description="Most pods.")
     cpu_utilization: Annotated[int, Field(ge=1, le=100)] = Field(
         70, description="Target average CPU utilization of the autoscaler, as a percentage of the request."
+    )
+    metrics: ServerMetrics | None = Field(
+        None,
+        description="Targets by metrics of vLLM, SGLang or Triton, instead of the CPU: needs KEDA, and `prometheus` in "
+        "`monitoring` of the Cluster.",
     )
 
 
@@ -276,8 +293,8 @@ class ServingDeploymentSpec(PodUser):
     balance: Literal["service", "headless", "gateway"] | None = Field(
         None,
         description="How requests reach the pods: by one address (`service`), by the addresses of all pods, among "
-        "which clients choose (`headless`), or by the gateway of `expose`. Only the objects for it are compiled. Default: "
-        "both Services.",
+        "which clients choose (`headless`), or by the gateway of `expose`. Only the objects for it are compiled. "
+        "Default: both Services.",
     )
     batching: Batching | None = Field(None, description="Server-side batching.")
     spot: Spot = Field("never", description="Run pods on spot machines: `allow`, or `require` for nowhere else.")

@@ -134,6 +134,7 @@ def reconcile_cluster_rules(policies: Sequence[str]) -> list[Body]:
         "batch": ("jobs", "cronjobs"),
         "networking.k8s.io": ("networkpolicies", "ingresses"),
         "gateway.networking.k8s.io": ("httproutes",),
+        "keda.sh": ("scaledobjects",),
         "monitoring.coreos.com": ("podmonitors", "prometheusrules", "alertmanagerconfigs"),
         "policy": ("poddisruptionbudgets",),
         "autoscaling": ("horizontalpodautoscalers",),

@@ -1,0 +1,99 @@
+"""ServingDeployment: autoscaling on metrics of the server, by KEDA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from avactl.compiler import Compilation, compile_tree
+from avactl.doctor.needs import needs_of
+from avactl.plan.workloads import WorkloadId, workloads
+from avactl.source.tree import MemoryTree
+from tests.definitions import define_scaling
+from tests.kinds.test_serving import TRITON
+from tests.kinds.test_serving_models import SGLANG, VLLM
+from tests.test_invalid import BASE
+from tools.controlplane import KubeClient
+
+METRICS = (
+    "  replicas: {min: 2, max: 6, metrics: {queue: 4, running: 32, tokens: 900, firstToken: 1500ms, perToken: 50ms}}\n"
+)
+
+
+def compiled(text: str) -> Compilation:
+    head = b"metadata: {name: main}\nspec:\n"
+    monitoring = (
+        b'  monitoring: {prometheus: "http://prometheus.monitoring:9090"}\n  daemons: {metricsFrom: [monitoring]}\n'
+    )
+    base = BASE["base/platform.yaml"].replace(head, head + monitoring)
+    result = compile_tree(MemoryTree({"base.yaml": base, "spec.yaml": text.encode()}))
+    assert [each for each in result.diagnostics if each.severity == "error"] == []
+    return result
+
+
+def scaler(result: Compilation) -> dict[str, Any]:
+    spec: dict[str, Any] = next(m for m in result.manifests if m.kind == "ScaledObject").body["spec"]
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("text", "waiting", "first"),
+    [
+        (VLLM, "vllm:num_requests_waiting", "vllm:time_to_first_token_seconds_bucket"),
+        (SGLANG, "sglang:num_queue_reqs", "sglang:time_to_first_token_seconds_bucket"),
+    ],
+    ids=["vllm", "sglang"],
+)
+def test_language_models_scale_on_their_metrics(text: str, waiting: str, first: str) -> None:
+    result = compiled(text + METRICS)
+    assert [m for m in result.manifests if m.kind == "HorizontalPodAutoscaler"] == []
+    deployment = next(m for m in result.manifests if (m.kind, m.name) == ("Deployment", "classifier"))
+    assert "replicas" not in deployment.body["spec"]
+    found = scaler(result)
+    assert (found["minReplicaCount"], found["maxReplicaCount"]) == (2, 6)
+    triggers = {trigger["name"]: trigger for trigger in found["triggers"]}
+    assert list(triggers) == ["queue", "running", "tokens", "firstToken", "perToken"]
+    pods = '{namespace="vision",app_kubernetes_io_instance="classifier"}'
+    assert triggers["queue"] == {
+        "type": "prometheus",
+        "name": "queue",
+        "metricType": "AverageValue",
+        "metadata": {
+            "serverAddress": "http://prometheus.monitoring:9090", "query": f"sum({waiting}{pods})", "threshold": "4"
+        },
+    }  # fmt: skip
+    assert triggers["firstToken"]["metricType"] == "Value"
+    assert triggers["firstToken"]["metadata"]["threshold"] == "1.5"
+    assert f"rate({first}{pods}[2m])" in triggers["firstToken"]["metadata"]["query"]
+
+
+def test_the_series_have_the_labels_that_are_asked_for() -> None:
+    result = compiled(VLLM + METRICS)
+    monitor = next(m for m in result.manifests if m.kind == "PodMonitor").body["spec"]
+    assert "app.kubernetes.io/instance" in monitor["podTargetLabels"]
+    assert monitor["podMetricsEndpoints"][0]["port"] == "http"
+
+
+def test_the_cpu_may_be_one_of_the_metrics() -> None:
+    result = compiled(TRITON + "  replicas: {min: 1, max: 2, cpuUtilization: 60, metrics: {queue: 8}}\n")
+    assert scaler(result)["triggers"][1] == {"type": "cpu", "metricType": "Utilization", "metadata": {"value": "60"}}
+
+
+def test_plans_know_the_bounds() -> None:
+    found = workloads(compiled(VLLM + METRICS).manifests, "main")
+    work = found[WorkloadId("Deployment", "vision", "classifier")]
+    assert (work.fewest, work.most) == (2, 6)
+
+
+def test_doctor_asks_for_the_kind() -> None:
+    assert ("keda.sh/v1alpha1", "ScaledObject") in needs_of(compiled(VLLM + METRICS), "main").kinds
+
+
+@pytest.mark.parametrize("text", [VLLM, SGLANG], ids=["vllm", "sglang"])
+def test_the_api_server_takes_it(text: str, kube: KubeClient, namespace: str) -> None:
+    define_scaling(kube)
+    body = next(m for m in compiled(text + METRICS).manifests if m.kind == "ScaledObject").body
+    placed = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    assert kube.apply(placed).warnings == []
