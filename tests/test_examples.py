@@ -18,7 +18,7 @@ import pytest
 from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.manifest import Manifest
 from tests.compute_domains import define_compute_domains
-from tests.definitions import define_monitoring, define_routes
+from tests.definitions import define_monitoring, define_routes, define_scaling
 from tests.example_trees import EXAMPLES, example_tree
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
@@ -27,6 +27,7 @@ FOREIGN = {
     "resource.nvidia.com": define_compute_domains,
     "gateway.networking.k8s.io": define_routes,
     "monitoring.coreos.com": define_monitoring,
+    "keda.sh": define_scaling,
 }
 """What makes the API server serve groups that are not Kubernetes' own."""
 
