@@ -50,6 +50,8 @@ def _relax(node: Any) -> None:
     if isinstance(properties, dict) and "$ref" not in properties:
         node.pop("required", None)
         node.pop("minProperties", None)
+        if all(branch.keys() == {"required"} for branch in node.get("oneOf", ())):
+            node.pop("oneOf", None)  # one of several keys, which the other part may have
         for key, value in properties.items():
             _relax(value)
             if "const" not in value:
