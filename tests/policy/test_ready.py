@@ -29,7 +29,7 @@ SERVICE = """kind: ServingDeployment
 metadata: {name: s, team: vision}
 spec:
   model: {name: resnet50, version: VERSION, url: "s3://models/7", secret: models-s3}
-  runtime: {name: torchServe, image: "example.com/serving"}
+  runtime: {name: vllm, image: "example.com/serving"}
   resources: {cpu: 1, memory: 1Gi}
 """
 
