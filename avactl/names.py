@@ -95,6 +95,15 @@ PROGRESS = f"{GROUP}/progress"
 TOPOLOGY_CONDITION = f"{GROUP}/TopologyMatches"
 """Node condition: GPUs, links and NICs match the pool's machine type."""
 
+ROLLOUT = f"{GROUP}/rollout"
+"""Annotation of a service's Deployment: JSON document of its canary or blue-green rollout, for the serving daemon."""
+ROLLOUT_STATE = f"{GROUP}/rollout-state"
+"""Annotation of such a Deployment, written by the serving daemon: JSON document of the rollout's state."""
+ROLLOUT_ROUTE = f"{GROUP}/rollout-route"
+"""Annotation of an HTTPRoute: JSON list of its rules, in which the serving daemon replaces the backends."""
+SERVING_DAEMON = "avactl-serving"
+"""Name of the serving daemon's objects, and its service account in the system namespace."""
+
 GPU_VARIABLES = (
     "NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES",
     "NVIDIA_GDRCOPY", "NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_NVSWITCH", "AMD_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES",

@@ -45,6 +45,7 @@ COMMANDS = {
     "defrag": "Find the fewest pod moves that let a job start.",
     "scheduler": "Run the scheduler in the cluster.",
     "cache": "Run the cache daemon, or show what cache tiers hold.",
+    "serving": "Run the daemon of rollouts, or show the rollouts of services.",
     "elastic": "Run the master of an elastic job.",
 }
 """Commands and their one-line help in `avactl --help`.
@@ -69,6 +70,7 @@ PACKAGES = {
         "defrag",
         "scheduler",
         "cache",
+        "serving",
         "elastic",
     ),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from avactl import names
-from avactl.kinds.cluster.daemons import topology
+from avactl.kinds.cluster.daemons import serving, topology
 from avactl.kinds.cluster.priorities import PRIORITIES
 from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.kinds.lowering import k8s
@@ -21,8 +21,8 @@ from avactl.kinds.team.allowances import DEFAULT_PRIORITIES, DEFAULT_SERVICE_TYP
 from avactl.kinds.team.names import RUN_ACCOUNT
 
 COMPONENT = "admission"
-POLICIES = tuple(f"avactl-team-{what}" for what in ("pods", "annotations", "services", "volumes"))
-PODS, MARKS, SERVICES, VOLUMES = POLICIES
+POLICIES = tuple(f"avactl-team-{what}" for what in ("pods", "annotations", "services", "volumes", "rollouts"))
+PODS, MARKS, SERVICES, VOLUMES, ROLLOUTS = POLICIES
 HARMLESS_PRIORITY = 1000
 """Priority of `avactl-normal`: a class of the cluster's own may have as much."""
 
@@ -50,13 +50,37 @@ def policies(item: Item, program: Program) -> list[Manifest]:
     ]
     return [
         *_policy(item, PODS, workloads, f"{_POD.format('object')} != {_POD.format('oldObject')}",
-                 _pod_rules(item, program), _POD_VARIABLES),
+                 _pod_rules(item, program), _variables(item)),
         *_policy(item, MARKS, marks, "object.metadata.?annotations != oldObject.metadata.?annotations || "
                  "object.metadata.?labels != oldObject.metadata.?labels", _annotation_rules()),
         *_policy(item, SERVICES, [_resources("", ["services"])], "object.spec != oldObject.spec", _SERVICE_RULES),
         *_policy(item, VOLUMES, [_resources("", ["persistentvolumeclaims"])],
                  "object.spec.?volumeName != oldObject.spec.?volumeName", _VOLUME_RULES),
+        *_rollouts(item),
     ]  # fmt: skip
+
+
+def _variables(item: Item) -> dict[str, str]:
+    """Return the variables of the rules on pods. The serving daemon copies templates that were checked when written."""
+    account = serving.account(item)
+    own = f" || request.userInfo.username == '{account}'" if account else ""
+    return {**_POD_VARIABLES, "platform": f"{_PLATFORM}{own}"}
+
+
+def _rollouts(item: Item) -> list[Manifest]:
+    """Return the policy on annotations that the serving daemon obeys; none without the daemon."""
+    account = serving.account(item)
+    if not account:
+        return []
+    deployments, marks = [_resources("apps", ["deployments"])], (names.ROLLOUT, names.ROLLOUT_STATE)
+    before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
+    rule = Rule(
+        "rollout",
+        f"{_strings(marks)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || variables.platform",
+        f"{' and '.join(marks)} are written by specs and the serving daemon; declare `rollout` in the spec",
+    )
+    changed = "object.metadata.?annotations != oldObject.metadata.?annotations"
+    return _policy(item, ROLLOUTS, deployments, changed, [rule], {"platform": _variables(item)["platform"]})
 
 
 def _resources(group: str, resources: list[str], operations: tuple[str, ...] = ("CREATE", "UPDATE")) -> Body:

@@ -46,7 +46,7 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
         item, ("spec", "storageClasses", "classes"), (entry.name for entry in spec.storage_classes.classes),
         "storage class",
     )  # fmt: skip
-    on = [daemon for daemon in ("scheduler", "topology", "cache") if getattr(spec.daemons, daemon)]
+    on = [daemon for daemon in ("scheduler", "topology", "cache", "serving") if getattr(spec.daemons, daemon)]
     # All daemons share one image, so report a missing image once.
     if on:
         yield from require_image(item, program, "avactl", ("spec", "daemons", on[0]))

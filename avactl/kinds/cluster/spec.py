@@ -150,6 +150,10 @@ class Daemons(Model):
         "result in the "
         "node condition `avactl.dev/TopologyMatches`. Requires Kubernetes 1.30.",
     )
+    serving: bool = Field(
+        False,
+        description="The daemon of services: carries out `canary` and `blueGreen` rollouts, rolls bad versions back.",
+    )
     metrics_from: list[Name] = Field(
         default_factory=lambda: ["monitoring"],
         description="Namespaces whose pods may read the daemons' metrics, e.g. that of Prometheus.",

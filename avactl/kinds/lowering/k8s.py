@@ -96,6 +96,11 @@ def json_text(value: Any) -> str:
     return orjson.dumps(value, option=options).decode()
 
 
+def line(value: Any) -> str:
+    """Return stable JSON for annotations: sorted keys, one line."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+
+
 def digest(value: Any, length: int = 10) -> str:
     """Return a short stable hash of plain data, for annotations that restart pods on configuration changes."""
     return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()[:length]

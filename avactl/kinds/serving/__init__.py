@@ -10,6 +10,7 @@ from avactl.kinds.registry import Fact, Kind
 from avactl.kinds.serving.check import check
 from avactl.kinds.serving.lower import REPLICAS, bounds, lower, resource_class
 from avactl.kinds.serving.models import models, versions
+from avactl.kinds.serving.rollout.lower import OWNED
 from avactl.kinds.serving.spec import (
     Adapter,
     Batching,
@@ -63,4 +64,4 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     return result
 
 
-KIND = Kind(model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS,), workload=WORKLOAD)
+KIND = Kind(model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS, *OWNED), workload=WORKLOAD)

@@ -23,6 +23,7 @@ from avactl.kinds.serving.autoscaling import metric_problems
 from avactl.kinds.serving.check_models import model_problems
 from avactl.kinds.serving.lower import KILL_AFTER, bounds
 from avactl.kinds.serving.probes import checks
+from avactl.kinds.serving.rollout.check import rollout_problems
 from avactl.kinds.serving.runtimes import LLM, RUNTIMES, default_ports, ports
 from avactl.kinds.spot import notice_problem, spot_problems
 
@@ -72,6 +73,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _exposed(item, program)
     yield from expose_problems(item, program)
     yield from notify_problems(item, program, SERVICE_EVENTS)
+    yield from rollout_problems(item, program, bounds(spec)[0])
     yield from _capacity(item, program)
 
 

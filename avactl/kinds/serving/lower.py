@@ -21,6 +21,7 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.autoscaling import autoscaler
 from avactl.kinds.serving.model_files import add_files, model_list
 from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
+from avactl.kinds.serving.rollout.lower import with_rollout
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
 
@@ -74,7 +75,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         objects.append(pod_monitor(item, program, cluster, item.name, ns, select, path, port, COMPONENT))
     objects += notifications(item, program, deployment=item.name)
     objects += routes(item, program, item.name, run.ports["http"], component=COMPONENT)
-    return objects
+    return with_rollout(item, program, objects, run.ports)
 
 
 def _deployment(

@@ -27,6 +27,7 @@ from avactl.kinds.fields.values import (
 from avactl.kinds.monitoring.spec import Notify
 from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.kinds.serving.models import model_mount, places
+from avactl.kinds.serving.rollout.spec import Rollout
 
 ResourceClass = Literal["gpu", "cpu", "io"]
 
@@ -300,6 +301,9 @@ class ServingDeploymentSpec(PodUser):
     spot: Spot = Field("never", description="Run pods on spot machines: `allow`, or `require` for nowhere else.")
     max_surge: Annotated[int, Field(ge=0, le=1000)] = Field(
         1, description="Extra pods during a rollout; with 0, one pod fewer serves during the rollout."
+    )
+    rollout: Rollout | None = Field(
+        None, description="How a new version takes over: `rolling`, `canary` or `blueGreen`. Default: `rolling`."
     )
     notify: Notify | None = Field(None, description="Who is told of its state. Default: the team's `notify`.")
     drain: Duration = Field("30s", description="Time for a terminating pod to finish its requests.")

@@ -57,7 +57,7 @@ def objects(item: Item, program: Program) -> list[Manifest]:
     if is_monitored(program, item.name):
         # The Prometheus Operator selects pods in the monitor's own namespace.
         select = {"app.kubernetes.io/name": name_label(item.kind), "app.kubernetes.io/instance": item.name}
-        spaces = [system] if on.scheduler or builtin.follows(item) else []
+        spaces = [system] if on.scheduler or on.serving or builtin.follows(item) else []
         spaces += [CACHE_NAMESPACE] if cache.runs(item, program) else []
         found += [pod_monitor(item, program, item.name, NAME, space, select, "/metrics", "http") for space in spaces]
     if item.spec.monitoring is not None and item.spec.monitoring.dashboards and on.scheduler:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from avactl.kinds.lowering.k8s import policy_rule as rule
 from avactl.kinds.manifest import Body
-from avactl.names import CACHE_STATUS
+from avactl.names import CACHE_STATUS, SERVING_DAEMON
 
 WATCH = ("get", "list", "watch")
 
@@ -115,8 +115,33 @@ def cache_rules(drains: bool) -> list[Body]:
     return rules
 
 
+def serving_cluster_rules() -> list[Body]:
+    """Rules of the serving daemon, in all namespaces. No Secrets; it creates no pods and no routes."""
+    return [
+        # Services with a rollout; the patch writes its state.
+        rule(["apps"], ["deployments"], (*WATCH, "patch")),
+        # The condition avactl.dev/Rollout.
+        rule(["apps"], ["deployments/status"], ("patch",)),
+        # One ReplicaSet a version, with the pod template of the Deployment.
+        rule(["apps"], ["replicasets"], (*WATCH, "create", "patch", "delete")),
+        # Why pods of a new version do not start, and what runs on the machines when room is checked.
+        rule([""], ["pods"], ("list",)),
+        # Room for another version: machines and quotas.
+        rule([""], ["nodes", "resourcequotas"], ("list",)),
+        # One Service a version; the patch sets the selector of blue-green.
+        rule([""], ["services"], (*WATCH, "create", "patch", "delete")),
+        # Weights. It cannot create routes: hosts are taken only by specs.
+        rule(["gateway.networking.k8s.io"], ["httproutes"], (*WATCH, "patch")),
+        # Template of validation Jobs, and the Jobs.
+        rule(["batch"], ["cronjobs"], ("get",)),
+        rule(["batch"], ["jobs"], (*WATCH, "create", "delete")),
+        # Begin, steps and end of rollouts.
+        rule(["events.k8s.io"], ["events"], ("create",)),
+    ]
+
+
 APPLY = (*WATCH, "create", "patch", "delete")
-CLUSTER_ROLES = ("avactl-scheduler", "avactl-topology", "avactl-cache")
+CLUSTER_ROLES = ("avactl-scheduler", "avactl-topology", "avactl-cache", SERVING_DAEMON)
 """Cluster-wide roles of avactl's daemons."""
 
 

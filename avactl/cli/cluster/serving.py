@@ -1,0 +1,116 @@
+"""`avactl serving`: the serving daemon, and the rollouts of services."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from avactl.cli.cluster.cluster_session import (
+    Context,
+    DaemonKubeconfig,
+    Kubeconfig,
+    connection,
+    console,
+    listening,
+    packages,
+    plain,
+    refused,
+    write,
+)
+from avactl.cli.options import Output, OutputFormat
+from avactl.terminal import duration, json_output
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+serving = typer.Typer(
+    add_completion=False, rich_markup_mode=None, help="Run the daemon of rollouts, and show the rollouts of services."
+)
+_PAUSE = 1.0
+"""Seconds between two refreshes."""
+
+
+@serving.command()
+def run(
+    lease: Annotated[str, typer.Option(help="Lease for leader election; empty: single replica.")] = "",
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT for /metrics, /livez, /healthz and /readyz; empty: disabled.")
+    ] = "",
+    namespace: Annotated[
+        str, typer.Option(help="Namespace of the Lease. Default: the pod's own, else avactl-system.")
+    ] = "",
+    prometheus: Annotated[str, typer.Option(help="URL of Prometheus, for `analysis`; empty: none.")] = "",
+    interval: Annotated[float, typer.Option(min=0.1, max=60, help="Seconds between passes over the services.")] = 1.0,
+    settle: Annotated[
+        float, typer.Option(min=0, max=300, help="Seconds that gateways need to see changed Services and weights.")
+    ] = 5.0,
+    kubeconfig: DaemonKubeconfig = None,
+) -> None:
+    """Run the daemon: carry out canary and blue-green rollouts, and roll bad versions back."""
+    with packages():
+        from avactl.serving import daemon
+    own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
+    options = daemon.Options(own, lease, listen, prometheus, interval, settle)
+    with listening(listen):
+        asyncio.run(daemon.run(connection(kubeconfig), options))
+
+
+@serving.command()
+def status(
+    format: OutputFormat = Output.text,
+    once: Annotated[bool, typer.Option("--once", help="Print once; default if the output is not a terminal.")] = False,
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace. Default: all.")] = "",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    """Show the rollouts of services, live until Ctrl-C. Read-only."""
+    with packages():
+        from avactl.kube.client import ApiError, Client, UnreachableError
+        from avactl.serving.daemon import services
+        from avactl.serving.status import entries
+    access = connection(kubeconfig, context)
+    live = format is Output.text and not once and sys.stdout.isatty()
+
+    async def show() -> None:
+        async with Client(access, connections=2) as client:
+            if live:
+                from rich.live import Live
+
+                with Live(console=console(), screen=True, auto_refresh=False) as screen:
+                    while True:
+                        screen.update(_page(entries(await services(client, namespace))), refresh=True)
+                        await asyncio.sleep(_PAUSE)
+            found = entries(await services(client, namespace))
+            if format is Output.json:
+                sys.stdout.write(json_output(found))
+            else:
+                write(_page(found))
+
+    try:
+        asyncio.run(show())
+    except (ApiError, UnreachableError) as error:
+        refused(error, access)
+    except KeyboardInterrupt:
+        raise typer.Exit from None
+
+
+def _page(found: list[dict[str, Any]]) -> RenderableType:
+    from rich.table import Table
+
+    if not found:
+        return "no service has a canary or blue-green rollout"
+    now = time.time()
+    table = Table("service", "phase", "stable", "new", "step", "requests", "for", "why", box=None, pad_edge=False)
+    for each in found:
+        step = f"{each['step']} of {each['steps']}" if each["step"] else ""
+        share = f"{each['percent']}%" if each["new"] else ""
+        since = duration(max(0.0, now - each["since"])) if each["since"] else ""
+        why = f"{each['reason']} {each['message']}".strip()
+        cells = (each["service"], each["phase"], each["stable"], each["new"], step, share, since, why)
+        table.add_row(*map(plain, cells))
+    return table

@@ -1,0 +1,33 @@
+"""The serving daemon: one Deployment in the system namespace, for the rollouts of all services of a cluster."""
+
+from __future__ import annotations
+
+from avactl.kinds.cluster.daemons import rbac
+from avactl.kinds.cluster.daemons.deployment import Daemon
+from avactl.kinds.lowering.pods import TMP, resources
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item
+from avactl.names import SERVING_DAEMON
+
+COMPONENT = "serving"
+
+
+def objects(item: Item) -> list[Manifest]:
+    """Return the daemon's objects; none if it is disabled."""
+    if not item.spec.daemons.serving:
+        return []
+    daemon = Daemon(item, COMPONENT, SERVING_DAEMON, item.spec.system_namespace)
+    monitoring = item.spec.monitoring
+    metrics = ["--prometheus", monitoring.prometheus] if monitoring is not None and monitoring.prometheus else []
+    volumes: dict[str, tuple[str, Body]] = {"tmp": (TMP, {"emptyDir": {"sizeLimit": "64Mi"}})}
+    return [
+        *daemon.deployment(["run", *metrics], resources("200m", "512Mi"), volumes),
+        *daemon.cluster_role(rbac.serving_cluster_rules()),
+        *daemon.role(rbac.leader_rules(daemon.name)),
+    ]
+
+
+def account(item: Item) -> str:
+    """Return the user name of the daemon's service account; "" if it is disabled."""
+    system = item.spec.system_namespace
+    return f"system:serviceaccount:{system}:{SERVING_DAEMON}" if item.spec.daemons.serving else ""

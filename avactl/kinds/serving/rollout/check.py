@@ -1,0 +1,197 @@
+"""Checks of a service's rollout: steps, the finest share, the daemon, the gateway, and where measurements come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+from typing import Any
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import one_of
+from avactl.kinds.feasibility.capacity import gpu_problems
+from avactl.kinds.fields.credentials import argument_problems, credential_problems
+from avactl.kinds.fields.unique_entries import duplicates
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.fields.words import word_problems
+from avactl.kinds.pod_settings.requests import on_spot, with_pod
+from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.rollout.lower import LONGEST_NAME, has_gateway, strategy, traffic
+from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
+
+Path = tuple[str | int, ...]
+
+
+def rollout_problems(item: Item, program: Program, least: int) -> Iterator[Diagnostic]:
+    """Yield the problems of `spec.rollout`; `least` is the fewest pods of the service."""
+    chosen = strategy(item.spec)
+    if chosen is None:
+        return
+    canary = item.spec.rollout.canary
+    path: Path = ("spec", "rollout", "blueGreen" if canary is None else "canary")
+    yield from _daemon(item, program, path)
+    if len(item.name) > LONGEST_NAME:
+        yield Diagnostic(
+            "name-too-long",
+            f"the Services of versions are `{item.name[:20]}…-HASH`: with `{path[-1]}`, a name has at most "
+            f"{LONGEST_NAME} characters, and this has {len(item.name)}",
+            item.span("metadata", "name"),
+            hint=f"shorten the name by {len(item.name) - LONGEST_NAME}",
+        )
+    if canary is not None:
+        yield from _steps(item, canary, path)
+        if canary.traffic == "gateway" and not has_gateway(item, program):
+            yield _no_gateway(item, program, path)
+        elif traffic(item, program) == "replicas":
+            yield from _shares(item, canary, path, least)
+        if canary.in_place and least == 1 and traffic(item, program) == "gateway":
+            yield Diagnostic(
+                "rollout-share",
+                f"{item} has one pod, which would stop before the new version is ready",
+                item.span(*path, "inPlace"),
+                hint="write `replicas: 2` or more, or remove `inPlace`",
+            )
+    if chosen.analysis is not None:
+        yield from _analysis(item, program, chosen.analysis, (*path, "analysis"))
+    yield from _capacity(item, program, path, least)
+
+
+def _daemon(item: Item, program: Program, path: Path) -> Iterator[Diagnostic]:
+    cluster = program.cluster(item.cluster)
+    if not cluster.spec.daemons.serving:
+        where = ("spec", "daemons") if "daemons" in cluster.spec.model_fields_set else ("spec",)
+        yield Diagnostic(
+            "missing-daemon",
+            f"`{path[-1]}` needs the serving daemon, which cluster {cluster.name} does not run",
+            item.span(*path, key=True),
+            hint=f"write `daemons: {{serving: true}}` in Cluster {cluster.name}, or remove `rollout`",
+            notes=(Note(cluster.span(*where, key=True), f"Cluster {cluster.name}"),),
+        )
+
+
+def _steps(item: Item, canary: Any, path: Path) -> Iterator[Diagnostic]:
+    before = 0
+    for index, step in enumerate(canary.steps):
+        if step.percent <= before:
+            yield Diagnostic(
+                "invalid-value",
+                f"spec.rollout.canary.steps: {step.percent} percent follow {before}; each needs more than the last",
+                item.span(*path, "steps", index, "percent"),
+                hint=f"write {before + 1} or more, or remove the step" if before < 100 else "remove the step",
+            )
+        before = max(before, step.percent)
+
+
+def _no_gateway(item: Item, program: Program, path: Path) -> Diagnostic:
+    offered = program.cluster_spec(item.cluster).exposure
+    if item.spec.expose is None:
+        why, hint = f"{item} is not exposed", "add `expose: {host: …}`, or write `traffic: replicas`"
+    else:
+        how = "by an Ingress, which has no weights" if offered is not None else "nowhere"
+        why, hint = f"{item} is exposed {how}", "write `traffic: replicas`, or give the cluster a `gateway`"
+    return Diagnostic(
+        "missing-gateway", f"requests cannot be divided by a gateway: {why}", item.span(*path, "traffic"), hint=hint
+    )
+
+
+def _shares(item: Item, canary: Any, path: Path, least: int) -> Iterator[Diagnostic]:
+    """Yield shares that a number of pods cannot have, and rollouts that can never begin."""
+    where = item.span("spec", "replicas") if "replicas" in item.spec.model_fields_set else item.span(*path, key=True)
+    if least == 1:
+        yield Diagnostic(
+            "rollout-share",
+            f"{item} has one pod: by the number of pods, a new version gets all requests or none",
+            where,
+            hint="write `replicas: 2` or more, expose the service through a gateway, or use `blueGreen`",
+        )
+        return
+    smallest = ceil(100 / least)
+    first = canary.steps[0]
+    if first.percent < smallest and round(least * first.percent / 100) < 1:
+        yield Diagnostic(
+            "rollout-share",
+            f"{first.percent}% of {least} pods is less than one pod: the first step gets {smallest}% of the requests",
+            item.span(*path, "steps", 0, "percent"),
+            severity="warning",
+            hint=f"write `percent: {smallest}`, or run {ceil(100 / first.percent)} pods",
+        )
+    if not item.spec.max_surge and not canary.in_place:
+        yield Diagnostic(
+            "conflicting-keys",
+            "with `maxSurge: 0` a new pod starts only after an old one has stopped",
+            item.span("spec", "maxSurge"),
+            hint=f"add `inPlace: true` to `{path[-1]}`, or write `maxSurge: 1`",
+        )
+
+
+def _analysis(item: Item, program: Program, analysis: Any, path: Path) -> Iterator[Diagnostic]:
+    runtime = item.spec.runtime.name
+    keys = {"errorRate": (analysis.error_rate, ERROR_RATE), "latency": (analysis.latency, LATENCY)}
+    for key, (value, known) in keys.items():
+        if value is not None and runtime not in known:
+            yield Diagnostic(
+                "missing-metric",
+                f"spec.{'.'.join(map(str, path[1:]))}.{key}: avactl knows no such metric of runtime `{runtime}`",
+                item.span(*path, key),
+                hint=f"measure it with `query`; avactl knows the metrics of {one_of(sorted(known))}",
+            )
+    yield from duplicates(item, (*path, "query"), (each.name for each in analysis.query), "query")
+    measured = next((key for key in ("errorRate", "latency") if keys[key][0] is not None), None)
+    if measured is None and analysis.query:
+        measured = "query"
+    if measured is not None:
+        yield from _monitoring(item, program, analysis, path, measured)
+    if analysis.job is not None:
+        job: Path = (*path, "job")
+        yield from credential_problems(item, analysis.job.env, (*job, "env"))
+        for key in ("command", "args"):
+            yield from argument_problems(item, getattr(analysis.job, key), (*job, key))
+            yield from word_problems(item, getattr(analysis.job, key), (*job, key))
+
+
+def _monitoring(item: Item, program: Program, analysis: Any, path: Path, measured: str) -> Iterator[Diagnostic]:
+    cluster = program.cluster(item.cluster)
+    monitoring = cluster.spec.monitoring
+    if monitoring is None or monitoring.prometheus is None:
+        yield Diagnostic(
+            "missing-monitoring",
+            f"`{measured}` is measured by Prometheus, whose address cluster {cluster.name} does not declare",
+            item.span(*path, measured, key=True),
+            hint=f'add `monitoring: {{prometheus: "http://prometheus.monitoring:9090"}}` to Cluster {cluster.name}, or '
+            "use a `job`",
+            notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
+        )
+        return
+    shortest = 2 * seconds(monitoring.interval)
+    if seconds(analysis.interval) < shortest:
+        yield Diagnostic(
+            "invalid-value",
+            f"analysis.interval: Prometheus reads metrics every {monitoring.interval}, and a rate needs two of them",
+            item.span(*path, "interval") if "interval" in analysis.model_fields_set else item.span(*path, key=True),
+            hint=f"write `interval: {ceil(shortest)}s` or more",
+            notes=(Note(cluster.span("spec", "monitoring", key=True), "the cluster's monitoring"),),
+        )
+
+
+def _capacity(item: Item, program: Program, path: Path, least: int) -> Iterator[Diagnostic]:
+    """Yield rollouts that need both versions as a whole, on a cluster whose GPUs can never hold them."""
+    spec = item.spec
+    if not spec.resources.gpus or traffic(item, program) == "replicas" or getattr(strategy(spec), "in_place", False):
+        return
+    compute = on_spot(with_pod(spec.resources, spec.pod), spec.spot)
+
+    def never(count: int) -> bool:
+        found = gpu_problems(item, program, compute, ("spec", "resources"), count)
+        return any(problem.severity == "error" for problem in found)
+
+    if not never(least) and never(2 * least):
+        yield Diagnostic(
+            "replicas-do-not-fit",
+            f"`{path[-1]}` needs {2 * least} pods at once, but the GPUs of cluster {item.cluster} cannot hold "
+            "that many",
+            item.span(*path, key=True),
+            severity="warning",
+            hint="write `inPlace: true`, which stops an old pod for each new one"
+            if path[-1] == "canary"
+            else "use `canary` with `inPlace: true`",
+            notes=(Note(item.span("spec", "resources", key=True), f"{spec.resources.gpus} GPUs a pod"),),
+        )

@@ -1,0 +1,145 @@
+"""Canary and blue-green → a paused Deployment, the document that the serving daemon reads, and what it owns.
+
+The Deployment stays the one that a rolling service has: same name, selector and replicas. Paused, its controller starts
+no new version but keeps scaling the one that runs. So the strategy of a running service can change without a restart,
+autoscalers and `kubectl scale` work as before, and outside of a rollout the service runs without the daemon.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl import names
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import k8s, pods
+from avactl.kinds.lowering.k8s import compact
+from avactl.kinds.lowering.ownership import Owned
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
+from avactl.kinds.team.names import RUN_ACCOUNT
+
+SELECTOR = Owned("Service", ("spec", "selector"), "the serving daemon, with `rollout: {blueGreen: …}`")
+RULES = Owned("HTTPRoute", ("spec", "rules"), "the serving daemon, with `rollout: {canary: …}` through a gateway")
+OWNED = (SELECTOR, RULES)
+VALIDATION = "validation"
+"""Component of validation Jobs."""
+LONGEST_NAME = 52
+"""Characters of a service's name with canary or blue-green: each version has a Service `NAME-HASH` (63 characters)."""
+
+
+def strategy(spec: Any) -> Any:
+    """Return the `Canary` or `BlueGreen` of a service; None for a rolling update."""
+    return None if spec.rollout is None else spec.rollout.canary or spec.rollout.blue_green
+
+
+def traffic(item: Item, program: Program) -> str:
+    """Return how requests are divided: by `gateway`, `replicas` or, for blue-green, `service`."""
+    if item.spec.rollout.blue_green is not None:
+        return "service"
+    return item.spec.rollout.canary.traffic or ("gateway" if has_gateway(item, program) else "replicas")
+
+
+def has_gateway(item: Item, program: Program) -> bool:
+    """Return True if the service is exposed through a Gateway."""
+    offered = program.cluster_spec(item.cluster).exposure
+    return item.spec.expose is not None and offered is not None and offered.gateway is not None
+
+
+def with_rollout(item: Item, program: Program, objects: list[Manifest], ports: dict[str, int]) -> list[Manifest]:
+    """Return the objects of a service with its rollout."""
+    chosen = strategy(item.spec)
+    if chosen is None:
+        return objects
+    way = traffic(item, program)
+    for manifest in objects:
+        body = manifest.body
+        notes = body["metadata"].setdefault("annotations", {})
+        if manifest.kind == "Deployment":
+            body["spec"]["paused"] = True
+            notes[names.ROLLOUT] = k8s.line(document(item, program, ports))
+        elif manifest.kind == "HTTPRoute" and way == "gateway":
+            # Another name than that of a rolling service's route, which is removed only once this one has its rules.
+            body["metadata"]["name"] = f"{item.name}-rollout"
+            notes[names.ROLLOUT_ROUTE] = k8s.line(body["spec"].pop("rules"))
+            manifest.owned = (*manifest.owned, RULES.field)
+        elif manifest.kind == "Service" and way == "service":
+            # Without a selector, Kubernetes leaves the addresses as they are until the daemon has set it.
+            del body["spec"]["selector"]
+            manifest.owned = (*manifest.owned, SELECTOR.field)
+        if not notes:
+            del body["metadata"]["annotations"]
+    job = chosen.analysis.job if chosen.analysis is not None else None
+    return objects if job is None else [*objects, _validation(item, program, job)]
+
+
+def document(item: Item, program: Program, ports: dict[str, int]) -> Body:
+    """Return the document that the daemon reads. Durations in seconds."""
+    spec, chosen, way = item.spec, strategy(item.spec), traffic(item, program)
+    if way == "service":
+        steps = [{"percent": 100, "pause": float(seconds(chosen.keep))}]
+    else:
+        steps = [{"percent": step.percent, "pause": float(seconds(step.pause))} for step in chosen.steps]
+    return compact(
+        traffic=way,
+        steps=steps,
+        surge=spec.max_surge,
+        inPlace=getattr(chosen, "in_place", False),
+        port=ports["http"],
+        ports={name: ports[name] for name in ("http", "grpc") if name in ports},
+        services=[item.name, f"{item.name}-headless"] if way == "service" else None,
+        route=f"{item.name}-rollout" if way == "gateway" else None,
+        analysis=_analysis(item, chosen.analysis),
+    )
+
+
+def _analysis(item: Item, analysis: Any) -> Body | None:
+    if analysis is None:
+        return None
+    queries: list[Body] = []
+    runtime = item.spec.runtime.name
+    if analysis.error_rate is not None:
+        queries.append(
+            {"name": "error-rate", "promql": ERROR_RATE.get(runtime), "difference": analysis.error_rate / 100}
+        )
+    if analysis.latency is not None:
+        queries.append({"name": "latency", "promql": LATENCY.get(runtime), "ratio": analysis.latency})
+    queries += [
+        compact(name=each.name, promql=each.promql, max=each.max, min=each.min, ratio=each.max_ratio)
+        for each in analysis.query
+    ]
+    return compact(
+        interval=float(seconds(analysis.interval)),
+        failures=analysis.failures,
+        queries=queries,
+        job=None if analysis.job is None else f"{item.name}-{VALIDATION}",
+    )
+
+
+def _validation(item: Item, program: Program, job: Any) -> Manifest:
+    """Return the template of validation Jobs: a suspended CronJob, from which the daemon makes one Job per version."""
+    container = compact(
+        name=VALIDATION,
+        image=job.image,
+        command=job.command or None,
+        args=job.args or None,
+        env=pods.env_list(job.env),
+        resources=pods.resources(job.cpu, job.memory),
+    )
+    pod = pods.pod_spec(item, program, container, service_account=RUN_ACCOUNT, restartPolicy="Never")
+    labels = k8s.labels(item, VALIDATION)
+    return k8s.manifest(
+        item, item.cluster, "batch/v1", "CronJob", f"{item.name}-{VALIDATION}", namespace=item.ns, component=VALIDATION,
+        spec={
+            "schedule": "0 0 1 1 *",
+            "suspend": True,
+            "jobTemplate": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "backoffLimit": 0,
+                    "activeDeadlineSeconds": max(1, int(seconds(job.timeout))),
+                    "template": {"metadata": {"labels": labels}, "spec": pod},
+                },
+            },
+        },
+    )  # fmt: skip

@@ -1,0 +1,207 @@
+"""What is observed of one service, and what may be done to it: values between the watches and the decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from avactl import names
+from avactl.serving.config import Config, ConfigError, State, parse_rules
+from avactl.serving.revisions import HASH_LABEL, Body, Revision
+from avactl.serving.sizes import Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One service, as observed."""
+
+    deployment: Mapping[str, Any]
+    config: Config
+    state: State
+    revisions: Mapping[str, Revision]
+    services: Mapping[str, Body]
+    """Services of its namespace by name: its own, and those of its versions."""
+    route: Body | None
+    jobs: Mapping[str, Body]
+    """Validation Jobs by the hash of their version."""
+
+    @property
+    def name(self) -> str:
+        name: str = self.deployment["metadata"]["name"]
+        return name
+
+    @property
+    def total(self) -> int:
+        """Pods of the service, as its spec, an autoscaler or `kubectl scale` says."""
+        return int(self.deployment["spec"].get("replicas", 1))
+
+    @property
+    def deadline(self) -> float:
+        """Seconds in which pods of a new version must be ready."""
+        return float(self.deployment["spec"].get("progressDeadlineSeconds", 600))
+
+    def of(self, hash: str) -> Revision | None:
+        """Return a version; None if its ReplicaSet is gone."""
+        return self.revisions.get(hash)
+
+    def sizes(self) -> Sizes:
+        """Return the pods of both versions."""
+        found = (self.of(self.state.stable), self.of(self.state.canary))
+        return Sizes(*(each.replicas if each is not None else 0 for each in found))
+
+    def ready(self) -> Sizes:
+        """Return the ready pods of both versions."""
+        found = (self.of(self.state.stable), self.of(self.state.canary))
+        return Sizes(*(each.ready if each is not None else 0 for each in found))
+
+    def service_name(self, hash: str) -> str:
+        """Name of the Service of a version."""
+        return f"{self.name}-{hash}"
+
+    def rules(self, weights: tuple[tuple[str, int], ...]) -> list[Body]:
+        """Return the route's rules with these weights. Raises ConfigError."""
+        assert self.route is not None
+        notes = self.route["metadata"].get("annotations") or {}
+        backends = [
+            {"name": self.service_name(hash), "port": self.config.port, "weight": weight} for hash, weight in weights
+        ]
+        return [{**rule, "backendRefs": backends} for rule in parse_rules(notes.get(names.ROLLOUT_ROUTE))]
+
+    def has_rules(self, weights: tuple[tuple[str, int], ...]) -> bool:
+        """Return True if the route has these weights, and the matches of its spec."""
+        return self.route is not None and _outline(self.route["spec"].get("rules")) == _outline(self.rules(weights))
+
+    def has_backend(self, hash: str) -> bool:
+        """Return True if the route names the Service of a version."""
+        if self.route is None:
+            return False
+        rules = self.route["spec"].get("rules") or ()
+        return any(
+            ref.get("name") == self.service_name(hash) for rule in rules for ref in rule.get("backendRefs") or ()
+        )
+
+    def selects(self, hash: str) -> bool:
+        """Return True if the service's own Services select this version alone."""
+        found = [self.services.get(name) for name in self.config.services]
+        return all(each is not None and (each["spec"].get("selector") or {}).get(HASH_LABEL) == hash for each in found)
+
+    def gateway_rules_problem(self) -> str:
+        """Return why the route's rules are not known; empty if they are."""
+        try:
+            self.rules(())
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    def gateway_problem(self) -> str:
+        """Return why requests cannot be divided by the gateway; empty if they can."""
+        if self.config.traffic != "gateway":
+            return ""
+        if self.route is None:
+            return f"HTTPRoute {self.config.route} does not exist: apply the specs, and install the Gateway API"
+        problem = self.gateway_rules_problem()
+        if problem:
+            return problem
+        said = ""
+        for parent in (self.route.get("status") or {}).get("parents") or ():
+            for condition in parent.get("conditions") or ():
+                if condition.get("type") == "Accepted":
+                    if condition.get("status") == "True":
+                        return ""
+                    said = f": {condition.get('reason', '')} {condition.get('message', '')}"[:300]
+        return f"no gateway has accepted HTTPRoute {self.config.route}{said}"
+
+
+def _outline(rules: Any) -> list[Any]:
+    return [
+        ([each.get("path") for each in rule.get("matches") or ()],
+         [(ref.get("name"), ref.get("port"), ref.get("weight", 1)) for ref in rule.get("backendRefs") or ()])
+        for rule in rules or ()
+    ]  # fmt: skip
+
+
+class Create(NamedTuple):
+    """Create the ReplicaSet of a version with the Deployment's template."""
+
+    hash: str
+    replicas: int
+    attached: bool
+
+
+class Scale(NamedTuple):
+    revision: Revision
+    replicas: int
+
+
+class Member(NamedTuple):
+    """Attach a version to the Deployment controller, or detach it."""
+
+    revision: Revision
+    attached: bool
+
+
+class Reject(NamedTuple):
+    """Mark a version as rolled back."""
+
+    revision: Revision
+    reason: str
+
+
+class Remove(NamedTuple):
+    """Delete the ReplicaSet of a version, which has no pods, with all that it owns."""
+
+    revision: Revision
+
+
+class AddService(NamedTuple):
+    revision: Revision
+
+
+class Weigh(NamedTuple):
+    """Set the weights of the route, by hash."""
+
+    weights: tuple[tuple[str, int], ...]
+
+
+class Select(NamedTuple):
+    """Let the service's own Services select one version."""
+
+    hash: str
+
+
+class StartJob(NamedTuple):
+    revision: Revision
+
+
+Action = Create | Scale | Member | Reject | Remove | AddService | Weigh | Select | StartJob
+
+
+class Event(NamedTuple):
+    """An Event about the Deployment."""
+
+    reason: str
+    note: str
+    warning: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """What to do next: a question, else actions, else a new state; the next pass sees the result."""
+
+    state: State
+    actions: list[Action] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    ask: str = ""
+    """`room`, `why` (pods of the new version do not start), `measure`: the answer is given to the next decision."""
+
+
+class Answers(NamedTuple):
+    """Answers to questions. None: not asked."""
+
+    room: str | None = None
+    """What is missing for another version; empty: nothing."""
+    why: tuple[bool, str] | None = None
+    """True if pods wait for capacity; and the reason why they do not start."""
+    measured: tuple[str, str] | None = None
+    """`passed`, `failed`, `unavailable` or `empty`, and the values or the reason."""

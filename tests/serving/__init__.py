@@ -1,0 +1,1 @@
+"""The serving daemon on a real control plane."""
