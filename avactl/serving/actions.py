@@ -83,7 +83,7 @@ class Actor:
         known = (deployment.get("status") or {}).get("conditions") or ()
         own: Mapping[str, Any] = next((each for each in known if each.get("type") == CONDITION), {})
         status = "True" if good else "False"
-        if (own.get("status"), own.get("reason"), own.get("message")) == (status, reason, message):
+        if (own.get("status"), own.get("reason"), own.get("message", "")) == (status, reason, message):
             return
         now = timestamp()
         condition = {"type": CONDITION, "status": status, "reason": reason, "message": message, "lastUpdateTime": now}

@@ -74,7 +74,7 @@ class World:
         }  # fmt: skip
         api, metadata = "gateway.networking.k8s.io/v1", {"name": "web-rollout", "namespace": self.team}
         body = {"apiVersion": api, "kind": "HTTPRoute", "metadata": metadata, "status": {"parents": [parent]}}
-        self.kube.patch(body, subresource="status")
+        self.kube.patch(body, subresource="/status")
 
     def weights(self) -> dict[str, int]:
         """Return the weights of the route by the version of the model; {} before the daemon has set them."""
@@ -158,14 +158,14 @@ spec:
     def reasons(self) -> list[str]:
         """Return the reasons of the daemon's events on the service, in order."""
         found = self.kube.list("events.k8s.io/v1", "Event", self.team)
-        own = [each for each in found if each["reportingController"] == "avactl-serving"]
+        own = [each for each in found if each.get("reportingController") == "avactl-serving"]
         return [each["reason"] for each in sorted(own, key=lambda each: each["eventTime"])]
 
     def condition(self) -> tuple[str, str, str]:
         """Return status, reason and message of the daemon's condition."""
         for each in self.deployment().get("status", {}).get("conditions") or ():
             if each["type"] == "avactl.dev/Rollout":
-                return each["status"], each["reason"], each["message"]
+                return each["status"], each["reason"], each.get("message", "")
         return "", "", ""
 
     def until(self, true: Callable[[], Any], patience: float = PATIENCE) -> Any:

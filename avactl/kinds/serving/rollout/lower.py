@@ -66,6 +66,9 @@ def with_rollout(item: Item, program: Program, objects: list[Manifest], ports: d
         elif manifest.kind == "Service" and way == "service":
             # Without a selector, Kubernetes leaves the addresses as they are until the daemon has set it.
             del body["spec"]["selector"]
+            if body["spec"].get("clusterIP") == "None":
+                # The API server gives a headless Service without a selector both families, also where there is one.
+                body["spec"]["ipFamilyPolicy"] = "PreferDualStack"
             manifest.owned = (*manifest.owned, SELECTOR.field)
         if not notes:
             del body["metadata"]["annotations"]

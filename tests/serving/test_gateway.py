@@ -1,0 +1,127 @@
+"""Canary by weights of the HTTPRoute, and blue-green."""
+
+from __future__ import annotations
+
+from tests.serving.world import World
+
+EXPOSED = "replicas: 4\n  expose: {host: web.ai.example.com, paths: [/v1]}"
+CANARY = "{canary: {steps: [{percent: 5, pause: 2s}, {percent: 50, pause: 2s}]}}"
+
+
+def hosts(spec: str, world: World) -> str:
+    """Give the team a host of its own."""
+    return spec.replace("web.ai", f"{world.team}.ai")
+
+
+def test_weights_follow_the_steps_and_the_stable_version_keeps_its_pods(world: World) -> None:
+    world.start()
+    world.deploy(hosts(world.service(1, CANARY, EXPOSED), world))
+    world.until(lambda: world.weights() == {"1": 100})
+    world.accept()
+    world.until(lambda: world.settled("1"))
+
+    seen: list[dict[str, int]] = []
+
+    def done() -> bool:
+        weights, ready = world.weights(), world.ready()
+        if weights not in seen:
+            seen.append(weights)
+        assert weights.get("2", 0) == 0 or ready.get("2", 0) >= 1, "requests before pods"
+        return world.settled("2") and weights == {"2": 100}
+
+    world.deploy(hosts(world.service(2, CANARY, EXPOSED), world))
+    world.until(done)
+    path = [each for each in seen if each in ({"1": 95, "2": 5}, {"1": 50, "2": 50}, {"2": 100})]
+    assert path == [{"1": 95, "2": 5}, {"1": 50, "2": 50}, {"2": 100}]
+    route = world.kube.get("gateway.networking.k8s.io/v1", "HTTPRoute", "web-rollout", world.team)
+    assert [match["path"]["value"] for match in route["spec"]["rules"][0]["matches"]] == ["/v1"]
+
+    # A changed path reaches the route outside of rollouts, too.
+    world.deploy(hosts(world.service(2, CANARY, EXPOSED.replace("/v1", "/v2")), world))
+
+    def paths() -> list[str]:
+        route = world.kube.get("gateway.networking.k8s.io/v1", "HTTPRoute", "web-rollout", world.team)
+        return [match["path"]["value"] for match in route["spec"]["rules"][0]["matches"]]
+
+    world.until(lambda: paths() == ["/v2"])
+    assert world.weights() == {"2": 100}
+
+
+def test_requests_return_before_the_new_version_stops(world: World) -> None:
+    world.start()
+    slow = CANARY.replace("2s", "1h")
+    world.deploy(hosts(world.service(1, slow, EXPOSED), world))
+    world.until(lambda: world.weights() == {"1": 100})
+    world.accept()
+    world.deploy(hosts(world.service(2, slow, EXPOSED), world))
+    world.until(lambda: world.weights() == {"1": 95, "2": 5})
+    assert world.ready() == {"1": 4, "2": 1}
+
+    def back() -> bool:
+        weights, ready = world.weights(), world.ready()
+        assert ready["1"] == 4
+        assert weights.get("2", 0) == 0 or ready.get("2") == 1
+        return world.settled("1") and weights == {"1": 100}
+
+    world.deploy(hosts(world.service(1, slow, EXPOSED), world))
+    world.until(back)
+
+
+def test_a_gateway_that_is_away(world: World) -> None:
+    world.start()
+    world.deploy(hosts(world.service(1, CANARY, EXPOSED), world))
+    world.until(lambda: world.settled("1"))
+    world.deploy(hosts(world.service(2, CANARY, EXPOSED), world))
+    world.until(lambda: world.condition()[1] == "GatewayUnavailable")
+    assert "no gateway has accepted HTTPRoute web-rollout" in world.condition()[2]
+    assert "RolloutGatewayUnavailable" in world.reasons()
+    assert (world.ready(), world.weights()) == ({"1": 4}, {"1": 100})
+    world.accept()
+    world.until(lambda: world.settled("2"))
+
+
+def test_in_place_behind_a_gateway(world: World) -> None:
+    """Without room, requests follow the pods; no version gets requests without a ready pod."""
+    world.start()
+    canary = CANARY.replace("canary: {", "canary: {inPlace: true, ")
+    world.deploy(hosts(world.service(1, canary, EXPOSED), world))
+    world.until(lambda: world.weights() == {"1": 100})
+    world.accept()
+    world.until(lambda: world.settled("1"))
+    metadata = {"name": "pods", "namespace": world.team}
+    world.kube.apply(
+        {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {"pods": "4"}}}
+    )
+    quota = lambda: world.kube.get("v1", "ResourceQuota", "pods", world.team).get("status", {}).get("used")  # noqa: E731
+    world.until(lambda: (quota() or {}).get("pods") == "4")
+
+    def done() -> bool:
+        weights, ready = world.weights(), world.ready()
+        assert all(ready.get(version) for version, weight in weights.items() if weight), (weights, ready)
+        assert sum(ready.values()) >= 3
+        return world.settled("2") and weights == {"2": 100}
+
+    world.deploy(hosts(world.service(2, canary, EXPOSED), world))
+    world.until(done)
+
+
+def test_blue_green_switches_and_keeps_the_old_version(world: World) -> None:
+    world.start()
+    slow = "{blueGreen: {keep: 1h}}"
+
+    def selected() -> set[str]:
+        names = {each["spec"]["selector"]["matchLabels"]["pod-template-hash"]: v for v, each in world.sets().items()}
+        services = [world.kube.get("v1", "Service", name, world.team) for name in ("web", "web-headless")]
+        found = [(each["spec"].get("selector") or {}).get("pod-template-hash", "") for each in services]
+        return {names.get(each, each) for each in found}
+
+    world.deploy(world.service(1, slow))
+    world.until(lambda: world.settled("1") and selected() == {"1"})
+    world.deploy(world.service(2, slow))
+    world.until(lambda: world.state().get("reached") and selected() == {"2"})
+    assert world.ready() == {"1": 4, "2": 4}
+    # Back to the kept version at once, which has all of its pods.
+    world.deploy(world.service(1, slow))
+    world.until(lambda: world.settled("1") and selected() == {"1"})
+    world.deploy(world.service(2, slow.replace("1h", "1s")))
+    world.until(lambda: world.settled("2") and selected() == {"2"})
