@@ -126,7 +126,7 @@ def test_only_monitoring_reads_metrics(namespaces: str, readers: list[str]) -> N
     assert [name for each in expressions for name in each["values"]] == readers
 
 
-ALL_DAEMONS = DAEMONS.replace("scheduler: true", "scheduler: true, topology: true, cache: true")
+ALL_DAEMONS = DAEMONS.replace("scheduler: true", "scheduler: true, topology: true, cache: true, serving: true")
 
 
 def test_no_rule_is_a_wildcard_or_reads_secrets() -> None:
@@ -176,6 +176,8 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
     assert rules("Role", "avactl-topology", "default") == documented("`avactl-topology`, in `default`")
     assert rules("ClusterRole", "avactl-cache") == documented("`avactl-cache`, in all namespaces")
     assert rules("Role", "avactl-cache", "avactl-cache") == documented("`avactl-cache`, in `avactl-cache`")
+    assert rules("ClusterRole", "avactl-serving") == documented("`avactl-serving`, in all namespaces")
+    assert rules("Role", "avactl-serving", "avactl-system") == documented("`avactl-serving`, in the system namespace")
     assert rules("ClusterRole", "avactl-reconcile") == documented("`avactl-reconcile`, in all namespaces")
     assert rules("Role", "avactl-reconcile", system) == documented("`avactl-reconcile`, in the system namespace")
     viewer = documented("`avactl-viewer`")
@@ -318,7 +320,7 @@ def test_apply_again_changes_nothing(admin: KubeClient) -> None:
 
 def test_daemon_pods_pass_restricted_pod_security(admin: KubeClient) -> None:
     """The ReplicaSets make their pods: nothing is refused by admission, in a namespace that enforces `restricted`."""
-    for name in ("avactl-scheduler", "avactl-reconcile", "avactl-cache"):
+    for name in ("avactl-scheduler", "avactl-reconcile", "avactl-cache", "avactl-serving"):
         ready = admin.wait_for(
             "apps/v1", "Deployment", name, "avactl-cache" if name == "avactl-cache" else "avactl-system",
             until=lambda found: found.get("status", {}).get("replicas") == found["spec"]["replicas"],

@@ -16,8 +16,10 @@ def quota(world: World, pods: int) -> None:
     }  # fmt: skip
     world.kube.apply(body)
     world.until(
-        lambda: world.kube.get("v1", "ResourceQuota", "pods", world.team).get("status", {}).get("used", {}).get("pods")
-        == "4"
+        lambda: (
+            world.kube.get("v1", "ResourceQuota", "pods", world.team).get("status", {}).get("used", {}).get("pods")
+            == "4"
+        )
     )
 
 

@@ -58,9 +58,7 @@ class World:
         self.deploy(self.service(version, "{rolling: {}}"))
         metadata = {"name": "web", "namespace": self.team, "annotations": {"avactl.dev/rollout": None}}
         # One field manager of server-side apply would have removed these.
-        self.kube.patch(
-            {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"paused": None}}
-        )
+        self.kube.patch({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"paused": None}})
 
     def accept(self) -> None:
         """Do what a gateway does with the route: accept it."""
