@@ -147,7 +147,8 @@ spec:
         for pod in self.kube.list("v1", "Pod", self.team):
             conditions = (pod.get("status") or {}).get("conditions") or ()
             up = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-            if up and not pod["metadata"].get("deletionTimestamp"):
+            is_server = pod["metadata"]["labels"].get("app.kubernetes.io/component") == "server"
+            if up and is_server and not pod["metadata"].get("deletionTimestamp"):
                 env = pod["spec"]["containers"][0]["env"]
                 version = next(e["value"] for e in env if e["name"] == "AVACTL_MODEL_VERSION")
                 found[version] = found.get(version, 0) + 1

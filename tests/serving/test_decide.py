@@ -1,0 +1,125 @@
+"""Decisions that take minutes in a cluster, and what others write: pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from avactl.serving.config import Config, ConfigError, State, Step, parse_config, parse_rules, parse_state
+from avactl.serving.decide import decide
+from avactl.serving.revisions import new_body, revisions_of
+from avactl.serving.sizes import Sizes, toward, wanted
+from avactl.serving.view import Answers, Reject, Scale, View
+
+LABELS = {"app": "web", "app.kubernetes.io/component": "server"}
+
+
+def deployment(image: str, total: int = 4) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "web", "namespace": "team", "uid": "u"},
+        "spec": {
+            "paused": True, "replicas": total, "progressDeadlineSeconds": 600, "selector": {"matchLabels": LABELS},
+            "template": {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "server", "image": image}]}},
+        },
+    }  # fmt: skip
+
+
+def replica_set(image: str, hash: str, replicas: int, ready: int) -> dict[str, Any]:
+    body = new_body(deployment(image), hash, replicas, attached=False)
+    body["metadata"] |= {"generation": 1, "uid": hash, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    return {**body, "status": {"observedGeneration": 1, "availableReplicas": ready, "replicas": replicas}}
+
+
+def view(state: State, stable: int, canary: int, ready: int, in_place: bool = False) -> View:
+    """A canary by replicas whose new version has `ready` pods."""
+    made = deployment("b")
+    config = Config("replicas", (Step(25, 60), Step(50, 60)), 1, in_place, 80, (("http", 80),), (), "", None)
+    sets = [replica_set("a", "old", stable, stable), replica_set("b", "new", canary, ready)]
+    return View(made, config, state, revisions_of(made, sets), {}, None, {})
+
+
+STEPPING = State(stable="old", canary="new", phase="stepping", since=1000.0, proven=True)
+
+
+def test_a_version_that_is_not_ready_in_time_is_rejected() -> None:
+    crashing = Answers(why=(False, "server: CrashLoopBackOff"))
+    assert decide(view(STEPPING, 4, 1, 0), 1005.0, 1.0, crashing).state == STEPPING
+    held = decide(view(STEPPING, 4, 1, 0), 1300.0, 1.0, crashing).state
+    assert (held.phase, held.reason, held.message) == (
+        "stepping", "Starting", "0 of 1 pods are ready: server: CrashLoopBackOff",
+    )  # fmt: skip
+    late = decide(view(held, 4, 1, 0), 1601.0, 1.0, crashing).state
+    assert (late.phase, late.reason) == ("aborting", "NotReady")
+    (reject,) = decide(view(late, 4, 1, 0), 1602.0, 1.0).actions
+    assert isinstance(reject, Reject)
+
+
+def test_pods_without_capacity_wait_or_go_in_place() -> None:
+    full = Answers(why=(True, "0/2 nodes are available"))
+    held = decide(view(STEPPING, 4, 1, 0), 9000.0, 1.0, full).state
+    assert (held.phase, held.reason) == ("stepping", "NoRoom")
+    state = decide(view(STEPPING, 4, 1, 0, in_place=True), 1300.0, 1.0, full).state
+    assert state.in_place
+    (scale,) = decide(view(state, 4, 1, 0, in_place=True), 1301.0, 1.0).actions
+    assert isinstance(scale, Scale)
+    assert (scale.revision.hash, scale.replicas) == ("old", 3)
+
+
+def test_the_stable_version_is_whole_before_the_new_one_loses_a_pod() -> None:
+    aborting = STEPPING.but(phase="aborting", reason="AnalysisFailed", message="worse")
+    found = view(aborting, 2, 2, 2)
+    found.revisions["new"].body["metadata"].setdefault("annotations", {})["avactl.dev/rejected"] = "worse"
+    revisions = revisions_of(found.deployment, [each.body for each in found.revisions.values()])
+    found = View(found.deployment, found.config, aborting, revisions, {}, None, {})
+    (scale,) = decide(found, 1001.0, 1.0).actions
+    assert (scale.revision.hash, scale.replicas) == ("old", 4)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("total", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("by_replicas", [False, True])
+def test_sizes_come_to_their_goal_and_keep_the_floor(total: int, by_replicas: bool, in_place: bool) -> None:
+    limit, floor = (total, total - 1) if in_place else (2 * total, total)
+    for percent in (1, 5, 33, 50, 99, 100):
+        now, goal = Sizes(total, 0), wanted(total, percent, by_replicas=by_replicas, in_place=in_place)
+        for _ in range(3 * total + 3):
+            following = toward(now, now, goal, limit=limit, floor=floor, stable_first=False)
+            assert sum(following) <= max(limit, sum(now))
+            assert sum(map(min, following, now)) >= min(floor, sum(now))
+            now = following
+        assert now == goal or (in_place and total == 1), (percent, now, goal)
+
+
+def test_sizes_in_place_of_one_pod_never_exceed_it() -> None:
+    now = toward(Sizes(1, 0), Sizes(1, 0), Sizes(0, 1), limit=1, floor=0, stable_first=False)
+    assert now == Sizes(0, 0)
+
+
+@pytest.mark.parametrize("text", [
+    "", "[]", "null", "{}", "x" * 100_000, '{"phase": "done"}', '{"stable": "../x"}', '{"step": -1}',
+    '{"since": 1e300}',
+    '{"stable": 5}', '{"in_place": 1}', '{"message": "' + "m" * 2000 + '"}', '{"weight": "9"}', "[" * 5000,
+])  # fmt: skip
+def test_a_forged_state_is_none(text: str) -> None:
+    assert parse_state(text) == State()
+
+
+@pytest.mark.parametrize("text", [
+    "[]", "{}", '{"traffic": "gateway"}', "x" * 100_000,
+    '{"traffic": "replicas", "steps": [{"percent": 50, "pause": 1}, {"percent": 20, "pause": 1}], "surge": 1, '
+    '"inPlace": false, "port": 80, "ports": {"http": 80}}',
+    '{"traffic": "replicas", "steps": [{"percent": 50, "pause": NaN}], "surge": 1, "inPlace": false, "port": 80, '
+    '"ports": {"http": 80}}',
+    '{"traffic": "gateway", "steps": [{"percent": 50, "pause": 1}], "surge": 1, "inPlace": false, "port": 80, '
+    '"ports": {"http": 80}, "route": "a/b"}',
+])  # fmt: skip
+def test_a_forged_document_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_config(text)
+
+
+@pytest.mark.parametrize("text", [None, "", "{}", "[]", "[1]", "x" * 100_000])
+def test_forged_rules_are_refused(text: str | None) -> None:
+    with pytest.raises(ConfigError):
+        parse_rules(text)
