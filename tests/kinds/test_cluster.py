@@ -198,7 +198,9 @@ def test_the_reconciler_may_give_away_the_daemons_cluster_roles_and_no_others() 
 
 
 def test_the_reconciler_may_change_every_admission_policy_but_its_own() -> None:
-    result = compiled(DAEMONS.replace("scheduler: true", "scheduler: true, topology: true") + BUILTIN + machine("H100"))
+    result = compiled(
+        DAEMONS.replace("scheduler: true", "scheduler: true, topology: true, serving: true") + BUILTIN + machine("H100")
+    )
     rules = body(result, "ClusterRole", "avactl-reconcile")["rules"]
     (changed,) = [
         each for each in rules if "admissionregistration.k8s.io" in each["apiGroups"] and "patch" in each["verbs"]

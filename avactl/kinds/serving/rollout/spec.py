@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.config import JsonDict
 
 from avactl.kinds.base import Env, Model
 from avactl.kinds.fields.values import Bytes as Memory
@@ -14,6 +15,10 @@ PODS = "{{pods}}"
 """Placeholder of a query: regular expression of the names of one version's pods."""
 Share = Annotated[int, Field(ge=1, le=100)]
 """Percent of the requests, from 1 to 100."""
+
+
+def _any_of(*keys: str) -> JsonDict:
+    return {"anyOf": [{"required": [key]} for key in keys]}
 
 
 class Step(Model):
@@ -26,11 +31,15 @@ class Step(Model):
 class Query(Model):
     """A measurement of both versions by PromQL."""
 
+    model_config = ConfigDict(json_schema_extra=_any_of("max", "min", "maxRatio"))
+
     name: Name = Field(description="Name, for messages.")
-    promql: Annotated[str, Field(min_length=1, max_length=2000)] = Field(
-        description="Query with one number as its result. `{{pods}}` stands for a regular expression of a version's "
-        "pods, `{{namespace}}` for their namespace, `{{interval}}` for the interval: "
-        '`sum(rate(errors_total{namespace="{{namespace}}",pod=~"{{pods}}"}[{{interval}}]))`.'
+    promql: Annotated[str, Field(min_length=1, max_length=2000, json_schema_extra={"pattern": r"\{\{pods\}\}"})] = (
+        Field(
+            description="Query with one number as its result. `{{pods}}` stands for a regular expression of a version's "
+            "pods, `{{namespace}}` for their namespace, `{{interval}}` for the interval: "
+            '`sum(rate(errors_total{namespace="{{namespace}}",pod=~"{{pods}}"}[{{interval}}]))`.'
+        )
     )
     max: float | None = Field(None, description="Highest value of the new version.")
     min: float | None = Field(None, description="Lowest value of the new version.")
@@ -64,6 +73,8 @@ class ValidationJob(Model):
 
 class Analysis(Model):
     """Comparison of the new version with the stable one. A failed measurement rolls back."""
+
+    model_config = ConfigDict(json_schema_extra=_any_of("errorRate", "latency", "query", "job"))
 
     interval: Duration = Field("1m", description="Time between two measurements, and the range of each.")
     error_rate: Annotated[float, Field(ge=0, le=100)] | None = Field(
@@ -120,6 +131,8 @@ class BlueGreen(Model):
 
 class Rollout(Model):
     """How a new version of a service takes over from the old one."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
     rolling: Rolling | None = Field(None, description="Kubernetes' rolling update. The default.")
     canary: Canary | None = Field(None, description="Rising shares of the requests.")
