@@ -1,4 +1,4 @@
-"""What the daemon reads: the rollout's document, its state, and routes. Everything is bounded before it is used."""
+"""Documents that the daemon reads: the rollout's document, its state, and routes. Everything is bounded before it is used."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """What is measured; `job` is the CronJob with the template of validation Jobs, or empty."""
+    """Measurements; `job` is the CronJob with the template of validation Jobs, or empty."""
 
     interval: float
     failures: int

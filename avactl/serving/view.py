@@ -1,4 +1,4 @@
-"""What is observed of one service, and what may be done to it: values between the watches and the decisions."""
+"""The observed state of one service, and actions on it: values between the watches and the decisions."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """What to do next: a question, else actions, else a new state; the next pass sees the result."""
+    """The next thing to do: a question, else actions, else a new state; the next pass sees the result."""
 
     state: State
     actions: list[Action] = field(default_factory=list)
@@ -200,7 +200,7 @@ class Answers(NamedTuple):
     """Answers to questions. None: not asked."""
 
     room: str | None = None
-    """What is missing for another version; empty: nothing."""
+    """Missing room for another version; empty: none is missing."""
     why: tuple[bool, str] | None = None
     """True if pods wait for capacity; and the reason why they do not start."""
     measured: tuple[str, str] | None = None

@@ -16,7 +16,7 @@ def job(world: World) -> dict[str, Any]:
 
     def pods() -> Any:
         found = world.kube.list("batch/v1", "Job", world.team)
-        return found if found and (found[0].get("status") or {}).get("ready") else None
+        return [each for each in found if (each.get("status") or {}).get("ready")]
 
     found: dict[str, Any] = world.until(pods)[0]
     return found
