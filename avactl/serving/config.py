@@ -1,4 +1,4 @@
-"""Documents that the daemon reads: the rollout's document, its state, and routes. Everything is bounded before it is used."""
+"""Documents that the daemon reads: rollout, its state, and routes. Everything is bounded before it is used."""
 
 from __future__ import annotations
 

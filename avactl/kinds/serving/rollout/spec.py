@@ -36,7 +36,7 @@ class Query(Model):
     name: Name = Field(description="Name, for messages.")
     promql: Annotated[str, Field(min_length=1, max_length=2000, json_schema_extra={"pattern": r"\{\{pods\}\}"})] = (
         Field(
-            description="Query with one number as its result. `{{pods}}` stands for a regular expression of a version's "
+            description="Query whose result is one number. `{{pods}}` stands for a regular expression of a version's "
             "pods, `{{namespace}}` for their namespace, `{{interval}}` for the interval: "
             '`sum(rate(errors_total{namespace="{{namespace}}",pod=~"{{pods}}"}[{{interval}}]))`.'
         )
