@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.serving.world import World
 
 EXPOSED = "replicas: 4\n  expose: {host: web.ai.example.com, paths: [/v1]}"
@@ -92,8 +94,11 @@ def test_in_place_behind_a_gateway(world: World) -> None:
     world.kube.apply(
         {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {"pods": "4"}}}
     )
-    quota = lambda: world.kube.get("v1", "ResourceQuota", "pods", world.team).get("status", {}).get("used")  # noqa: E731
-    world.until(lambda: (quota() or {}).get("pods") == "4")
+
+    def used() -> Any:
+        return world.kube.get("v1", "ResourceQuota", "pods", world.team).get("status", {}).get("used", {}).get("pods")
+
+    world.until(lambda: used() == "4")
 
     def done() -> bool:
         weights, ready = world.weights(), world.ready()

@@ -48,7 +48,11 @@ def killed(world: World, kills: int, seed: int) -> None:
                 assert sum(ready.values()) >= 4
         world.until(ended)
         # Nothing is left of the other version, and it is the last outcome that the state tells.
-        world.until(lambda goal=goal: list(world.sets()) == [goal])
+
+        def alone(goal: str = goal) -> bool:
+            return list(world.sets()) == [goal]
+
+        world.until(alone)
         assert world.state()["stable"] in world.sets()[goal]["metadata"]["name"]
 
 

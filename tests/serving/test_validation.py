@@ -56,10 +56,3 @@ def test_a_failed_job_rolls_back_before_requests_come(world: World) -> None:
     world.until(lambda: world.settled("1") and world.condition()[1] == "RolledBack")
     assert selected(world) == stable
     assert "RolloutStep" not in world.reasons()
-
-    world.deploy(world.service(3, GREEN))
-    world.until(lambda: len(world.sets()) == 2 and "3" in world.sets())
-    found = job(world)
-    end(world, found, "Succeeded", 0)
-    world.until(lambda: world.settled("3"))
-    assert selected(world) != stable
