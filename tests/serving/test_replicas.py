@@ -62,18 +62,3 @@ def test_another_template_begins_again_from_the_same_stable_version(world: World
     world.until(lambda: world.settled("1", 8))
     assert world.reasons().count("RolloutRolledBack") == 2
     assert "RolloutPromoted" not in world.reasons()
-
-
-def test_a_version_that_never_starts_is_rolled_back_and_not_tried_again(world: World) -> None:
-    """Its pods are bound, but nothing plays their machine."""
-    world.start()
-    world.deploy(world.service(1, CANARY))
-    world.until(lambda: world.settled("1"))
-    broken = world.service(2, CANARY, "replicas: 4\n  pod: {annotations: {kwok.x-k8s.io/usage: none}}")
-    world.deploy(broken)
-    # The time that pods have to start is minutes in a spec.
-    metadata = {"name": "web", "namespace": world.team}
-    world.kube.patch(
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"progressDeadlineSeconds": 3}}
-    )
-    world.until(lambda: world.settled("2"))
