@@ -50,22 +50,14 @@ class Monitoring(Model):
     )
     interval: Duration = Field("30s", description="How often metrics are read.")
     prometheus: PrometheusUrl | None = Field(
-        None, description="Address of Prometheus inside of the cluster, where KEDA reads the metrics of services."
+        None,
+        description="Address of Prometheus inside of the cluster, where KEDA reads the metrics of services, and the "
+        "serving daemon compares versions.",
     )
     notifications: bool = Field(
         False,
         description="Let specs notify by the platform's Alertmanager (`notify`), which then posts to "
         "URLs that teams choose.",
-    )
-    prometheus: (
-        Annotated[
-            str, Field(pattern=r"^https?://[A-Za-z0-9.-]{1,253}(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?$", max_length=512)
-        ]
-        | None
-    ) = Field(
-        None,
-        description="Address of Prometheus' API in the cluster, by which the serving daemon compares versions: "
-        "`http://prometheus.monitoring:9090`.",
     )
     dashboards: bool = Field(
         False, description="Compile Grafana dashboards, as ConfigMaps with the label `grafana_dashboard`."
