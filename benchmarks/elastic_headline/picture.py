@@ -16,7 +16,7 @@ GRID, INK, IDLE = "#cbd2d9", "#52606d", "#e4e7eb"
 
 
 class Panel(NamedTuple):
-    """One run. Times are in published seconds from its beginning."""
+    """One run. Times are in `unit`, by default published seconds, from its beginning."""
 
     title: str
     note: str
@@ -28,6 +28,7 @@ class Panel(NamedTuple):
     ended: float | None
     """A line at the end of the run."""
     tick: float
+    unit: str = "s"
 
 
 def picture(panels: Sequence[Panel], slots: int) -> str:
@@ -74,7 +75,7 @@ def _panel(svg: Svg, panel: Panel, slots: int, top: float) -> None:
     while at <= panel.seconds:
         x = LEFT + WIDTH * at / panel.seconds
         svg.rect(x, top + HEIGHT, 1, 4, fill=INK)
-        svg.text(x, top + HEIGHT + 16, f"{at:g}{' s' if at else ''}", size=11, fill=INK, anchor="middle")
+        svg.text(x, top + HEIGHT + 16, f"{at:g}{f' {panel.unit}' if at else ''}", size=11, fill=INK, anchor="middle")
         at += panel.tick
     if panel.ended is not None:
         svg.rect(LEFT + WIDTH * panel.ended / panel.seconds - 1, top - 4, 2, HEIGHT + 8, fill="#1f2933")
