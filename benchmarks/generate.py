@@ -141,7 +141,7 @@ class _Team:
         random = self.random
         gpu = random.choice([", gpu: T4", ", gpu: A10"]) if index % 2 else ""
         most = random.randint(3, 6)
-        runtime = random.choice(["tensorflowServing", "triton", "torchServe"])
+        runtime = random.choice(["tensorflowServing", "triton"])
         # Triton reads batching from a file of its model.
         batching = [] if runtime == "triton" else ["batching: {maxSize: 32, maxDelay: 5ms}"]
         return _spec(
