@@ -44,6 +44,12 @@ FOLLOWER = "follower"
 GANG_SIZE = f"{GROUP}/gang-size"
 """Pod annotation: number of the gang's pods that must be placed together; an elastic gang may grow beyond it. Also
 accepted as a label, for pods written by hand."""
+_LWS = "leaderworkerset.sigs.k8s.io"
+LWS_NAME, LWS_GROUP, LWS_REVISION = f"{_LWS}/name", f"{_LWS}/group-key", f"{_LWS}/template-revision-hash"
+"""Labels that the controller of LeaderWorkerSets gives to pods: name of the set; digest of the group, which no other
+group of the namespace has; version of the templates."""
+LWS_GROUP_INDEX, LWS_INDEX = f"{_LWS}/group-index", f"{_LWS}/worker-index"
+"""Labels of these pods with the number of the group, and of the pod in it."""
 LINK = f"{GROUP}/link"
 """Pod annotation: the slowest acceptable link between its GPUs, one of `compute.Link`."""
 LINK_POLICY = f"{GROUP}/link-policy"

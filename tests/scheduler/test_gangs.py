@@ -52,6 +52,31 @@ def test_a_gang_that_a_crash_left_in_part_is_finished(world: World) -> None:
     assert sorted(world.bound().values()) == ["n0", "n1", "n2"]
 
 
+def test_groups_of_a_leader_worker_set_are_gangs_of_their_own(world: World) -> None:
+    """Their pods have one template: the controller's label tells the groups apart, and the annotation their size."""
+    racks(world, 1, 3)
+    world.start()
+    name, key = "leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-key"
+    # The leaders come first: those of both groups would fit, and the other pods of one.
+    for pod, group in (("chat-0", "a"), ("chat-1", "b"), ("chat-0-1", "a"), ("chat-1-1", "b")):
+        world.pod(pod, 8, labels={name: "chat", key: group}, notes={"avactl.dev/gang-size": "2"})
+    world.wait(lambda: sum(1 for node in world.nodes_of().values() if node) == 2)
+    placed = {pod for pod, node in world.nodes_of().items() if node}
+    assert placed in ({"chat-0", "chat-0-1"}, {"chat-1", "chat-1-1"})
+    other = sorted(world.nodes_of().keys() - placed)
+    assert world.waiting(other[0], "needs").startswith("needs 2 machines with 8 free GPUs; only 1 available")
+    world.node("n3")
+    assert len(set(world.bound().values())) == 4
+
+
+def test_groups_without_a_size_are_no_gangs(world: World) -> None:
+    """A controller with `startupPolicy: LeaderReady` creates the others once the leader runs."""
+    racks(world, 1, 1)
+    world.start()
+    world.pod("chat-0", 8, labels={"leaderworkerset.sigs.k8s.io/group-key": "a"})
+    world.bound("chat-0")
+
+
 def test_a_partial_gang_that_cannot_be_finished_gives_its_gpus_back(world: World) -> None:
     racks(world, 1, 2)
     world.gang("train", 3)

@@ -19,6 +19,7 @@ from avactl.kube.objects import object_key
 from avactl.plan.cluster_state import ClusterState
 from avactl.plan.snapshot.schema import want_objects
 from avactl.scheduler.objects.config import Policy
+from avactl.scheduler.objects.gangs import GANG_LABELS
 from avactl.scheduler.objects.pod_info import DISRUPTED
 from avactl.scheduler.objects.pod_requirements import DISKS
 from avactl.scheduler.objects.storage_objects import OLD_CLASS, SELECTED_NODE
@@ -119,7 +120,7 @@ def _pod(item: Mapping[str, Any]) -> Body | None:
     status = item.get("status") or {}
     labels = item["metadata"].get("labels") or {}
     ended = status.get("phase") in ("Succeeded", "Failed")
-    if ended and names.GANG_LABEL not in labels:
+    if ended and GANG_LABELS.isdisjoint(labels):
         return None
     metadata = _named(item, "uid", "creationTimestamp", "deletionTimestamp", "labels")
     notes = _only(item["metadata"].get("annotations") or {}, *_NOTES)

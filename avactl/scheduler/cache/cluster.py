@@ -28,6 +28,7 @@ from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.interfaces import ClaimAllocation
 from avactl.scheduler.objects.config import Pool
 from avactl.scheduler.objects.device_mask import format_devices
+from avactl.scheduler.objects.gangs import GANG_LABELS
 from avactl.scheduler.objects.limits import bounded
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.pod_info import PodInfo, read_pod
@@ -162,7 +163,7 @@ class ClusterCache:
             if not spec.get("nodeName") and spec.get("schedulerName") != names.SCHEDULER_NAME:
                 return None
             ended = (item.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-            if ended and names.GANG_LABEL not in (metadata.get("labels") or ()):
+            if ended and GANG_LABELS.isdisjoint(metadata.get("labels") or ()):
                 return None
             pod = tables.pods[key] = read_pod(item, monotonic())
         else:

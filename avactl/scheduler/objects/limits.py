@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from avactl import names
+from avactl.scheduler.objects.gangs import GANG_LABELS
 
 TEXT = 64
 """Maximum characters of an annotation that the scheduler reads, of a quantity, and of quoted text in messages."""
@@ -72,8 +73,7 @@ def stripped(item: Mapping[str, Any]) -> dict[str, Any]:
         name: notes[name] for name, most in _ANNOTATIONS.items() if name in notes and len(notes[name]) <= most
     }
     found["labels"] = dict(list(labels.items())[:_LABELS])
-    if names.GANG_LABEL in labels:
-        found["labels"][names.GANG_LABEL] = labels[names.GANG_LABEL]
+    found["labels"].update((key, labels[key]) for key in GANG_LABELS & labels.keys())
     short = {key: spec[key] for key in (*_KEPT, *_BOOKED) if key in spec}
     if len(spec.get("resourceClaims") or ()) > _CLAIMS:
         short["resourceClaims"] = spec["resourceClaims"][:_CLAIMS]

@@ -10,6 +10,7 @@ from avactl import names
 from avactl.kube import logs
 from avactl.kube.objects import object_key
 from avactl.kube.timestamps import unix_time
+from avactl.scheduler.objects.gangs import gang_of
 from avactl.scheduler.objects.limits import bounded, quote, stripped
 from avactl.scheduler.objects.pod_requirements import PodRequirements, as_it_runs, gang_size, requirements_of
 
@@ -145,10 +146,9 @@ class PodInfo:
         self.update(item)
 
     def _gang(self, labels: Mapping[str, str], notes: Mapping[str, str]) -> None:
-        gang = labels.get(names.GANG_LABEL, "")
+        gang, size = gang_of(labels, notes)
         if not gang:
             return
-        size = notes.get(names.GANG_SIZE) or labels.get(names.GANG_SIZE) or "1"
         index = notes.get(_INDEX, "")
         self.gang = f"{self.namespace}/{gang}"
         self.gang_size = gang_size(size) or 1

@@ -1,0 +1,27 @@
+"""Name and size of a gang, from the labels and annotations of its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from avactl import names
+
+GANG_LABELS = frozenset((names.GANG_LABEL, names.LWS_GROUP))
+"""Labels by which the pods of a gang are known."""
+
+
+def gang_of(labels: Mapping[str, str], notes: Mapping[str, str]) -> tuple[str, str]:
+    """Return the name of a pod's gang in its namespace, and its size as written; empty without a gang.
+
+    All groups of a LeaderWorkerSet have one template, in which a gang label would be that of all: they are told apart
+    by the label of its controller. Groups whose templates name no size are not gangs: with `startupPolicy:
+    LeaderReady`, the other pods are created only once the first one runs.
+    """
+    size = notes.get(names.GANG_SIZE) or labels.get(names.GANG_SIZE) or ""
+    gang = labels.get(names.GANG_LABEL) or (labels.get(names.LWS_GROUP, "") if size else "")
+    return (gang, size or "1") if gang else ("", "")
+
+
+def without_gang(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return labels without those of a gang."""
+    return {key: value for key, value in labels.items() if key not in GANG_LABELS}
