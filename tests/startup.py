@@ -17,7 +17,7 @@ from avactl.cli.app import COMMANDS, app
 from avactl.compiler import compile_tree
 from avactl.kinds.cluster.spec import StorageClass
 from avactl.kinds.lowering.storage import offers_many
-from avactl.kinds.manifest import Manifest
+from avactl.kinds.manifest import Manifest, templates_of
 from avactl.names import DEVICES
 from tests.example_trees import EXAMPLES, example_tree
 
@@ -112,24 +112,22 @@ def pods(example: str) -> tuple[Pod, ...]:
     for manifest in result.manifests:
         spec = manifest.body.get("spec", {})
         spec = spec.get("jobTemplate", {}).get("spec", spec)
-        template = spec.get("template")
-        if template is None:
-            continue
         several = manifest.kind == "DaemonSet" or max(spec.get("replicas", 2), spec.get("completions", 0)) > 1
         item = manifest.item
-        found.append(
-            Pod(
-                f"{manifest.id} ({item.doc.file})",
-                item.team,
-                manifest.namespace or "",
-                template["metadata"]["labels"],
-                template["metadata"].get("annotations", {}),
-                template["spec"],
-                2 if several and manifest.kind != "Job" else spec.get("completions", 1),
-                tuple(claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())),
-                worlds[manifest.cluster],
+        for path, template in templates_of(manifest.body):
+            found.append(
+                Pod(
+                    f"{manifest.id} {path[-1]} ({item.doc.file})",
+                    item.team,
+                    manifest.namespace or "",
+                    template["metadata"]["labels"],
+                    template["metadata"].get("annotations", {}),
+                    template["spec"],
+                    2 if several and manifest.kind != "Job" else spec.get("completions", 1),
+                    tuple(claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", ())),
+                    worlds[manifest.cluster],
+                )
             )
-        )
     return tuple(found)
 
 

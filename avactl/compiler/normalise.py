@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from avactl.compiler.pass_state import State
@@ -15,8 +16,8 @@ APPLY_ORDER = (
     "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRole", "ClusterRoleBinding", "Role",
     "RoleBinding", "NetworkPolicy", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
     "PersistentVolumeClaim", "ResourceClaimTemplate", "ComputeDomain", "Service", "PodDisruptionBudget", "DaemonSet",
-    "StatefulSet", "Deployment", "HorizontalPodAutoscaler", "ScaledObject", "HTTPRoute", "Ingress", "Job",
-    "CronJob",
+    "StatefulSet", "Deployment", "LeaderWorkerSet", "HorizontalPodAutoscaler", "ScaledObject", "HTTPRoute", "Ingress",
+    "Job", "CronJob",
 )  # fmt: skip
 """Apply order of objects: dependencies come first. Deletion uses the reverse order."""
 
@@ -40,6 +41,7 @@ def normalise(state: State) -> State:
             problems.append(_conflict(manifest, other))
         elif len(manifest.name) > longest_name(manifest):
             problems.append(_too_long(manifest))
+    problems += _taken_by_groups(claimed)
     if problems:
         return replace(state, manifests=(), diagnostics=state.diagnostics + tuple(problems))
     ordered = sorted(state.manifests, key=apply_key)
@@ -54,6 +56,8 @@ def longest_name(manifest: Manifest) -> int:
         return 63
     if manifest.kind == "StatefulSet":
         return 52  # the pods carry `NAME-<10-digit hash>` as a label
+    if manifest.kind == "LeaderWorkerSet":
+        return 48  # its controller makes a StatefulSet `NAME-<number>` for each group
     return 253
 
 
@@ -65,6 +69,28 @@ def _conflict(manifest: Manifest, other: Manifest) -> Diagnostic:
     message, note = f"{message}, which {other.item} also compiles to", other.item.span("metadata", "name")
     notes = (Note(note, "claimed here"),)
     return Diagnostic("object-conflict", message, span, hint="rename one of them", notes=notes)
+
+
+def _taken_by_groups(claimed: dict[ObjectId, Manifest]) -> list[Diagnostic]:
+    """Return the objects whose names the controller of a LeaderWorkerSet needs for its own.
+
+    Source: `pkg/controllers` of sigs.k8s.io/lws 0.9: StatefulSets `NAME` and `NAME-<number>`, Services `NAME-<number>`.
+    """
+    found = []
+    for manifest in claimed.values():
+        if manifest.kind != "LeaderWorkerSet":
+            continue
+        numbered = re.compile(rf"{re.escape(manifest.name)}-\d+").fullmatch
+        for other in claimed.values():
+            same = (other.cluster, other.namespace) == (manifest.cluster, manifest.namespace)
+            if not same or other.kind not in ("StatefulSet", "Service"):
+                continue
+            if numbered(other.name) or (other.kind == "StatefulSet" and other.name == manifest.name):
+                message = f"{other.item} compiles to {other.id}, which the groups of {manifest.id} need"
+                notes = (Note(manifest.item.span("metadata", "name"), "these groups"),)
+                span, hint = other.item.span("metadata", "name"), "rename one of them"
+                found.append(Diagnostic("object-conflict", message, span, hint=hint, notes=notes))
+    return found
 
 
 def _too_long(manifest: Manifest) -> Diagnostic:
@@ -80,7 +106,7 @@ _PULUMI_WAITS: dict[str, dict[str, str]] = {
     # Pulumi's own Stack object: waiting would wait for the update that applies it.
     **dict.fromkeys(("PersistentVolumeClaim", "Service", "Stack"), _DO_NOT_WAIT),
     # Without waiting, a replacement could only be created after the old object is gone, so delete it immediately.
-    **dict.fromkeys(("DaemonSet", "StatefulSet", "Deployment"), _DELETE_AT_ONCE),
+    **dict.fromkeys(("DaemonSet", "StatefulSet", "Deployment", "LeaderWorkerSet"), _DELETE_AT_ONCE),
     # A new run starts after the pods of the old one have ended: otherwise two runs would write one checkpoint.
     "Job": {"pulumi.com/waitFor": "jsonpath={.metadata.uid}"},
 }

@@ -123,6 +123,7 @@ _ANEW = {
     "Deployment": "its pods stop, new ones start",
     "StatefulSet": "its pods stop, new ones start",
     "DaemonSet": "its pods stop, new ones start",
+    "LeaderWorkerSet": "its pods stop, new ones start",
 }
 """Consequence of a rename for objects without data."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.manifest import Body, Manifest, templates_of
 from avactl.kinds.program import Item
 
 if TYPE_CHECKING:
@@ -117,17 +117,11 @@ def needs(body: Body) -> Iterator[tuple[str, str, str]]:
         for request in spec["spec"]["devices"].get("requests", ()):
             if name := request.get("exactly", {}).get("deviceClassName"):
                 yield ("DeviceClass", "", name)
-    elif (pod := _pod_spec(spec)) is not None:
+    elif pods := [pod for _, template in templates_of(body) if isinstance(pod := template.get("spec"), dict)]:
         if name := spec.get("serviceName"):
             yield ("Service", namespace, name)
-        for found, name in _pod_needs(pod):
+        for found, name in dict.fromkeys(need for pod in pods for need in _pod_needs(pod)):
             yield (found, "" if found == "PriorityClass" else namespace, name)
-
-
-def _pod_spec(spec: Body) -> Body | None:
-    """Return the pod spec of a workload."""
-    template = spec.get("template") or spec.get("jobTemplate", {}).get("spec", {}).get("template")
-    return template.get("spec") if isinstance(template, dict) else None
 
 
 def _pod_needs(pod: Body) -> Iterator[tuple[str, str]]:

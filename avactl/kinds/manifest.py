@@ -17,15 +17,22 @@ def without_nulls(value: Any) -> Any:
     return [without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
-def template_of(body: Body) -> tuple[tuple[str, ...], Body] | None:
-    """Return the path of an object's pod template, and the template; None if it has none."""
+def templates_of(body: Body) -> list[tuple[tuple[str, ...], Body]]:
+    """Return the paths of an object's pod templates, and the templates: of a LeaderWorkerSet, first the leader's."""
     path: tuple[str, ...] = ()
     value: Any = body
     for step in ("spec", "jobTemplate", "spec", "template"):
         if isinstance(value, dict) and isinstance(value.get(step), dict):
             value = value[step]
             path = (*path, step)
-    return (path, value) if path[-1:] == ("template",) else None
+    if path[-1:] == ("template",):
+        return [(path, value)]
+    spec = body.get("spec")
+    groups = spec.get("leaderWorkerTemplate") if isinstance(spec, dict) else None
+    if not isinstance(groups, dict):
+        return []
+    found = [(("spec", "leaderWorkerTemplate", key), groups.get(key)) for key in ("leaderTemplate", "workerTemplate")]
+    return [(path, template) for path, template in found if isinstance(template, dict)]
 
 
 class ObjectId(NamedTuple):

@@ -9,7 +9,7 @@ from avactl import names
 from avactl.kinds.manifest import Body
 from avactl.plan.model import Surge
 from avactl.plan.simulator import World
-from avactl.plan.workloads import Maker, Surroundings, Workload, WorkloadId
+from avactl.plan.workloads import GROUPS, Maker, Surroundings, Workload, WorkloadId
 from avactl.scheduler.objects.pod_info import PodInfo
 
 Op = Literal["added", "changed", "removed", "unchanged"]
@@ -30,7 +30,7 @@ class Done(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """A Deployment in a rolling update."""
+    """A Deployment or LeaderWorkerSet in a rolling update."""
 
     work: Workload
     old: list[PodInfo]
@@ -122,7 +122,7 @@ class Change:
             pods.sort(key=lambda pod: not pod.node)  # a ReplicaSet deletes unscheduled pods first
         op: Op = "added" if old is None else "changed"
         count = work.count(len(pods))
-        new_pods = old is None or old.template != work.template
+        new_pods = old is None or old.pattern != work.pattern
         if not pods:
             self.done[work.id] = Done(work, op)
             return [(work, range(count))]
@@ -133,19 +133,16 @@ class Change:
         if notes.get(names.ON_CHANGE) == "finish" and any(pod.node for pod in pods):
             self.done[work.id] = Done(work, op, later=True)
             return []
-        if work.id.kind == "Deployment" and count:
+        if work.id.kind in ("Deployment", GROUPS) and count:
             return self._roll(work, op, pods, count)
         gone = self._stop(pods)
         self.done[work.id] = Done(work, op, min(gone, count), max(0, gone - count))
         return [(work, range(count))]
 
     def _roll(self, work: Workload, op: Op, pods: list[PodInfo], count: int) -> list[tuple[Workload, range]]:
-        rolling = (work.spec.get("strategy") or {}).get("rollingUpdate") or {}
-        surge, lost = _pods(rolling.get("maxSurge", "25%"), count, up=True), _pods(
-            rolling.get("maxUnavailable", "25%"), count, up=False
-        )  # fmt: skip
+        surge, lost = _limits(work, count)
         if not surge and not lost:
-            lost = 1
+            lost = work.size
         if (work.spec.get("strategy") or {}).get("type") == "Recreate":
             surge, lost = 0, len(pods)
         # Surplus pods stop at once.
@@ -189,6 +186,19 @@ class Change:
         for pod in gone:
             self.world.drop_pod(pod.key)
         return sum(1 for pod in gone if pod.node)
+
+
+def _limits(work: Workload, count: int) -> tuple[int, int]:
+    """Return how many pods more, and how many fewer, a rolling update may have."""
+    defaults: tuple[int | str, int | str]
+    if work.id.kind == GROUPS:
+        rolling, defaults = (work.spec.get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}, (0, 1)
+    else:
+        rolling, defaults = (work.spec.get("strategy") or {}).get("rollingUpdate") or {}, ("25%", "25%")
+    replicas = count // work.size
+    surge = _pods(rolling.get("maxSurge", defaults[0]), replicas, up=True)
+    lost = _pods(rolling.get("maxUnavailable", defaults[1]), replicas, up=False)
+    return surge * work.size, lost * work.size
 
 
 def _pods(given: int | str, count: int, up: bool) -> int:

@@ -11,7 +11,7 @@ from avactl import names
 from avactl.kinds.manifest import Body
 from avactl.plan.cluster_state import ClusterState
 from avactl.plan.snapshot.loader import SnapshotError
-from avactl.plan.workloads import Made, Workload, WorkloadId
+from avactl.plan.workloads import GROUPS, Made, Workload, WorkloadId
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
@@ -19,6 +19,7 @@ from avactl.scheduler.handlers import resources
 from avactl.scheduler.handlers.pods import PodHandler
 from avactl.scheduler.interfaces import BindRequest, ClaimAllocation, Eviction
 from avactl.scheduler.objects.config import TeamQuota
+from avactl.scheduler.objects.gangs import without_gang
 from avactl.scheduler.objects.node_rules import NodeRules
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
@@ -171,10 +172,9 @@ class World:
         """Create a controller's pod. Pods of kube-scheduler are placed here too, as an estimate."""
         pod = made.pod
         if pod["spec"]["schedulerName"] != names.SCHEDULER_NAME:
-            labels = {key: value for key, value in pod["metadata"]["labels"].items() if key != names.GANG_LABEL}
             pod = {
                 **pod,
-                "metadata": {**pod["metadata"], "labels": labels},
+                "metadata": {**pod["metadata"], "labels": without_gang(pod["metadata"]["labels"])},
                 "spec": {**pod["spec"], "schedulerName": names.SCHEDULER_NAME},
             }
         self._put(Made(pod, made.claims))
@@ -189,6 +189,10 @@ class World:
         id_ = work.id
         if id_.kind == "Job":
             return self._labelled(id_, {"job-name": id_.name})
+        if id_.kind == GROUPS:
+            own = (work.template.get("metadata") or {}).get("labels") or {}
+            select = {key: own[key] for key in _INDEXED if key in own} | {names.LWS_NAME: id_.name}
+            return sorted(self._labelled(id_, select), key=_place_in_group)
         return self._labelled(id_, (work.spec.get("selector") or {}).get("matchLabels") or {"": ""})
 
     def _labelled(self, id_: WorkloadId, select: Mapping[str, str]) -> list[PodInfo]:
@@ -205,8 +209,8 @@ class World:
         return sorted(found, key=lambda pod: (pod.index, len(pod.name), pod.name))
 
     def revision(self, pod: PodInfo) -> str:
-        """Return the template revision of a Deployment's pod, if this process created it."""
-        return pod.labels.get("pod-template-hash", "")
+        """Return the revision of the pod of a Deployment or LeaderWorkerSet, if this process created it."""
+        return pod.labels.get("pod-template-hash") or pod.labels.get(names.LWS_REVISION, "")
 
     def nodes_for(self, template: Body) -> list[str]:
         """Return the machines that a DaemonSet's pods run on, by name."""
@@ -404,6 +408,12 @@ def _bound(namespace: str, name: str, spec: Body) -> Body:
     """Return a claim bound to a volume that every machine reaches."""
     metadata = {"namespace": namespace, "name": name, "uid": f"{namespace}/{name}"}
     return {"metadata": metadata, "spec": {**spec, "volumeName": _ANYWHERE}, "status": {"phase": "Bound"}}
+
+
+def _place_in_group(pod: PodInfo) -> tuple[int, ...]:
+    """Return the numbers of a pod's group, and of the pod in it."""
+    texts = (pod.labels.get(label, "") for label in (names.LWS_GROUP_INDEX, names.LWS_INDEX))
+    return tuple(int(text) if len(text) < 10 and text.isdecimal() else 0 for text in texts)
 
 
 def _marks(metadata: Body) -> Iterator[tuple[str, str, str]]:

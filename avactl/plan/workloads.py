@@ -1,7 +1,7 @@
 """Create pods from compiled manifests as Kubernetes controllers and admission do.
 
 Sources: pkg/controller/{job,replicaset,statefulset,daemon} and plugin/pkg/admission/{priority,limitranger,
-defaulttolerationseconds} of kubernetes.
+defaulttolerationseconds} of kubernetes; pkg/{controllers,webhooks} of sigs.k8s.io/lws.
 """
 
 from __future__ import annotations
@@ -13,11 +13,17 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from avactl import names
 from avactl.kinds.manifest import Body, Manifest
 from avactl.plan.model import Owner
 from avactl.plan.spec_origin import Origin
 
-KINDS = {"Job": "batch", "Deployment": "apps", "StatefulSet": "apps", "DaemonSet": "apps", "Pod": ""}
+GROUPS = "LeaderWorkerSet"
+"""Kind whose replicas are groups of pods."""
+KINDS = {
+    "Job": "batch", "Deployment": "apps", "StatefulSet": "apps", "DaemonSet": "apps", "Pod": "",
+    GROUPS: "leaderworkerset.x-k8s.io",
+}  # fmt: skip
 """Kubernetes kinds that run pods, with their API groups: operators have kinds of the same names. CronJobs run rarely
 and are not counted."""
 
@@ -50,7 +56,7 @@ class WorkloadId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A Job, Deployment, StatefulSet or DaemonSet of a spec."""
+    """A Job, Deployment, StatefulSet, DaemonSet or LeaderWorkerSet of a spec."""
 
     id: WorkloadId
     origin: Origin
@@ -68,19 +74,38 @@ class Workload:
 
     @property
     def template(self) -> Body:
-        """`spec.template`."""
-        template: Body = self.spec["template"]
+        """Template of its pods; of a LeaderWorkerSet, that of the leaders, which request what the others do."""
+        return self.template_of(0)
+
+    def template_of(self, number: int) -> Body:
+        """Return the template of the pod with an index."""
+        if self.id.kind != GROUPS:
+            return self.pattern
+        leads = number % self.size == 0 and self.pattern.get("leaderTemplate")
+        template: Body = self.pattern["leaderTemplate" if leads else "workerTemplate"]
         return template
+
+    @property
+    def pattern(self) -> Body:
+        """Part of its spec whose change replaces the pods."""
+        pattern: Body = self.spec["leaderWorkerTemplate" if self.id.kind == GROUPS else "template"]
+        return pattern
+
+    @property
+    def size(self) -> int:
+        """Pods of each replica."""
+        size: int = self.pattern.get("size", 1) if self.id.kind == GROUPS else 1
+        return size
 
     def count(self, now: int | None = None) -> int:
         """Return its number of pods; `now`: the running ones, if something other than the spec scales it."""
-        spec = self.spec
+        spec, size = self.spec, self.size
         if self.id.kind == "Job":
             return 0 if spec.get("suspend") else min(spec.get("parallelism", 1), spec.get("completions", 1 << 30))
         if self.fewest is not None:
-            return min(max(self.fewest, now or 0), self.most)
+            return min(max(self.fewest * size, now or 0), self.most * size)
         replicas: int = spec.get("replicas", 1)
-        return replicas
+        return replicas * size
 
     @property
     def owner(self) -> Owner:
@@ -89,8 +114,8 @@ class Workload:
 
     @property
     def revision(self) -> str:
-        """Digest of the template: a change replaces the pods."""
-        return hashlib.sha256(orjson.dumps(self.template, option=orjson.OPT_SORT_KEYS)).hexdigest()[:10]
+        """Digest of what the pods are made from."""
+        return hashlib.sha256(orjson.dumps(self.pattern, option=orjson.OPT_SORT_KEYS)).hexdigest()[:10]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,13 +189,15 @@ class Maker:
     def __init__(self, around: Surroundings, created: str, mark: str) -> None:
         """`created` is their time, as Kubernetes writes it; `mark` tells their names from those of other runs."""
         self._around, self._created, self._mark = around, created, mark
-        self._specs: dict[WorkloadId, Body] = {}
+        self._specs: dict[tuple[WorkloadId, bool], Body] = {}
+        """Pod specs, by workload and whether the pod is the first one of its replica."""
 
     def pods(self, work: Workload, numbers: Iterable[int]) -> Iterator[Made]:
-        """Return the pods with these indexes."""
-        if work.id not in self._specs:
-            self._specs[work.id] = self._admitted(work)
+        """Return the pods with these indexes; those of a group follow each other."""
         for number in numbers:
+            kind = (work.id, number % work.size == 0)
+            if kind not in self._specs:
+                self._specs[kind] = self._admitted(work, work.template_of(number))
             yield self._made(work, number)
 
     def daemons(self, work: Workload, nodes: Iterable[str]) -> Iterator[Made]:
@@ -184,9 +211,9 @@ class Maker:
             made.pod["spec"] = {**made.pod["spec"], "affinity": affinity}
             yield made
 
-    def _admitted(self, work: Workload) -> Body:
-        """The pod spec with what admission adds; shared by all pods of the workload."""
-        spec = dict(work.template["spec"])
+    def _admitted(self, work: Workload, template: Body) -> Body:
+        """The pod spec with what admission adds; shared by all pods of the template."""
+        spec = dict(template["spec"])
         value, policy = self._around.priorities.get(spec.get("priorityClassName", ""), (0, _PREEMPTS))
         spec = {"priority": value, "preemptionPolicy": policy, **spec}
         spec.setdefault("schedulerName", "default-scheduler")
@@ -214,8 +241,8 @@ class Maker:
         return spec
 
     def _made(self, work: Workload, number: int) -> Made:
-        id_, template = work.id, work.template
-        spec = self._specs[id_]
+        id_, template = work.id, work.template_of(number)
+        spec = self._specs[id_, number % work.size == 0]
         given = template.get("metadata") or {}
         labels, notes = dict(given.get("labels") or {}), dict(given.get("annotations") or {})
         name = f"{id_.name}-{number}"
@@ -233,6 +260,13 @@ class Maker:
             if claims:
                 own = [{"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-{name}"}} for claim in claims]
                 spec = {**spec, "volumes": [*spec["volumes"], *own]}
+        elif id_.kind == GROUPS:
+            group, index = divmod(number, work.size)
+            name = f"{id_.name}-{group}-{index}-{work.revision}-{self._mark}"
+            labels |= {
+                names.LWS_NAME: id_.name, names.LWS_GROUP: f"{id_.name}-{group}-{work.revision}-{self._mark}",
+                names.LWS_REVISION: work.revision, names.LWS_GROUP_INDEX: str(group), names.LWS_INDEX: str(index),
+            }  # fmt: skip
         else:
             if id_.kind == "Deployment":
                 labels["pod-template-hash"] = work.revision
@@ -244,7 +278,7 @@ class Maker:
             "labels": labels, "annotations": notes,
         }  # fmt: skip
         if id_.kind != "Pod":
-            owner = "ReplicaSet" if id_.kind == "Deployment" else id_.kind
+            owner = {"Deployment": "ReplicaSet", GROUPS: "StatefulSet"}.get(id_.kind, id_.kind)
             metadata["ownerReferences"] = [{"kind": owner, "name": id_.name, "controller": True}]
         made, statuses = self._claims(spec, id_.namespace, name, uid)
         status: Body = {"phase": "Pending"}

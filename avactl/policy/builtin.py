@@ -145,9 +145,18 @@ def _egress_closed(item: Item, rule: Rule) -> Iterator[Problem]:
 # -- objects ---------------------------------------------------------------------------------------------------------
 
 
+_POD_SPECS: tuple[Path, ...] = (
+    ("spec",),
+    ("spec", "template", "spec"),
+    ("spec", "jobTemplate", "spec", "template", "spec"),
+    ("spec", "leaderWorkerTemplate", "leaderTemplate", "spec"),
+    ("spec", "leaderWorkerTemplate", "workerTemplate", "spec"),
+)
+
+
 def pods(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
-    """Yield the pod spec in an object, and its path."""
-    for path in (("spec",), ("spec", "template", "spec"), ("spec", "jobTemplate", "spec", "template", "spec")):
+    """Yield the pod specs in an object, and their paths."""
+    for path in _POD_SPECS:
         found: Any = body
         for step in path:
             found = found.get(step) if isinstance(found, dict) else None

@@ -1,7 +1,7 @@
 """Health of live objects, from the status that their controllers write. Pure.
 
 Sources: `kubectl rollout status` (k8s.io/kubectl/pkg/polymorphichelpers/rollout_status.go) and kstatus
-(sigs.k8s.io/cli-utils/pkg/kstatus).
+(sigs.k8s.io/cli-utils/pkg/kstatus), pkg/controllers/leaderworkerset_controller.go of sigs.k8s.io/lws.
 """
 
 from __future__ import annotations
@@ -90,6 +90,19 @@ def _stateful_set(live: Live, status: Live) -> Health:
     return READY
 
 
+def _leader_worker_set(live: Live, status: Live) -> Health:
+    """Return the health of groups of pods; its controller counts groups, and those of a rollout beyond `replicas`."""
+    wanted = live["spec"].get("replicas", 1)
+    ready, updated = status.get("readyReplicas", 0), status.get("updatedReplicas", 0)
+    if updated < wanted:
+        return _progressing(f"{updated} of {wanted} groups are updated")
+    if ready < wanted:
+        return _progressing(f"{ready} of {wanted} groups are ready")
+    if _condition(status, "Available").get("status") != "True":
+        return _progressing("not all groups are updated and ready")
+    return READY
+
+
 def _daemon_set(live: Live, status: Live) -> Health:
     wanted = status.get("desiredNumberScheduled", 0)
     updated = status.get("updatedNumberScheduled", 0)
@@ -138,6 +151,7 @@ _JUDGES: dict[str, Callable[[Live, Live], Health]] = {
     "Deployment": _deployment,
     "StatefulSet": _stateful_set,
     "DaemonSet": _daemon_set,
+    "LeaderWorkerSet": _leader_worker_set,
     "Job": _job,
     "PersistentVolumeClaim": _claim,
     "CustomResourceDefinition": _definition,
@@ -146,7 +160,7 @@ _JUDGES: dict[str, Callable[[Live, Live], Health]] = {
 
 JUDGED = frozenset(_JUDGES)
 """Kinds with a health check."""
-WITH_PODS = frozenset({"Deployment", "StatefulSet", "DaemonSet"})
+WITH_PODS = frozenset({"Deployment", "StatefulSet", "DaemonSet", "LeaderWorkerSet"})
 
 
 def of_pods(pods: list[dict[str, Any]]) -> Health | None:

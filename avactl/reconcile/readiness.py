@@ -9,6 +9,7 @@ from time import monotonic
 
 from avactl.emit.pulumi_plan import Key
 from avactl.kube.client import ApiError
+from avactl.names import LWS_NAME
 from avactl.reconcile.api import Api, Body, Gvk
 from avactl.reconcile.desired import INVENTORY, title
 from avactl.reconcile.diffing.actions import Action, Step
@@ -85,6 +86,14 @@ async def _refresh(api: Api, inventory: str, wanted: Mapping[Key, Gvk], live: di
     await asyncio.gather(*(look(gvk) for gvk in set(wanted.values()) if gvk.kind in JUDGED))
 
 
+def _selector(live: Body) -> Mapping[str, str]:
+    """Return the labels by which a workload selects its pods."""
+    if live["kind"] == "LeaderWorkerSet":
+        return {LWS_NAME: live["metadata"]["name"]}
+    found: Mapping[str, str] = live["spec"]["selector"].get("matchLabels") or {}
+    return found
+
+
 async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
     """Return the health of unready objects that wait for capacity or a storage class, or whose containers crash."""
     found: dict[Key, Health] = {}
@@ -102,7 +111,7 @@ async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
                 return
             raise
         for key in keys:
-            wanted = (late[key]["spec"]["selector"].get("matchLabels") or {}).items()
+            wanted = _selector(late[key]).items()
             own = [pod for pod in pods if wanted <= (pod["metadata"].get("labels") or {}).items()]
             # A Job that waits for GPUs is healthy.
             said = crashing(own) if key.kind == "Job" else of_pods(own)

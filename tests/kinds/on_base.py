@@ -7,6 +7,7 @@ from typing import Any
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
+from avactl.kinds.manifest import templates_of
 from avactl.source.tree import MemoryTree
 from tests.test_invalid import BASE
 from tools.controlplane import KubeClient
@@ -47,10 +48,9 @@ def api_server_says(found: Objects, kube: KubeClient, namespace: str) -> list[st
     for body in found.values():
         placed = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
         warnings += kube.apply(placed).warnings
-        template = body.get("spec", {}).get("template", {}).get("spec", {})
-        if "containers" in template:
+        for _, template in templates_of(body):
             # What the platform's own specs bring along is not in this namespace.
-            spec = {k: v for k, v in template.items() if k not in ("priorityClassName", "serviceAccountName")}
+            spec = {k: v for k, v in template["spec"].items() if k not in ("priorityClassName", "serviceAccountName")}
             pod = {
                 "apiVersion": "v1",
                 "kind": "Pod",

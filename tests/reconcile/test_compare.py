@@ -174,6 +174,24 @@ def test_init_containers_and_sidecars_that_crash_are_seen() -> None:
     assert not is_starting({"status": {"active": 2, "ready": 2}})
 
 
+def test_groups_of_pods_are_ready_once_all_are_updated_and_ready() -> None:
+    body = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+        "metadata": {"name": "a", "namespace": "n", "generation": 2}, "spec": {"replicas": 2},
+    }  # fmt: skip
+    available = [{"type": "Available", "status": "True"}]
+    for status, reason in (
+        ({}, "the controller has not observed it yet"),
+        ({"observedGeneration": 1}, "the controller has not observed the change yet"),
+        ({"observedGeneration": 2, "updatedReplicas": 1, "readyReplicas": 2}, "1 of 2 groups are updated"),
+        ({"observedGeneration": 2, "updatedReplicas": 2, "readyReplicas": 1}, "1 of 2 groups are ready"),
+        ({"observedGeneration": 2, "updatedReplicas": 2, "readyReplicas": 2}, "not all groups are updated and ready"),
+    ):
+        assert health({**body, "status": status}) == (State.progressing, reason)
+    ready = {"observedGeneration": 2, "updatedReplicas": 2, "readyReplicas": 2, "conditions": available}
+    assert health({**body, "status": ready}).state is State.ready
+
+
 @pytest.mark.parametrize(
     ("message", "state"),
     [

@@ -16,7 +16,7 @@ from avactl.kinds.kubernetes_schema import rules
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import RUN_ANNOTATION
 from avactl.kinds.lowering.refused import RefusedError
-from avactl.kinds.manifest import Manifest, Patched, template_of, without_nulls
+from avactl.kinds.manifest import Manifest, Patched, templates_of, without_nulls
 from avactl.kinds.program import Item, Program
 
 COMPONENT = "app.kubernetes.io/component"
@@ -172,8 +172,8 @@ def _in_patch(item: Item, where: tuple[str | int, ...], path: tuple[str, ...]) -
 def _restart(manifests: list[Manifest], changed: list[Any]) -> None:
     """Give digests of what pods are started with another value: a patched Job is a new run."""
     for manifest in manifests:
-        template = template_of(manifest.body)
-        holders = [manifest.body["metadata"], *([template[1].get("metadata") or {}] if template is not None else ())]
+        templates = [template.get("metadata") or {} for _, template in templates_of(manifest.body)]
+        holders = [manifest.body["metadata"], *templates]
         for holder in holders:
             notes = holder.get("annotations") or {}
             digests = {key: k8s.digest([notes[key], changed]) for key in _RESTARTS if key in notes}

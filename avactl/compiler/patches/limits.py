@@ -8,7 +8,7 @@ from typing import NamedTuple
 from avactl.compiler.patches.pods import pod_refusals
 from avactl.kinds import registry
 from avactl.kinds.base import OF_CONTROLLERS, foreign_key
-from avactl.kinds.manifest import Body, Manifest, template_of
+from avactl.kinds.manifest import Body, Manifest, templates_of
 from avactl.kinds.pod_settings.spec import of_runtime
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import namespaces
@@ -74,10 +74,11 @@ def refusals(item: Item, program: Program, manifest: Manifest, new: Body) -> Ite
         if manifest.kind == "CronJob":
             one, other = ((each.get("jobTemplate") or {}).get("metadata") or {} for each in (before, after))
             yield from _metadata(one, other, ("spec", "jobTemplate", "metadata"))
-    was, becomes = template_of(old), template_of(new)
-    if was is not None and becomes is not None:
-        path, before = was
-        after = becomes[1]
+    becomes = dict(templates_of(new))
+    for path, before in templates_of(old):
+        if path not in becomes:
+            continue
+        after = becomes[path]
         yield from _metadata(before.get("metadata") or {}, after.get("metadata") or {}, (*path, "metadata"))
         for refusal in pod_refusals(item, program, before.get("spec") or {}, after.get("spec") or {}):
             yield Refusal((*path, "spec", *refusal[0]), refusal[1], refusal[2])

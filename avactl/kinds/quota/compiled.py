@@ -8,7 +8,7 @@ from typing import Any
 from avactl import names
 from avactl.kinds import registry
 from avactl.kinds.lowering.refused import RefusedError
-from avactl.kinds.manifest import Body, Manifest, template_of
+from avactl.kinds.manifest import Body, Manifest, templates_of
 from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.amounts import Amounts, Ask, Milli, milli
 from avactl.kinds.quota.lower import DEFAULT_CPU, DEFAULT_MEMORY
@@ -16,7 +16,7 @@ from avactl.kinds.workload import Lifecycle
 
 _KEYS = ("cpu", "memory")
 _DEFAULTS = {"cpu": DEFAULT_CPU, "memory": DEFAULT_MEMORY}
-_PERMANENT = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet")
+_PERMANENT = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "LeaderWorkerSet")
 WrittenAsk = tuple[str, int, tuple[str | int, ...], str, int, Amounts, Amounts]
 """Demand of a manifest: cluster, index among the spec's manifests, path of its requests, lifecycle, pods, and the
 amounts of each pod and of its largest container."""
@@ -54,11 +54,17 @@ def _changes_requests(patch: Any) -> bool:
 
 def _count(item: Item, numbers: list[int], old: Body, manifest: Manifest, asks: list[Ask], most: list[int]) -> None:
     """Add to the demand what patches change in one object."""
-    was, becomes = template_of(old), template_of(manifest.body)
-    if was is None or becomes is None:
-        return
-    had, has = requests_of(was[1].get("spec") or {}), requests_of(becomes[1].get("spec") or {})
-    pods = _pods(manifest.body)
+    becomes = dict(templates_of(manifest.body))
+    for path, was in templates_of(old):
+        if path in becomes:
+            had, has = requests_of(was.get("spec") or {}), requests_of(becomes[path].get("spec") or {})
+            _count_pods(item, numbers, had, has, _pods(manifest.body, path), asks, most)
+
+
+def _count_pods(
+    item: Item, numbers: list[int], had: dict[str, Milli], has: dict[str, Milli], pods: int, asks: list[Ask],
+    most: list[int],
+) -> None:  # fmt: skip
     for key in _KEYS:
         if had[key] == has[key]:
             continue
@@ -119,11 +125,12 @@ def written_asks(item: Item, program: Program) -> list[WrittenAsk]:
 
 
 def _written(program: Program, cluster: str, bodies: list[Body]) -> Iterator[WrittenAsk]:
-    for index, body in enumerate(bodies):
-        found: tuple[tuple[str, ...], Body] | None = ((), body) if body["kind"] == "Pod" else template_of(body)
-        if found is None:
-            continue
-        path, template = found
+    templates = (
+        (index, body, *each)
+        for index, body in enumerate(bodies)
+        for each in ([((), body)] if body["kind"] == "Pod" else templates_of(body))
+    )
+    for index, body, path, template in templates:
         pod = template.get("spec")
         containers = pod.get("containers") if isinstance(pod, dict) else None
         spec = body.get("spec")
@@ -139,7 +146,7 @@ def _written(program: Program, cluster: str, bodies: list[Body]) -> Iterator[Wri
             continue  # not a pod of Kubernetes, which the kind's own check reports
         amounts = (*gpus, *((key, "", requests[key]) for key in _KEYS))
         lifecycle = Lifecycle.SERVICE if _is_permanent(body, pod) else Lifecycle.JOB
-        least = _least(body, template, lifecycle)
+        least = _least(body, path, template, lifecycle)
         if least > 0:
             place: tuple[str | int, ...] = (*path, "spec", "containers", largest, "resources", "requests")
             yield cluster, index, place, lifecycle.value, least, amounts, each
@@ -151,10 +158,10 @@ def _is_permanent(body: Body, pod: Body) -> bool:
     return str(body["kind"]) in _PERMANENT
 
 
-def _least(body: Body, template: Body, lifecycle: Lifecycle) -> int:
+def _least(body: Body, path: tuple[str, ...], template: Body, lifecycle: Lifecycle) -> int:
     """Return the pods that run together: all of a service, those of a job's gang."""
     if lifecycle is Lifecycle.SERVICE:
-        return _pods(body)
+        return _pods(body, path)
     metadata = template.get("metadata") or {}
     given = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}.get(names.GANG_SIZE, "1")
     return min(int(given), 1_000_000) if str(given).isdecimal() else 1
@@ -218,10 +225,13 @@ def _device(container: Body, resource: str) -> Milli:
     return milli(((container.get("resources") or {}).get("limits") or {}).get(resource, 0))
 
 
-def _pods(body: Body) -> int:
-    """Return the number of pods of an object that run together."""
+def _pods(body: Body, path: tuple[str, ...] = ()) -> int:
+    """Return the number of pods of an object's template at a path that run together."""
     spec = body.get("spec") or {}
     if body["kind"] == "CronJob":
         spec = (spec.get("jobTemplate") or {}).get("spec") or {}
     count = spec.get("parallelism", spec.get("replicas", 1))
+    if path[-1:] == ("workerTemplate",):
+        size = spec["leaderWorkerTemplate"].get("size", 1)
+        count = count * (size - 1) if isinstance(count, int) and isinstance(size, int) else 0
     return count if isinstance(count, int) and 0 <= count <= 1_000_000 else 1

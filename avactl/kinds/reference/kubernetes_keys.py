@@ -111,7 +111,8 @@ _BELOW = {
 
 KINDS = {
     **dict.fromkeys(("Job", "PyTorchJob", "TFJob", "MPIJob", "TrainJob", "XGBoostJob", "RayJob"), "TrainingJob"),
-    **dict.fromkeys(("Deployment", "InferenceService", "RayService", "Service"), "ServingDeployment"),
+    **dict.fromkeys(("Deployment", "LeaderWorkerSet", "InferenceService", "RayService"), "ServingDeployment"),
+    "Service": "ServingDeployment",
     **dict.fromkeys(("StatefulSet", "Notebook"), "Workspace"),
     **dict.fromkeys(("ResourceQuota", "LimitRange", "ClusterQueue", "LocalQueue", "Queue"), "Quota"),
     **dict.fromkeys(("Namespace", "RoleBinding", "Profile"), "Team"),
