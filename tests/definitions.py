@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.cluster_fixtures import unavailable
 from tools.controlplane import KubeClient, UnavailableError
-from tools.definitions import GATEWAY_API, KEDA, PROMETHEUS_OPERATOR, Release, definitions
+from tools.definitions import GATEWAY_API, KEDA, LEADER_WORKER_SET, PROMETHEUS_OPERATOR, Release, definitions
 
 
 def define_routes(kube: KubeClient) -> None:
@@ -20,6 +20,11 @@ def define_monitoring(kube: KubeClient) -> None:
 def define_scaling(kube: KubeClient) -> None:
     """Create KEDA's ScaledObject."""
     _define(kube, KEDA, "scaledobjects")
+
+
+def define_groups(kube: KubeClient) -> None:
+    """Create the LeaderWorkerSet."""
+    _define(kube, LEADER_WORKER_SET, "leaderworkersets")
 
 
 def _define(kube: KubeClient, release: Release, *plurals: str) -> None:

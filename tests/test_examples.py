@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.kinds.manifest import Manifest
+from avactl.kinds.manifest import Manifest, templates_of
 from tests.compute_domains import define_compute_domains
-from tests.definitions import define_monitoring, define_routes, define_scaling
+from tests.definitions import define_groups, define_monitoring, define_routes, define_scaling
 from tests.example_trees import EXAMPLES, example_tree
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
@@ -28,6 +28,7 @@ FOREIGN = {
     "gateway.networking.k8s.io": define_routes,
     "monitoring.coreos.com": define_monitoring,
     "keda.sh": define_scaling,
+    "leaderworkerset.x-k8s.io": define_groups,
 }
 """What makes the API server serve groups that are not Kubernetes' own."""
 
@@ -107,12 +108,6 @@ def _apply(kube: KubeClient, manifest: Manifest) -> str:
     return version
 
 
-def _template(body: dict[str, Any]) -> dict[str, Any] | None:
-    spec = body.get("spec", {})
-    found: dict[str, Any] | None = spec.get("jobTemplate", {}).get("spec", spec).get("template")
-    return found
-
-
 def exceptions() -> set[str]:
     """`Kind purpose` of the workloads that docs/security.md excepts from `restricted`."""
     text = (ROOT / "docs/security.md").read_text()
@@ -136,24 +131,24 @@ def _admitted(plane: ControlPlane, kube: KubeClient, manifests: list[Manifest]) 
     created = 0
     with plane.client(plane.service_account_token("kube-system", "job-controller")) as controller:
         for manifest in manifests:
-            template = _template(manifest.body)
-            if template is None or manifest.namespace not in teams:
+            if manifest.namespace not in teams:
                 continue
-            claims = manifest.body["spec"].get("volumeClaimTemplates", [])
+            claims = manifest.body["spec"].get("volumeClaimTemplates", []) if "spec" in manifest.body else []
             mounts = [
                 {"name": c["metadata"]["name"], "persistentVolumeClaim": {"claimName": c["metadata"]["name"]}}
                 for c in claims
             ]
-            spec = {**template["spec"], "volumes": [*mounts, *template["spec"].get("volumes", [])]}
-            metadata = {**template["metadata"], "name": "check", "namespace": manifest.namespace}
-            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-            if not created:
-                _in_force(controller, {**pod, "spec": {**spec, "nodeName": "x"}})
-            try:
-                controller.create(pod, dry_run=True)
-            except ApiError as error:
-                pytest.fail(f"{manifest}: {error}")
-            created += 1
+            for _, template in templates_of(manifest.body):
+                spec = {**template["spec"], "volumes": [*mounts, *template["spec"].get("volumes", [])]}
+                metadata = {**template["metadata"], "name": "check", "namespace": manifest.namespace}
+                pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+                if not created:
+                    _in_force(controller, {**pod, "spec": {**spec, "nodeName": "x"}})
+                try:
+                    controller.create(pod, dry_run=True)
+                except ApiError as error:
+                    pytest.fail(f"{manifest}: {error}")
+                created += 1
     assert created
 
 
@@ -184,7 +179,7 @@ def _restricted(kube: KubeClient, manifests: list[Manifest]) -> None:
     namespace = "restricted-check"
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
-    templates = [template for m in manifests if (template := _template(m.body)) is not None]
+    templates = [template for m in manifests for _, template in templates_of(m.body)]
     accounts = {template["spec"].get("serviceAccountName", "default") for template in templates}
     for account in {*accounts, "default"}:
         kube.create(
@@ -199,9 +194,8 @@ def _restricted(kube: KubeClient, manifests: list[Manifest]) -> None:
     # Namespaces for which a Team says `podSecurity: baseline`.
     lenient = {m.name for m in manifests if m.kind == "Namespace" and m.item.kind == "Team" and _level(m) == "baseline"}
     refused: set[str] = set()
-    for manifest in manifests:
-        template = _template(manifest.body)
-        if template is None or manifest.namespace in lenient:
+    for manifest, template in ((m, template) for m in manifests for _, template in templates_of(m.body)):
+        if manifest.namespace in lenient:
             continue
         claims = manifest.body["spec"].get("volumeClaimTemplates", [])
         volumes = [{"name": c["metadata"]["name"], "emptyDir": {}} for c in claims] + template["spec"].get(

@@ -33,10 +33,13 @@ PROMETHEUS_OPERATOR = Release(
     "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
     "example/prometheus-operator-crd",
 )
-
-
 KEDA = Release(
     "github.com/kedacore/keda/v2", "v2.21.0", "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps=", "config/crd/bases"
+)
+
+
+LEADER_WORKER_SET = Release(
+    "sigs.k8s.io/lws", "v0.9.0", "h1:DcJCgxjjoGOx//QHZkeKpyiblxYq70aCRZNYSfykWyI=", "config/crd/bases"
 )
 
 

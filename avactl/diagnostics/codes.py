@@ -103,6 +103,7 @@ CODES: dict[str, str] = {
     "too-many-volumes": "A cache tier has more versions and buckets than a list of volumes can hold.",
     "small-files": "A dataset has so many files that it should be packed.",
     "missing-daemon": "A setting needs a daemon that the cluster does not run.",
+    "missing-controller": "A spec needs a controller that its cluster does not declare.",
     "watermark-order": "The low watermark of a push is not below the high one.",
     "write-back-target": "A tier that pushes has no writable under-store, or several.",
     "unsafe-write-back": "Write-back fails, or loses data if a machine fails.",

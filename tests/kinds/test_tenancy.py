@@ -41,6 +41,7 @@ metadata: {{name: main}}
 spec:
   images: {{avactl: registry.example.com/avactl{DIGEST}, kubectl: registry.example.com/kubectl{DIGEST}}}
   daemons: {{scheduler: true}}
+  leaderWorkerSet: {{}}
 """
 TEAMS = """
 ---
@@ -361,6 +362,31 @@ def test_what_the_team_allows(member: Callable[[str], KubeClient]) -> None:
     bob.create(workload("Job", pod_spec(priorityClassName="avactl-high"), namespace=OTHER), dry_run=True)
     with pytest.raises(ApiError, match=" member-priority: "):
         bob.create(workload("Job", pod_spec(priorityClassName="avactl-serving"), namespace=OTHER), dry_run=True)
+
+
+def test_only_the_declared_controller_makes_pods_of_services(plane: ControlPlane, admin: KubeClient) -> None:
+    """LeaderWorkerSet's, whose templates only specs write; not another account with the same rights."""
+    rbac, role = "rbac.authorization.k8s.io", "statefulset-writer"
+    admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lws-system"}})
+    rule = {"apiGroups": ["apps"], "resources": ["statefulsets"], "verbs": ["create"]}
+    admin.create({"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": role}, "rules": [rule]})
+    accounts = [{"name": name, "namespace": "lws-system"} for name in ("lws-controller-manager", "other")]
+    for account in accounts:
+        admin.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    reference = {"apiGroup": rbac, "kind": "ClusterRole", "name": role}
+    subjects = [{"kind": "ServiceAccount", **account} for account in accounts]
+    admin.create(
+        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": role}, "roleRef": reference,
+         "subjects": subjects}
+    )  # fmt: skip
+    made = workload("StatefulSet", pod_spec(priorityClassName="avactl-serving"), "chat")
+    with plane.client(plane.service_account_token("lws-system", "lws-controller-manager")) as controller:
+        controller.create(made, dry_run=True)
+    with (
+        plane.client(plane.service_account_token("lws-system", "other")) as other,
+        pytest.raises(ApiError, match=" member-priority: "),
+    ):
+        other.create(made, dry_run=True)
 
 
 def test_policies_are_type_checked_and_documented(admin: KubeClient) -> None:

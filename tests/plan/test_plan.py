@@ -184,6 +184,56 @@ def test_a_rollout_needs_room_for_its_surge() -> None:
     assert (api.verdict, api.placed) == (Verdict.STARTS, 4)
 
 
+def groups(replicas: int, version: str = "1", surge: int = 1, name: str = "chat") -> str:
+    return f"""---
+kind: ServingDeployment
+metadata: {{name: {name}, team: vision}}
+spec:
+  model: {{name: m, version: "{version}", path: /opt/m-{version}}}
+  runtime: {{name: vllm, image: {IMAGE}}}
+  resources: {{gpus: 8, gpu: V100, cpu: 4, memory: 16Gi}}
+  llm: {{machines: 2}}
+  replicas: {replicas}
+  maxSurge: {surge}
+"""
+
+
+GROUPS = platform(cluster="leaderWorkerSet: {}")
+
+
+def test_groups_of_pods_start_whole_or_wait() -> None:
+    chat = entry(plan(None, compile_(GROUPS, groups(2))), "chat")
+    assert (chat.verdict, chat.pods, chat.placed) == (Verdict.STARTS, 4, 4)
+    assert chat.cost is not None
+    assert chat.cost.gpus == {"V100": 32}
+    # Three of four machines are left: one group starts, and no pod of the other.
+    stays = job("a", 1, more="  preemptible: false\n")
+    chat = entry(plan(compile_(GROUPS, stays), compile_(GROUPS, stays, groups(2))), "chat")
+    assert (chat.pods, chat.placed) == (4, 2)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_a_rollout_of_groups_needs_room_for_a_group(live: bool) -> None:
+    def rolled(replicas: int, surge: int) -> Entry:
+        base, head = (compile_(GROUPS, groups(replicas, version, surge)) for version in "12")
+        return entry(plan(base, head, live=read(snapshot(base), "s") if live else None), "chat")
+
+    chat = rolled(1, 1)
+    assert chat.surge is not None
+    assert (chat.verdict, chat.surge.wanted, chat.surge.placed, chat.placed) == (Verdict.STARTS, 2, 2, 2)
+    chat = rolled(2, 1)
+    assert chat.surge is not None
+    assert (chat.verdict, chat.surge.placed, chat.restarts) == (Verdict.ROOM, 0, 0)
+    assert (rolled(2, 0).verdict, rolled(2, 0).placed) == (Verdict.STARTS, 4)
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_fewer_groups_are_no_restart(live: bool) -> None:
+    base, head = compile_(GROUPS, groups(2)), compile_(GROUPS, groups(1))
+    chat = entry(plan(base, head, live=read(snapshot(base), "s") if live else None), "chat")
+    assert (chat.verdict, chat.pods, chat.placed, chat.restarts, chat.ends) == (Verdict.GOES_ON, 2, 2, 0, 2)
+
+
 @pytest.mark.parametrize("live", [False, True])
 def test_fewer_pods_are_no_restart(live: bool) -> None:
     base, head = compile_(platform(), service(3)), compile_(platform(), service(1))

@@ -61,9 +61,15 @@ def policies(item: Item, program: Program) -> list[Manifest]:
 
 
 def _variables(item: Item) -> dict[str, str]:
-    """Return the variables of the rules on pods. The serving daemon copies templates that were checked when written."""
-    account = serving.account(item)
-    own = f" || request.userInfo.username == '{account}'" if account else ""
+    """Return the variables of the rules on pods.
+
+    The serving daemon copies templates that were checked when written. So does the controller of LeaderWorkerSets,
+    which members of teams cannot write.
+    """
+    accounts = [account] if (account := serving.account(item)) else []
+    if (groups := item.spec.leader_worker_set) is not None:
+        accounts.append(f"system:serviceaccount:{groups.namespace}:{groups.service_account}")
+    own = "".join(f" || request.userInfo.username == '{account}'" for account in accounts)
     return {**_POD_VARIABLES, "platform": f"{_PLATFORM}{own}"}
 
 

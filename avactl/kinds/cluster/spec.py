@@ -193,6 +193,13 @@ class DeviceClass(Model):
     cel: Cel = Field(description="CEL expression that selects devices.")
 
 
+class LeaderWorkerSets(Model):
+    """The controller of LeaderWorkerSets, which the platform installs."""
+
+    namespace: Name = Field("lws-system", description="Its namespace.")
+    service_account: Name = Field("lws-controller-manager", description="Its service account.")
+
+
 class Oidc(Model):
     """Prefixes of identity-provider names in Kubernetes."""
 
@@ -236,6 +243,11 @@ class ClusterSpec(Model):
     )
     exposure: Exposure | None = Field(
         None, description="Gateway by which services and workspaces with `expose` are reached from outside."
+    )
+    leader_worker_set: LeaderWorkerSets | None = Field(
+        None,
+        description="The cluster has LeaderWorkerSet, by which language models are split over several machines; `{}` "
+        "as its release installs it. Its account may create pods of services in namespaces of teams.",
     )
     monitoring: Monitoring | None = Field(
         None, description="Objects for Prometheus and Grafana; `{}` with the defaults. Default: none."

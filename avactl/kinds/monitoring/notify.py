@@ -1,7 +1,8 @@
 """Notifications → PrometheusRules over the metrics of kube-state-metrics, and AlertmanagerConfigs with the receivers.
 
-Sources: docs/metrics/workload/{job,pod,deployment}-metrics.md of kube-state-metrics 2; the Prometheus Operator lets an
-AlertmanagerConfig match only alerts of its own namespace, unless `alertmanagerConfigMatcherStrategy` is `None`.
+Sources: docs/metrics/workload/{job,pod,deployment,statefulset}-metrics.md of kube-state-metrics 2; the Prometheus
+Operator lets an AlertmanagerConfig match only alerts of its own namespace, unless `alertmanagerConfigMatcherStrategy`
+is `None`.
 """
 
 from __future__ import annotations
@@ -70,11 +71,17 @@ def receivers(item: Item, program: Program, cluster: str, namespace: str, name: 
 
 
 def notifications(
-    item: Item, program: Program, *, jobs: Sequence[str] = (), deployment: str | None = None
+    item: Item,
+    program: Program,
+    *,
+    jobs: Sequence[str] = (),
+    deployment: str | None = None,
+    stateful_set: str | None = None,
 ) -> list[Manifest]:
     """Return the rules for a workload's events, with its receivers unless these are its team's.
 
-    `jobs`: names of the Jobs with which it ends; those of a CronJob have a number appended.
+    `jobs`: names of the Jobs with which it ends; those of a CronJob have a number appended. `deployment`,
+    `stateful_set`: name of the one whose pods answer requests.
     """
     notify = notify_of(item, program)
     if notify is None or not offers(program, item.cluster):
@@ -84,7 +91,7 @@ def notifications(
     name = f"{item.name}-notify"
     rules = [
         rule
-        for event, rule in (*_of_jobs(item, notify, jobs), *_of_service(item, deployment))
+        for event, rule in (*_of_jobs(item, notify, jobs), *_of_service(item, deployment, stateful_set))
         if event in wanted
     ]  # fmt: skip
     if not rules:
@@ -128,11 +135,15 @@ def _of_jobs(item: Item, notify: Any, jobs: Sequence[str]) -> Iterator[tuple[str
     }  # fmt: skip
 
 
-def _of_service(item: Item, deployment: str | None) -> Iterator[tuple[str, Body]]:
-    if deployment is None:
+def _of_service(item: Item, deployment: str | None, stateful_set: str | None) -> Iterator[tuple[str, Body]]:
+    if deployment is not None:
+        select = f'{{namespace="{item.ns}",deployment="{deployment}"}}'
+        expression = f"kube_deployment_status_replicas_available{select} < kube_deployment_spec_replicas{select}"
+    elif stateful_set is not None:
+        select = f'{{namespace="{item.ns}",statefulset="{stateful_set}"}}'
+        expression = f"kube_statefulset_status_replicas_ready{select} < kube_statefulset_replicas{select}"
+    else:
         return
-    select = f'{{namespace="{item.ns}",deployment="{deployment}"}}'
-    expression = f"kube_deployment_status_replicas_available{select} < kube_deployment_spec_replicas{select}"
     rule = _rule("AvactlServiceUnavailable", expression, f"{item} has fewer ready pods than it should", "")
     yield "unavailable", {**rule, "for": _UNAVAILABLE_FOR}
 

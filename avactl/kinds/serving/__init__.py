@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from avactl.kinds.feasibility.capacity import gpu_model
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import Fact, Kind
+from avactl.kinds.serving import groups
 from avactl.kinds.serving.check import check
+from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import REPLICAS, bounds, lower, resource_class
 from avactl.kinds.serving.models import models, versions
 from avactl.kinds.serving.rollout.lower import OWNED
@@ -53,9 +55,12 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
         "runtime": spec.runtime.name,
         "replicas": least if least == most else f"{least} to {most}",
     }
+    if machines(spec) > 1:
+        result["machines"] = f"{machines(spec)} a replica"
     if spec.resources.gpus:
         gpus, model = spec.resources.gpus, gpu_model(program, item.cluster, spec.resources)
-        count = str(gpus * least) if least == most else f"{gpus * least} to {gpus * most}"
+        each = gpus * machines(spec)
+        count = str(each * least) if least == most else f"{each * least} to {each * most}"
         result["GPUs"] = f"{count} {model}"
     if spec.spot != "never":
         result["spot"] = spec.spot
@@ -64,4 +69,7 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     return result
 
 
-KIND = Kind(model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS, *OWNED), workload=WORKLOAD)
+KIND = Kind(
+    model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS, groups.REPLICAS, *OWNED),
+    workload=WORKLOAD,
+)  # fmt: skip

@@ -15,6 +15,7 @@ from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.monitoring.lower import is_monitored
 from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.groups import scale_target
 from avactl.kinds.serving.runtimes import RUNTIMES
 
 
@@ -77,7 +78,7 @@ def autoscaler(item: Item, program: Program, component: str) -> list[Manifest]:
     replicas = item.spec.replicas
     if isinstance(replicas, int):
         return []
-    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": item.name}
+    target = scale_target(item.spec, item.name)
     if targets(item.spec):
         spec: Body = {
             "scaleTargetRef": target,

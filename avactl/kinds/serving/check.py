@@ -21,6 +21,8 @@ from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.autoscaling import metric_problems
 from avactl.kinds.serving.check_models import model_problems
+from avactl.kinds.serving.groups import group_problems
+from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import KILL_AFTER, bounds
 from avactl.kinds.serving.probes import checks
 from avactl.kinds.serving.rollout.check import rollout_problems
@@ -74,6 +76,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from expose_problems(item, program)
     yield from notify_problems(item, program, SERVICE_EVENTS)
     yield from rollout_problems(item, program, bounds(spec)[0])
+    yield from group_problems(item, program)
     yield from _capacity(item, program)
 
 
@@ -229,8 +232,9 @@ def _batching(item: Item) -> Iterator[Diagnostic]:
 
 def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield replicas that exceed the cluster's GPUs, and rollouts that can never finish."""
-    spec = item.spec
-    least, most = bounds(spec)
+    spec, each = item.spec, machines(item.spec)
+    least, most = (count * each for count in bounds(spec))
+    surge = spec.max_surge * each
     yield from unused_model(item, spec.resources, ("spec", "resources"))
     path, compute = ("spec", "resources"), on_spot(with_pod(spec.resources, spec.pod), spec.spot)
     found = gpu_problems(item, program, compute, path, least)
@@ -246,10 +250,10 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
             severity="warning",
             hint="lower `max`: the remaining pods would stay pending",
         )
-    elif spec.max_surge and _never(gpu_problems(item, program, compute, path, least + spec.max_surge)):
+    elif spec.max_surge and _never(gpu_problems(item, program, compute, path, least + surge)):
         yield Diagnostic(
             "replicas-do-not-fit",
-            f"a rollout needs {least + spec.max_surge} pods at once, but the GPUs of cluster {item.cluster} cannot "
+            f"a rollout needs {least + surge} pods at once, but the GPUs of cluster {item.cluster} cannot "
             "hold that many",
             item.span("spec", "maxSurge") if "max_surge" in spec.model_fields_set else item.span("spec", "replicas"),
             severity="warning",

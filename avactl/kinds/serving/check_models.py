@@ -13,7 +13,7 @@ from avactl.kinds.fields.images import require_image
 from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.program import Item, Program
-from avactl.kinds.serving.llm import parallelism
+from avactl.kinds.serving.llm import machines, parallelism
 from avactl.kinds.serving.models import has_files, model_mount, places, versions
 from avactl.kinds.serving.runtimes import LLM, RUNTIMES
 from avactl.kinds.team.buckets import bucket_problems
@@ -129,6 +129,12 @@ def _files(item: Item, program: Program, path: tuple[str | int, ...], model: Any
         yield from read_problems(item, program, mount, (*path, "dataset"))
 
 
+def _has(spec: Any) -> str:
+    if machines(spec) == 1:
+        return f"a pod has {spec.resources.gpus}"
+    return f"{machines(spec)} machines of a replica have {spec.resources.gpus} each"
+
+
 def _language_model(item: Item) -> Iterator[Diagnostic]:
     spec = item.spec
     title = RUNTIMES[spec.runtime.name].title
@@ -139,15 +145,17 @@ def _language_model(item: Item) -> Iterator[Diagnostic]:
                 "remove `llm`, or choose `runtime: {name: vllm}`",
             )  # fmt: skip
         return
-    found, gpus = parallelism(spec), max(1, spec.resources.gpus)
-    if spec.llm is not None and found.tensor * found.pipeline != gpus:
+    found, gpus = parallelism(spec), max(1, spec.resources.gpus) * machines(spec)
+    counted = machines(spec) == 1 or spec.resources.gpus  # else it is refused as a whole
+    if spec.llm is not None and counted and found.tensor * found.pipeline != gpus:
         key = "tensorParallel" if spec.llm.tensor_parallel is not None else "pipelineParallel"
         yield Diagnostic(
             "parallelism-mismatch",
             f"tensor parallelism {found.tensor} × pipeline parallelism {found.pipeline} needs "
-            f"{found.tensor * found.pipeline} GPUs, and a pod has {spec.resources.gpus}",
+            f"{found.tensor * found.pipeline} GPUs, and {_has(spec)}",
             item.span("spec", "llm", key),
-            hint=f"write keys whose product is {gpus}, or `gpus: {found.tensor * found.pipeline}` in `resources`",
+            hint=f"write keys whose product is {gpus}"
+            + (f", or `gpus: {found.tensor * found.pipeline}` in `resources`" if machines(spec) == 1 else ""),
             notes=(Note(item.span("spec", "resources", "gpus"), "the GPUs of a pod"),) if spec.resources.gpus else (),
         )
     if spec.llm is None:

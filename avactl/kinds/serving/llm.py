@@ -6,21 +6,33 @@ from typing import Any, NamedTuple
 
 from avactl.kinds.serving.models import ADAPTERS, has_files
 
+LEADER, RANK = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
+"""Address of the leader of a group, and number of the pod in it, which Kubernetes expands in arguments: the webhook of
+LeaderWorkerSet puts these variables before all others. Source: `pkg/utils/pod/pod_utils.go` of lws 0.9."""
+
 
 class Parallelism(NamedTuple):
-    """Split of a model over the `tensor * pipeline` GPUs of a pod."""
+    """Split of a model over the `tensor * pipeline` GPUs of a replica."""
 
     tensor: int
     pipeline: int
 
 
+def machines(spec: Any) -> int:
+    """Return the pods of one replica, each on a machine of its own."""
+    return 1 if spec.llm is None else int(spec.llm.machines)
+
+
 def parallelism(spec: Any) -> Parallelism:
-    """Return the split of a spec. Without keys: each layer over all GPUs."""
+    """Return the split of a spec. Without keys: each layer over the GPUs of a pod, and a stage on each machine.
+
+    Links between machines are slower than those inside: stages send less than split layers.
+    """
     tensor = spec.llm.tensor_parallel if spec.llm is not None else None
     pipeline = spec.llm.pipeline_parallel if spec.llm is not None else None
-    total = max(1, spec.resources.gpus)
+    total = max(1, spec.resources.gpus) * machines(spec)
     if pipeline is None:
-        pipeline = max(1, total // tensor) if tensor is not None else 1
+        pipeline = max(1, total // tensor) if tensor is not None else machines(spec)
     return Parallelism(tensor if tensor is not None else max(1, total // pipeline), pipeline)
 
 

@@ -1,4 +1,4 @@
-"""ServingDeployment → Deployment, Services, autoscaler, disruption budget, network policy, option files."""
+"""ServingDeployment → Deployment or LeaderWorkerSet, Services, autoscaler, disruption budget, network policy, files."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from avactl.kinds.monitoring.notify import notifications
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.autoscaling import autoscaler
+from avactl.kinds.serving.groups import WORKER, leader_worker_set
+from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.model_files import add_files, model_list
 from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
 from avactl.kinds.serving.rollout.lower import with_rollout
@@ -42,7 +44,7 @@ def resource_class(spec: Any) -> str:
 
 
 def bounds(spec: Any) -> tuple[int, int]:
-    """Minimum and maximum number of pods outside a rollout."""
+    """Minimum and maximum number of replicas outside a rollout; each has a pod on `machines`."""
     replicas = spec.replicas
     return (replicas, replicas) if isinstance(replicas, int) else (replicas.min, replicas.max)
 
@@ -59,7 +61,12 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         objects.append(k8s.config_map(item, cluster, config_name, ns, run.files, component=COMPONENT))
     objects += model_list(item, program, COMPONENT)
     objects += gpu.claim(ns)
-    objects.append(_deployment(item, program, run, select, gpu, config_name))
+    leader = _template(item, program, run, gpu, config_name, COMPONENT)
+    if machines(spec) > 1:
+        worker = _template(item, program, run, gpu, config_name, WORKER)
+        objects.append(leader_worker_set(item, leader, worker, COMPONENT))
+    else:
+        objects.append(_deployment(item, select, leader, startup_limit(spec, run)))
     ports: dict[str, int] = {name: run.ports[name] for name in ("http", "grpc") if name in run.ports}
     if spec.balance != "headless" or spec.expose is not None:
         objects.append(k8s.service(item, cluster, item.name, ns, select, ports, component=COMPONENT))
@@ -67,37 +74,51 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         # Client-side balancing avoids a proxy hop and can weight machines by capacity.
         name = f"{item.name}-headless"
         objects.append(k8s.service(item, cluster, name, ns, select, ports, headless=True, component=COMPONENT))
-    objects.append(k8s.disruption_budget(item, cluster, item.name, ns, select, component=COMPONENT, maxUnavailable=1))
+    # Also of the pods that only compute: without one of them, its group answers no requests.
+    everyone = {key: value for key, value in select.items() if key != "app.kubernetes.io/component"}
+    protected = everyone if machines(spec) > 1 else select
+    objects.append(
+        k8s.disruption_budget(item, cluster, item.name, ns, protected, component=COMPONENT, maxUnavailable=1)
+    )
     objects.append(_network_policy(item, program, run, select))
     objects += autoscaler(item, program, COMPONENT)
     if run.metrics is not None and is_monitored(program, cluster):
         port, path = next(name for name, number in run.ports.items() if number == run.metrics[0]), run.metrics[1]
         objects.append(pod_monitor(item, program, cluster, item.name, ns, select, path, port, COMPONENT))
-    objects += notifications(item, program, deployment=item.name)
+    # The leaders of groups are the pods of a StatefulSet with the name of the LeaderWorkerSet.
+    told = {"stateful_set" if machines(spec) > 1 else "deployment": item.name}
+    objects += notifications(item, program, **told)
     objects += routes(item, program, item.name, run.ports["http"], component=COMPONENT)
     return with_rollout(item, program, objects, run.ports)
 
 
-def _deployment(
-    item: Item, program: Program, run: Server, select: dict[str, str], gpu: pods.GpuRequest, config_name: str
-) -> Manifest:
+def _template(
+    item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config_name: str, component: str
+) -> Body:
+    """Return the template of the pods that answer requests, or of a group's other pods."""
     spec = item.spec
     notes: dict[str, str] = {}
     if run.files:
         # Servers read their options at startup: a changed digest starts new pods.
         notes[f"{GROUP}/config-digest"] = k8s.digest(run.files)
-    if run.metrics is not None:
+    if run.metrics is not None and component == COMPONENT:
         port, path = run.metrics
         notes["prometheus.io/scrape"] = "true"
         notes["prometheus.io/port"] = str(port)
         notes["prometheus.io/path"] = path
-    labels = {**k8s.labels(item, COMPONENT), CLASS_LABEL: resource_class(spec)}
+    if machines(spec) > 1:
+        notes[names.GANG_SIZE] = str(machines(spec))
+    labels = {**k8s.labels(item, component), CLASS_LABEL: resource_class(spec)}
     notes |= start_when_warm(item, program)
     if spec.pod is not None:
         labels, notes = {**spec.pod.labels, **labels}, {**spec.pod.annotations, **notes}
     metadata = compact(labels=labels, annotations=notes or None)
+    return {"metadata": metadata, "spec": _pod(item, program, run, gpu, config_name, component)}
+
+
+def _deployment(item: Item, select: dict[str, str], template: Body, startup: int) -> Manifest:
+    spec = item.spec
     fixed = spec.replicas if isinstance(spec.replicas, int) else None
-    startup = startup_limit(spec, run)
     body = compact(
         replicas=fixed,
         selector={"matchLabels": select},
@@ -107,7 +128,7 @@ def _deployment(
             "rollingUpdate": {"maxSurge": spec.max_surge, "maxUnavailable": 0 if spec.max_surge else 1},
         },
         progressDeadlineSeconds=max(600, startup + 300),
-        template={"metadata": metadata, "spec": _pod(item, program, run, gpu, config_name)},
+        template=template,
     )
     return k8s.manifest(
         item, item.cluster, "apps/v1", "Deployment", item.name, namespace=item.ns, component=COMPONENT,
@@ -115,26 +136,29 @@ def _deployment(
     )  # fmt: skip
 
 
-def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config_name: str) -> Body:
+def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config_name: str, component: str) -> Body:
     spec = item.spec
     drain = ceil(seconds(spec.drain))
+    serves = component == COMPONENT
+    revision = names.LWS_REVISION if machines(spec) > 1 else "pod-template-hash"
     container = compact(
-        name=COMPONENT,
+        name=component,
         image=spec.runtime.image,
         command=spec.runtime.command or run.command or None,
-        args=[*run.args, *spec.runtime.args] or None,
+        args=[*(run.args if serves else run.worker), *spec.runtime.args] or None,
         env=pods.merge_env(pods.env_list(run.env), pods.env_list(spec.env)),
-        ports=[{"name": name, "containerPort": port} for name, port in run.ports.items()],
+        ports=[{"name": name, "containerPort": port} for name, port in run.ports.items()] if serves else None,
         resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
-        # Clients learn of a removed endpoint with a delay, and not every server finishes its requests on SIGTERM.
+        # Clients learn of a removed endpoint with a delay, and not every server finishes its requests on SIGTERM. The
+        # pods of a group are stopped together, and all of them are needed for an answer.
         lifecycle={"preStop": {"sleep": {"seconds": drain}}} if drain else None,
-        **probes(spec, run),
+        **(probes(spec, run) if serves else {}),
     )
     return pods.pod_spec(
         item,
         program,
         container,
-        volumes=_volumes(item, program, run, config_name),
+        volumes=_volumes(item, program, run, config_name, serves),
         gpu=gpu,
         service_account=RUN_ACCOUNT,
         priority=PRIORITY,
@@ -146,21 +170,22 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": k8s.selector(item, COMPONENT)},
+                "labelSelector": {"matchLabels": k8s.selector(item, component)},
                 # Ignore old pods of a rollout, so that they do not affect the placement of new ones.
-                "matchLabelKeys": ["pod-template-hash"],
+                "matchLabelKeys": [revision],
             }
         ],
     )
 
 
-def _volumes(item: Item, program: Program, run: Server, config_name: str) -> pods.Volumes:
+def _volumes(item: Item, program: Program, run: Server, config_name: str, serves: bool) -> pods.Volumes:
     resources = item.spec.resources
     volumes = pods.Volumes(item, program)
     if run.files:
         volumes.config("config", config_name, CONFIG)
     add_files(volumes, run)
-    add_scripts(volumes, item.spec)
+    if serves:
+        add_scripts(volumes, item.spec)
     if run.scratch:
         volumes.empty("scratch", run.scratch)
     if resources.shared_memory:

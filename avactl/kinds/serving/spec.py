@@ -114,11 +114,17 @@ class Adapter(Files):
 class LanguageModel(Model):
     """Options of vLLM and SGLang."""
 
+    machines: Annotated[int, Field(ge=1, le=64)] = Field(
+        1,
+        description="Machines that one replica is split over, with a pod on each: for models that need more GPUs than "
+        "a machine has. More than one needs `leaderWorkerSet` of the Cluster.",
+    )
     tensor_parallel: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="GPUs that each layer is split over. Default: the GPUs of one pod."
     )
     pipeline_parallel: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        None, description="Stages that the layers are divided into. Default: 1, or what `tensorParallel` leaves."
+        None,
+        description="Stages that the layers are divided into. Default: `machines`, or what `tensorParallel` leaves.",
     )
     max_length: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         None, description="Maximum tokens of a request and its answer. Default: the model's."

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item
+from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import bounds
 from avactl.kinds.serving.models import models, places, versions
 from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
@@ -17,14 +18,15 @@ def roles(item: Item) -> Iterator[Role]:
     least, most = bounds(spec)
     path = ("spec", "replicas") if isinstance(spec.replicas, int) else ("spec", "replicas", "min")
     compute = on_spot(with_pod(spec.resources, spec.pod), spec.spot)
-    yield Role(("spec", "resources"), compute, least, max(least, most), path)
+    each = machines(spec)
+    yield Role(("spec", "resources"), compute, least * each, max(least, most) * each, path)
 
 
 def summary(item: Item) -> str:
     """Return runtime, model and size."""
     spec = item.spec
-    least, most = bounds(spec)
-    pods = str(least) if isinstance(spec.replicas, int) else f"{least}–{most}"
+    (least, most), each = bounds(spec), machines(spec)
+    pods = str(least * each) if isinstance(spec.replicas, int) else f"{least * each}–{most * each}"
     served = models(spec)
     first = f"{served[0].name}:{'+'.join(versions(served[0]))}"
     more = f" and {len(served) - 1} more" if len(served) > 1 else ""

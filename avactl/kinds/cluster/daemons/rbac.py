@@ -160,6 +160,7 @@ def reconcile_cluster_rules(policies: Sequence[str]) -> list[Body]:
         "networking.k8s.io": ("networkpolicies", "ingresses"),
         "gateway.networking.k8s.io": ("httproutes",),
         "keda.sh": ("scaledobjects",),
+        "leaderworkerset.x-k8s.io": ("leaderworkersets",),
         "monitoring.coreos.com": ("podmonitors", "prometheusrules", "alertmanagerconfigs"),
         "policy": ("poddisruptionbudgets",),
         "autoscaling": ("horizontalpodautoscalers",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from avactl.kinds.base import EnvSource
 from avactl.quantity import quantity
 
 CONFIG = "/etc/avactl"
@@ -29,7 +30,9 @@ class Server:
     """Port and path of Prometheus metrics."""
     files: dict[str, str] = field(default_factory=dict)
     """Option files by name, under CONFIG; read at startup only."""
-    env: dict[str, str] = field(default_factory=dict)
+    env: dict[str, str | EnvSource] = field(default_factory=dict)
+    worker: list[str] = field(default_factory=list)
+    """Arguments on the other machines of a replica, which answer no requests; empty: a replica is one pod."""
     scratch: str | None = None
     """Directory that the server writes to."""
     startup: int = 600

@@ -1,7 +1,8 @@
 """SGLang, an OpenAI-compatible server of large language models.
 
 Sources, at 0.5.23: `sglang/srt/arg_groups/fields/` for the options, `sglang/srt/entrypoints/http_server.py` for
-`/ready` and `/health`, and `docs/advanced_features/lora.md` for adapters.
+`/ready` and `/health`, `docs/advanced_features/lora.md` for adapters, and `sglang/srt/entrypoints/engine.py` for
+several machines.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.kinds.fields.values import percent
-from avactl.kinds.serving.llm import adapter_path, parallelism, share
+from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, machines, parallelism, share
 from avactl.kinds.serving.models import MODELS, has_files
 from avactl.kinds.serving.runtimes.server import Server
 
 PORTS = {"http": 30000}
+DIST_INIT_PORT = 20000
+"""Port of the leader at which the machines of a replica meet."""
 
 
 def server(spec: Any, ports: dict[str, int]) -> Server:
@@ -39,6 +42,10 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
     if spec.batching is not None:
         args.append(f"--max-running-requests={spec.batching.max_size}")
     args.append("--enable-metrics")
+    if machines(spec) > 1:
+        args += [
+            f"--nnodes={machines(spec)}", f"--node-rank={RANK}", f"--dist-init-addr={LEADER}:{DIST_INIT_PORT}",
+        ]  # fmt: skip
     return Server(
         command=["python3", "-m", "sglang.launch_server"],
         args=args,
@@ -49,6 +56,8 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
         live="/health",
         metrics=(ports["http"], "/metrics"),
         env={"HF_HUB_OFFLINE": "1"},
+        # A server with another rank than 0 answers no requests.
+        worker=args if machines(spec) > 1 else [],
         startup=1800,
         timeout=25,
     )

@@ -1,19 +1,23 @@
 """vLLM, an OpenAI-compatible server of large language models.
 
 Sources, at 0.33.0: `vllm/engine/arg_utils.py` and `vllm/entrypoints/common/cli_args.py` for the options,
-`vllm/entrypoints/serve/instrumentator/` for `/health` and `/metrics`, `docs/features/lora.md` for adapters.
+`vllm/entrypoints/serve/instrumentator/` for `/health` and `/metrics`, `docs/features/lora.md` for adapters,
+`docs/serving/parallelism_scaling.md` and `vllm/entrypoints/cli/serve.py` for several machines.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from avactl.kinds.base import EnvSource
 from avactl.kinds.fields.values import percent
-from avactl.kinds.serving.llm import Parallelism, adapter_path, parallelism, share
+from avactl.kinds.serving.llm import LEADER, RANK, Parallelism, adapter_path, machines, parallelism, share
 from avactl.kinds.serving.models import MODELS, has_files
 from avactl.kinds.serving.runtimes.server import Server
 
 PORTS = {"http": 8000}
+MASTER_PORT = 29501
+"""Port of the leader at which the machines of a replica meet; vLLM's default."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of LoRA adapters that `--max-lora-rank` takes, but 1. Source: `vllm/config/lora.py`."""
 
@@ -33,6 +37,13 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
             shared += ["--enable-lora", f"--max-lora-rank={rank}", f"--max-loras={llm.max_adapters}"]
     if spec.batching is not None:
         shared.append(f"--max-num-seqs={spec.batching.max_size}")
+    env: dict[str, str | EnvSource] = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if machines(spec) > 1:
+        shared += [
+            "--distributed-executor-backend=mp", f"--nnodes={machines(spec)}", f"--node-rank={RANK}",
+            f"--master-addr={LEADER}", f"--master-port={MASTER_PORT}",
+        ]  # fmt: skip
+        env["VLLM_HOST_IP"] = EnvSource(field="status.podIP")
     args = [*shared, "--host=0.0.0.0", f"--port={ports['http']}"]
     if llm is not None and llm.adapters:
         args += ["--lora-modules", *(f"{each.name}={adapter_path(each)}" for each in llm.adapters)]
@@ -46,7 +57,8 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
         live="/health",
         metrics=(ports["http"], "/metrics"),
         # The files are in the pod: without this, a missing one would be looked for on the Internet.
-        env={"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
+        env=env,
+        worker=[*shared, "--headless"] if machines(spec) > 1 else [],
         startup=1800,
         timeout=5,
     )

@@ -1,0 +1,105 @@
+"""Replicas of several machines → a LeaderWorkerSet: a group of pods each, of which the first one answers requests.
+
+Sources, of sigs.k8s.io/lws 0.9: `api/leaderworkerset/v1`, `pkg/controllers` for the objects that its controller makes,
+`pkg/webhooks` for labels and environment of the pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.k8s import compact
+from avactl.kinds.lowering.ownership import Owned
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.llm import machines, parallelism
+from avactl.kinds.serving.rollout.lower import strategy
+from avactl.kinds.serving.runtimes import LLM
+
+API, KIND = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
+WORKER = "worker"
+"""Component of the pods that answer no requests."""
+REPLICAS = Owned(KIND, ("spec", "replicas"), "the autoscaler, if `replicas` has bounds")
+_PATH = ("spec", "llm", "machines")
+
+
+def leader_worker_set(item: Item, leader: Body, worker: Body, component: str) -> Manifest:
+    """Return the set of a service, from the templates of the pods that answer requests and of the others.
+
+    If a pod stops, its group starts again: the processes of the others wait for it in a collective operation.
+    """
+    spec = item.spec
+    fixed = spec.replicas if isinstance(spec.replicas, int) else None
+    body = compact(
+        replicas=fixed,
+        # The workers of a leader that waits for them must exist: all pods of a group start together.
+        startupPolicy="LeaderCreated",
+        # With one subdomain for all groups, the controller would make a Service with the name of the service's own.
+        networkConfig={"subdomainPolicy": "UniquePerReplica"},
+        rolloutStrategy={
+            "type": "RollingUpdate",
+            "rollingUpdateConfiguration": {
+                "maxSurge": spec.max_surge, "maxUnavailable": 0 if spec.max_surge else 1, "partition": 0,
+            },
+        },
+        leaderWorkerTemplate={
+            "size": machines(spec),
+            "restartPolicy": "RecreateGroupOnPodRestart",
+            "leaderTemplate": leader,
+            "workerTemplate": worker,
+        },
+    )  # fmt: skip
+    return k8s.manifest(
+        item, item.cluster, API, KIND, item.name, namespace=item.ns, component=component,
+        owned=() if fixed is not None else (REPLICAS.field,), spec=body,
+    )  # fmt: skip
+
+
+def group_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield what a service cannot have if a replica has several machines."""
+    spec = item.spec
+    if machines(spec) == 1 or spec.runtime.name not in LLM:
+        return
+    if not spec.resources.gpus:
+        yield _conflict(
+            item, f"`machines: {machines(spec)}` splits a model over GPUs, and the pods request none",
+            "add `gpus: …` to `resources`, those of each machine, or remove `machines`",
+        )  # fmt: skip
+    if strategy(spec) is not None:
+        chosen = "canary" if spec.rollout.canary is not None else "blueGreen"
+        yield _conflict(
+            item, f"`{chosen}` moves the pods of Deployments, and a replica of several machines is a group of pods",
+            "remove `rollout`, or have the model on one machine",
+            Note(item.span("spec", "rollout", chosen, key=True), "the rollout"),
+        )  # fmt: skip
+    split = parallelism(spec)
+    if spec.runtime.name == "sglang" and machines(spec) % split.pipeline and split.pipeline % machines(spec):
+        yield Diagnostic(
+            "parallelism-mismatch",
+            f"SGLang cannot divide {split.pipeline} stages among {machines(spec)} machines",
+            item.span("spec", "llm", "pipelineParallel"),
+            hint=f"write `pipelineParallel: {machines(spec)}`, or a multiple or divisor of it",
+        )
+    cluster = program.cluster(item.cluster)
+    if cluster.spec.leader_worker_set is None:
+        yield Diagnostic(
+            "missing-controller",
+            f"a replica of several machines needs LeaderWorkerSet, which cluster {cluster.name} does not declare",
+            item.span(*_PATH, key=True),
+            hint=f"install LeaderWorkerSet, and write `leaderWorkerSet: {{}}` in Cluster {cluster.name}",
+            notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
+        )
+
+
+def _conflict(item: Item, why: str, hint: str, *notes: Note) -> Diagnostic:
+    return Diagnostic("conflicting-keys", why, item.span(*_PATH, key=True), hint=hint, notes=notes)
+
+
+def scale_target(spec: Any, name: str) -> Body:
+    """Return the reference of an autoscaler to the object whose replicas it sets."""
+    if machines(spec) > 1:
+        return {"apiVersion": API, "kind": KIND, "name": name}
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "name": name}
