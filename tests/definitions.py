@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from tests.cluster_fixtures import unavailable
 from tools.controlplane import KubeClient, UnavailableError
-from tools.definitions import GATEWAY_API, KEDA, LEADER_WORKER_SET, PROMETHEUS_OPERATOR, Release, definitions
+from tools.definitions import (
+    GATEWAY_API,
+    INFERENCE_EXTENSION,
+    KEDA,
+    LEADER_WORKER_SET,
+    PROMETHEUS_OPERATOR,
+    Release,
+    definitions,
+)
 
 
 def define_routes(kube: KubeClient) -> None:
@@ -25,6 +33,11 @@ def define_scaling(kube: KubeClient) -> None:
 def define_groups(kube: KubeClient) -> None:
     """Create the LeaderWorkerSet."""
     _define(kube, LEADER_WORKER_SET, "leaderworkersets")
+
+
+def define_pools(kube: KubeClient) -> None:
+    """Create the InferencePool."""
+    _define(kube, INFERENCE_EXTENSION, "inferencepools")
 
 
 def _define(kube: KubeClient, release: Release, *plurals: str) -> None:

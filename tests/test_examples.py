@@ -18,7 +18,7 @@ import pytest
 from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.manifest import Manifest, templates_of
 from tests.compute_domains import define_compute_domains
-from tests.definitions import define_groups, define_monitoring, define_routes, define_scaling
+from tests.definitions import define_groups, define_monitoring, define_pools, define_routes, define_scaling
 from tests.example_trees import EXAMPLES, example_tree
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
@@ -29,6 +29,7 @@ FOREIGN = {
     "monitoring.coreos.com": define_monitoring,
     "keda.sh": define_scaling,
     "leaderworkerset.x-k8s.io": define_groups,
+    "inference.networking.k8s.io": define_pools,
 }
 """What makes the API server serve groups that are not Kubernetes' own."""
 

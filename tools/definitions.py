@@ -38,6 +38,12 @@ KEDA = Release(
 )
 
 
+INFERENCE_EXTENSION = Release(
+    "sigs.k8s.io/gateway-api-inference-extension",
+    "v1.6.0",
+    "h1:cjtwMJYcTnLXBYE5ffR1/hHhn7U1aIFfe2RITYmOXVA=",
+    "config/crd/bases",
+)
 LEADER_WORKER_SET = Release(
     "sigs.k8s.io/lws", "v0.9.0", "h1:DcJCgxjjoGOx//QHZkeKpyiblxYq70aCRZNYSfykWyI=", "config/crd/bases"
 )

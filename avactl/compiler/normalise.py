@@ -16,8 +16,8 @@ APPLY_ORDER = (
     "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRole", "ClusterRoleBinding", "Role",
     "RoleBinding", "NetworkPolicy", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
     "PersistentVolumeClaim", "ResourceClaimTemplate", "ComputeDomain", "Service", "PodDisruptionBudget", "DaemonSet",
-    "StatefulSet", "Deployment", "LeaderWorkerSet", "HorizontalPodAutoscaler", "ScaledObject", "HTTPRoute", "Ingress",
-    "Job", "CronJob",
+    "StatefulSet", "Deployment", "LeaderWorkerSet", "HorizontalPodAutoscaler", "ScaledObject", "InferencePool",
+    "HTTPRoute", "Ingress", "Job", "CronJob",
 )  # fmt: skip
 """Apply order of objects: dependencies come first. Deletion uses the reverse order."""
 

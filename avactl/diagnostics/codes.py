@@ -135,7 +135,7 @@ CODES: dict[str, str] = {
     "missing-metric": "A rollout measures what avactl does not know of the runtime.",
     "missing-monitoring": "A service needs metrics of a Prometheus that its cluster does not declare.",
     "shared-gpu-needs-scheduler": "A fractional GPU is requested on a cluster without avactl's scheduler.",
-    "missing-gateway": "A spec is exposed on a cluster that declares no gateway.",
+    "missing-gateway": "A spec needs a gateway that its cluster does not declare.",
     "host-not-allowed": "A host is in no domain that the cluster gives to the team.",
     "host-conflict": "Two specs are exposed under the same host.",
     "exposed-without-authentication": "A workspace is exposed, and nothing authenticates its users.",

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from avactl.doctor.live import Live, Resource
 from avactl.doctor.model import Finding, State
 from avactl.doctor.needs import Needs, Pool
+from avactl.doctor.objects import SERVICE
 from avactl.kinds.lowering.storage import offers_many
 from avactl.kinds.references import CLAIM, CONFIG_MAP
 from avactl.quantity import quantity
@@ -18,6 +19,7 @@ _INSTALL = {
     "argoproj.io": "install Argo CD, with the ApplicationSet controller",
     "pulumi.com": "install the Pulumi Kubernetes Operator 2",
     "gateway.networking.k8s.io": "install a Gateway controller, with the CRDs of the Gateway API",
+    "inference.networking.k8s.io": "install a Gateway controller with the Inference Extension 1, and its CRDs",
     "leaderworkerset.x-k8s.io": "install LeaderWorkerSet 0.9 or newer (sigs.k8s.io/lws)",
     "keda.sh": "install KEDA 2, or write `cpuUtilization` instead of `metrics` in `replicas`",
     "monitoring.coreos.com": "install the Prometheus Operator, or its CRDs",
@@ -25,11 +27,12 @@ _INSTALL = {
 }
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _SHOWN = 3
-_NAMED = {CLAIM: "claims", CONFIG_MAP: "configmaps"}
+_NAMED = {CLAIM: "claims", CONFIG_MAP: "configmaps", SERVICE: "services"}
 _ABSENT = frozenset(("",))
 """Stands for an object that does not exist: no ConfigMap has an empty key."""
 CHECKS = (
-    "version", "api", "gates", "storage", "nodes", "devices", "secrets", "claims", "configmaps", "images", "rights",
+    "version", "api", "gates", "storage", "nodes", "devices", "secrets", "claims", "configmaps", "services", "images",
+    "rights",
 )  # fmt: skip
 """All checks, in the order of the report."""
 

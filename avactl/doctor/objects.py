@@ -1,16 +1,17 @@
-"""ConfigMaps and PersistentVolumeClaims that compiled pods name and that no compiled object makes."""
+"""ConfigMaps, PersistentVolumeClaims and Services that compiled objects name and that no compiled object makes."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from avactl.doctor.secrets import DEFINITIONS
 from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.references import CLAIM, CONFIG_MAP, keys_of, references
+from avactl.kinds.references import CLAIM, CONFIG_MAP, Reference, keys_of, references
 
+SERVICE = "Service"
 _PUBLISHED = "kube-root-ca.crt"
 """ConfigMap that Kubernetes writes into every namespace."""
 _ORDINAL = re.compile(r"-(0|[1-9][0-9]{0,8})$")
@@ -36,6 +37,8 @@ class ObjectNeed:
 
     def remedy(self) -> str:
         """Return how to make it. `FILE` stands for a file with the value."""
+        if self.kind == SERVICE:
+            return f"install the endpoint picker in namespace {self.namespace}, with this Service"
         if self.kind == CLAIM:
             return f"create it in namespace {self.namespace}, or declare it in a KubernetesObjects spec"
         words = ["kubectl", "--namespace", self.namespace, "create", "configmap", self.name]
@@ -43,18 +46,21 @@ class ObjectNeed:
 
 
 def needed_objects(manifests: Iterable[Manifest]) -> list[ObjectNeed]:
-    """Return the ConfigMaps and claims of one cluster that pods name and no object makes, by kind and name."""
+    """Return the ConfigMaps, claims and Services of one cluster that objects name and none makes, by kind and name."""
     found: dict[tuple[str, str, str], ObjectNeed] = {}
     made: dict[tuple[str, str, str], frozenset[str]] = {}
     sets: set[tuple[str, str]] = set()
     for manifest in manifests:
         if manifest.kind in DEFINITIONS or not manifest.namespace:
             continue
-        if manifest.kind in (CLAIM, CONFIG_MAP):
+        if manifest.kind in (CLAIM, CONFIG_MAP, SERVICE):
             made[manifest.kind, manifest.namespace, manifest.name] = keys_of(manifest.body)
         elif manifest.kind == "StatefulSet":
             sets.update((manifest.namespace, f"{name}-{manifest.name}") for name in _templates(manifest.body))
-        for use in references({key: value for key, value in manifest.body.items() if key != "metadata"}):
+        for use in (
+            *references({key: value for key, value in manifest.body.items() if key != "metadata"}),
+            *_pickers(manifest.body),
+        ):
             need = found.setdefault(
                 (use.kind, manifest.namespace, use.name), ObjectNeed(use.kind, manifest.namespace, use.name)
             )
@@ -63,6 +69,14 @@ def needed_objects(manifests: Iterable[Manifest]) -> list[ObjectNeed]:
             if not use.optional:
                 need.keys.update(key for key, _ in use.keys)
     return [need for key, need in sorted(found.items()) if key not in made and not _arises(need, sets)]
+
+
+def _pickers(body: Body) -> Iterator[Reference]:
+    """Yield the Service that an InferencePool names."""
+    match body:
+        case {"kind": "InferencePool", "spec": {"endpointPickerRef": {"name": str(name), **other}}}:
+            if other.get("kind", SERVICE) == SERVICE:
+                yield Reference(SERVICE, name, ("spec", "endpointPickerRef", "name"))
 
 
 def _templates(stateful_set: Body) -> list[str]:

@@ -19,7 +19,7 @@ from tests.example_trees import example_tree
 GOLDEN = ROOT / "tests" / "golden" / "serving"
 SERVICES = (
     "classify", "embed", "search", "detect", "segment", "caption", "chat", "code", "rewrite", "agent", "judge",
-    "rerank", "rank", "suggest", "score", "reason", "plan",
+    "rerank", "rank", "suggest", "score", "reason", "plan", "complete",
 )  # fmt: skip
 SCRIPTS = {FETCH_SCRIPT: "(FETCH_SCRIPT)", FOLLOW_SCRIPT: "(FOLLOW_SCRIPT)"}
 

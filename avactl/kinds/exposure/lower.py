@@ -17,15 +17,20 @@ Source: https://cert-manager.io/docs/usage/ingress/
 """
 
 
-def routes(item: Item, program: Program, service: str, port: int, *, component: str) -> list[Manifest]:
-    """Return the route to port `http`, with number `port`, of a Service; none if the spec exposes nothing."""
+def routes(
+    item: Item, program: Program, service: str, port: int, *, component: str, backend: Body | None = None
+) -> list[Manifest]:
+    """Return the route to port `http`, with number `port`, of a Service; none if the spec exposes nothing.
+
+    `backend`: another backend of a Gateway's route than the Service.
+    """
     wanted, offered = item.spec.expose, program.cluster_spec(item.cluster).exposure
     if wanted is None or offered is None:
         return []
     notes: dict[str, str] = {}
     if offered.gateway is not None:
         version, kind = "gateway.networking.k8s.io/v1", "HTTPRoute"
-        spec = _route(wanted, offered, service, port)
+        spec = _route(wanted, offered, backend or {"name": service, "port": port})
     else:
         version, kind, spec = "networking.k8s.io/v1", "Ingress", _ingress(item, wanted, offered, service)
         issuer = issuer_of(wanted, offered)
@@ -49,7 +54,7 @@ def issuer_of(wanted: Any, offered: Any) -> str | None:
     return next(iter(offered.ingress.issuers), None)
 
 
-def _route(wanted: Any, offered: Any, service: str, port: int) -> Body:
+def _route(wanted: Any, offered: Any, backend: Body) -> Body:
     gateway = offered.gateway
     # Without the listener, the route would also be served without TLS, on the Gateway's port 80.
     parent = {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.listener}
@@ -59,7 +64,7 @@ def _route(wanted: Any, offered: Any, service: str, port: int) -> Body:
         "rules": [
             {
                 "matches": [{"path": {"type": "PathPrefix", "value": path}} for path in wanted.paths],
-                "backendRefs": [{"name": service, "port": port}],
+                "backendRefs": [backend],
             }
         ],
     }

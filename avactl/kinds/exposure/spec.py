@@ -111,6 +111,11 @@ class Gateway(Model):
         "https",
         description="Name of the listener that routes attach to: one with TLS, which admits the teams' namespaces.",
     )
+    inference_pools: bool = Field(
+        False,
+        description="The Gateway routes to InferencePools (Gateway API Inference Extension 1), for language models "
+        "with `endpointPicker`.",
+    )
 
 
 class IngressController(Model):

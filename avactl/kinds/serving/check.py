@@ -24,6 +24,7 @@ from avactl.kinds.serving.check_models import model_problems
 from avactl.kinds.serving.groups import group_problems
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import KILL_AFTER, bounds
+from avactl.kinds.serving.picker import picker_problems
 from avactl.kinds.serving.probes import checks
 from avactl.kinds.serving.rollout.check import rollout_problems
 from avactl.kinds.serving.runtimes import LLM, RUNTIMES, default_ports, ports
@@ -77,6 +78,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from notify_problems(item, program, SERVICE_EVENTS)
     yield from rollout_problems(item, program, bounds(spec)[0])
     yield from group_problems(item, program)
+    yield from picker_problems(item, program)
     yield from _capacity(item, program)
 
 

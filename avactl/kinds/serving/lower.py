@@ -22,6 +22,7 @@ from avactl.kinds.serving.autoscaling import autoscaler
 from avactl.kinds.serving.groups import WORKER, leader_worker_set
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.model_files import add_files, model_list
+from avactl.kinds.serving.picker import backend, pool
 from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
 from avactl.kinds.serving.rollout.lower import with_rollout
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
@@ -88,7 +89,8 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     # The leaders of groups are the pods of a StatefulSet with the name of the LeaderWorkerSet.
     told = {"stateful_set" if machines(spec) > 1 else "deployment": item.name}
     objects += notifications(item, program, **told)
-    objects += routes(item, program, item.name, run.ports["http"], component=COMPONENT)
+    objects += pool(item, program, select, run.ports["http"], COMPONENT)
+    objects += routes(item, program, item.name, run.ports["http"], component=COMPONENT, backend=backend(item))
     return with_rollout(item, program, objects, run.ports)
 
 

@@ -27,6 +27,7 @@ from avactl.kinds.fields.values import (
 from avactl.kinds.monitoring.spec import Notify
 from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.kinds.serving.models import model_mount, places
+from avactl.kinds.serving.picker import EndpointPicker
 from avactl.kinds.serving.rollout.spec import Rollout
 
 ResourceClass = Literal["gpu", "cpu", "io"]
@@ -125,6 +126,11 @@ class LanguageModel(Model):
     pipeline_parallel: Annotated[int, Field(ge=1, le=64)] | None = Field(
         None,
         description="Stages that the layers are divided into. Default: `machines`, or what `tensorParallel` leaves.",
+    )
+    endpoint_picker: EndpointPicker | None = Field(
+        None,
+        description="Program that chooses a pod for each request from the gateway: the route's backend is an "
+        "InferencePool. Default: the gateway spreads requests itself.",
     )
     max_length: Annotated[int, Field(ge=1, le=100_000_000)] | None = Field(
         None, description="Maximum tokens of a request and its answer. Default: the model's."

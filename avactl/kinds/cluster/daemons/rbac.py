@@ -159,6 +159,7 @@ def reconcile_cluster_rules(policies: Sequence[str]) -> list[Body]:
         "batch": ("jobs", "cronjobs"),
         "networking.k8s.io": ("networkpolicies", "ingresses"),
         "gateway.networking.k8s.io": ("httproutes",),
+        "inference.networking.k8s.io": ("inferencepools",),
         "keda.sh": ("scaledobjects",),
         "leaderworkerset.x-k8s.io": ("leaderworkersets",),
         "monitoring.coreos.com": ("podmonitors", "prometheusrules", "alertmanagerconfigs"),

@@ -1,0 +1,127 @@
+"""Balancing by an endpoint picker → an InferencePool, from which the gateway asks the picker for a pod per request.
+
+Sources, of sigs.k8s.io/gateway-api-inference-extension 1.6: `api/v1/inferencepool_types.go`, and
+`docs/proposals/004-endpoint-picker-protocol`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.base import Model
+from avactl.kinds.exposure.lower import ingress_rules
+from avactl.kinds.fields.values import Name, Port, label_key, label_value
+from avactl.kinds.lowering import k8s
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.rollout.lower import strategy
+from avactl.kinds.serving.runtimes import LLM
+
+GROUP, KIND = "inference.networking.k8s.io", "InferencePool"
+COMPONENT = "picker"
+_PATH = ("spec", "llm", "endpointPicker")
+_Key = Annotated[str, AfterValidator(label_key), Field(max_length=317)]
+_Value = Annotated[str, AfterValidator(label_value), Field(max_length=63)]
+
+
+class EndpointPicker(Model):
+    """Program that the gateway asks for a pod per request, such as that of llm-d; the platform installs it."""
+
+    service: Name = Field(description="Its Service, in the namespace of the service.")
+    port: Port = Field(9002, description="Port of its Service and pods at which the gateway asks it.")
+    pods: dict[_Key, _Value] = Field(
+        min_length=1, max_length=16, description="Labels of its pods, which the gateway's connections are let in to."
+    )
+    fail_open: bool = Field(
+        False,
+        description="If it does not answer, the gateway sends requests to any pod. Default: it refuses them.",
+    )
+
+
+def picker(spec: Any) -> EndpointPicker | None:
+    """Return the endpoint picker of a service; None if requests are balanced without one."""
+    found: EndpointPicker | None = spec.llm.endpoint_picker if spec.llm is not None else None
+    return found
+
+
+def backend(item: Item) -> Body | None:
+    """Return what the service's route sends requests to instead of its Service; None for the Service."""
+    return None if picker(item.spec) is None else {"group": GROUP, "kind": KIND, "name": item.name}
+
+
+def pool(item: Item, program: Program, select: dict[str, str], port: int, component: str) -> list[Manifest]:
+    """Return the pool of a service's pods, and the rule that lets the gateway in to the picker; none without one."""
+    chosen = picker(item.spec)
+    if chosen is None:
+        return []
+    spec: Body = {
+        "selector": {"matchLabels": select},
+        "targetPorts": [{"number": port}],
+        "endpointPickerRef": {
+            "name": chosen.service,
+            "port": {"number": chosen.port},
+            "failureMode": "FailOpen" if chosen.fail_open else "FailClose",
+        },
+    }
+    policy: Body = {
+        "podSelector": {"matchLabels": dict(chosen.pods)},
+        "policyTypes": ["Ingress"],
+        "ingress": list(ingress_rules(item, program, chosen.port)),
+    }
+    return [
+        k8s.manifest(
+            item, item.cluster, f"{GROUP}/v1", KIND, item.name, namespace=item.ns, component=component, spec=spec
+        ),
+        k8s.manifest(
+            item, item.cluster, "networking.k8s.io/v1", "NetworkPolicy", f"{item.name}-{COMPONENT}",
+            namespace=item.ns, component=COMPONENT, spec=policy,
+        ),
+    ]  # fmt: skip
+
+
+def picker_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield what a service with an endpoint picker lacks, or cannot have."""
+    spec, chosen = item.spec, picker(item.spec)
+    if chosen is None or spec.runtime.name not in LLM:
+        return
+    if spec.expose is None:
+        yield Diagnostic(
+            "missing-key",
+            f"`endpointPicker` is asked by the gateway, and {item} is not exposed through it",
+            item.span(*_PATH, key=True),
+            hint="add `expose: {host: …}`, or remove `endpointPicker`",
+        )
+        return
+    if chosen.service in (item.name, f"{item.name}-headless"):
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.llm.endpointPicker.service: `{chosen.service}` is the Service of the model's own pods",
+            item.span(*_PATH, "service"),
+            hint="write the Service of the endpoint picker",
+        )
+    if strategy(spec) is not None:
+        key = "canary" if spec.rollout.canary is not None else "blueGreen"
+        yield Diagnostic(
+            "conflicting-keys",
+            f"`{key}` moves requests between Services, and with `endpointPicker` the picker chooses among all pods",
+            item.span(*_PATH, key=True),
+            hint="remove one of them",
+            notes=(Note(item.span("spec", "rollout", key, key=True), "the rollout"),),
+        )
+    offered = program.cluster_spec(item.cluster).exposure
+    if offered is not None and (offered.gateway is None or not offered.gateway.inference_pools):
+        cluster = program.cluster(item.cluster)
+        way = "ingress" if offered.gateway is None else "gateway"
+        yield Diagnostic(
+            "missing-gateway",
+            f"`endpointPicker` needs a Gateway that routes to InferencePools, which cluster {cluster.name} does not "
+            "declare",
+            item.span(*_PATH, key=True),
+            hint=f"write `inferencePools: true` in `exposure.gateway` of Cluster {cluster.name} if its Gateway can, or "
+            "remove `endpointPicker`",
+            notes=(Note(cluster.span("spec", "exposure", way, key=True), f"the {way}"),),
+        )
