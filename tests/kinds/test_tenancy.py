@@ -40,7 +40,7 @@ kind: Cluster
 metadata: {{name: main}}
 spec:
   images: {{avactl: registry.example.com/avactl{DIGEST}, kubectl: registry.example.com/kubectl{DIGEST}}}
-  daemons: {{scheduler: true}}
+  daemons: {{scheduler: true, serving: true}}
   leaderWorkerSet: {{}}
 """
 TEAMS = """

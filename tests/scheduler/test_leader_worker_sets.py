@@ -19,7 +19,8 @@ from tests.scheduler.world import SPECS, World
 from tools.controlplane import ControlPlane, UnavailableError
 from tools.leaderworkerset import LeaderWorkerSets
 
-pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("leaderworkerset")]
+# Its controller takes three minutes to build: too long for the first run of `make test`.
+pytestmark = [pytest.mark.controlplane, pytest.mark.slow, pytest.mark.xdist_group("leaderworkerset")]
 TEAM = """
 ---
 kind: Team
