@@ -133,6 +133,8 @@ CODES: dict[str, str] = {
     "replicas-do-not-fit": "More replicas are allowed than the cluster's GPUs can ever hold.",
     "rollout-share": "A rollout needs a share of the requests that the pods of a service cannot have.",
     "missing-metric": "A rollout measures what avactl does not know of the runtime.",
+    "foreign-metrics": "A query of a rollout reads the metrics of other teams.",
+    "invalid-query": "A query of a rollout is not PromQL, or not such that avactl can check it.",
     "missing-monitoring": "A service needs metrics of a Prometheus that its cluster does not declare.",
     "shared-gpu-needs-scheduler": "A fractional GPU is requested on a cluster without avactl's scheduler.",
     "missing-gateway": "A spec needs a gateway that its cluster does not declare.",

@@ -8,7 +8,8 @@ from typing import Any
 import aiohttp
 import orjson
 
-from avactl.serving.config import Analysis, Query
+from avactl.promql import confinement_problem, filled
+from avactl.serving.config import Analysis, ConfigError, Query
 
 _TIMEOUT = 10.0
 _MOST_BYTES = 1 << 20
@@ -27,10 +28,11 @@ class Prometheus:
     async def value(self, promql: str) -> float | None:
         """Return the number that a query gives; None for no result, NaN or infinity. Raises PrometheusError."""
         limits = aiohttp.ClientTimeout(total=_TIMEOUT)
+        query = {"query": promql, "timeout": f"{_TIMEOUT:g}s"}
         try:
             async with (
                 aiohttp.ClientSession(timeout=limits, trust_env=False) as session,
-                session.get(f"{self.url}/api/v1/query", params={"query": promql}, allow_redirects=False) as response,
+                session.get(f"{self.url}/api/v1/query", params=query, allow_redirects=False) as response,
             ):
                 content = await response.content.read(_MOST_BYTES)
                 status = response.status
@@ -63,28 +65,31 @@ def _parsed(status: int, content: bytes) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def filled(promql: str, namespace: str, name: str, hash: str, interval: float) -> str:
-    """Return a query for the pods of one version."""
-    return (
-        promql.replace("{{pods}}", f"{name}-{hash}-[a-z0-9]+")
-        .replace("{{namespace}}", namespace)
-        .replace("{{interval}}", f"{max(1, round(interval))}s")
-    )
+def of_version(query: Query, analysis: Analysis, namespace: str, name: str, hash: str) -> str:
+    """Return a query for the pods of one version. Raises ConfigError if it reads metrics of other namespaces."""
+    promql = filled(query.promql, namespace, f"{name}-{hash}-[a-z0-9]+", analysis.interval)
+    problem = confinement_problem(promql, namespace)
+    if problem is not None:
+        raise ConfigError(f"query `{query.name}`: {problem.message}; {problem.hint}")
+    return promql
 
 
 async def measure(
     prometheus: Prometheus | None, analysis: Analysis, namespace: str, name: str, stable: str, canary: str
 ) -> tuple[str, str]:
-    """Return `passed`, `failed`, `unavailable` or `empty` (no requests), and the values or the reason."""
+    """Return `passed`, `failed`, `unavailable` or `empty` (no requests), and the values or the reason.
+
+    Raises ConfigError for a query that reads metrics of other namespaces.
+    """
     if prometheus is None:
         return "unavailable", "the daemon knows no Prometheus: set `monitoring.prometheus` of the Cluster"
     texts, failed, empty = [], False, False
     try:
         for query in analysis.queries:
-            new = await prometheus.value(filled(query.promql, namespace, name, canary, analysis.interval))
+            new = await prometheus.value(of_version(query, analysis, namespace, name, canary))
             old = None
             if query.compares:
-                old = await prometheus.value(filled(query.promql, namespace, name, stable, analysis.interval))
+                old = await prometheus.value(of_version(query, analysis, namespace, name, stable))
             if new is None or (old is None and query.ratio is not None):
                 empty = True
                 texts.append(f"{query.name}: no value")

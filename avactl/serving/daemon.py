@@ -24,7 +24,7 @@ from avactl.kube.replica import new_identity
 from avactl.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, SERVING_DAEMON
 from avactl.serving import metrics
 from avactl.serving.actions import VALIDATION, Actor
-from avactl.serving.analysis import Prometheus, measure
+from avactl.serving.analysis import Prometheus, measure, of_version
 from avactl.serving.config import Config, ConfigError, parse_config, parse_state
 from avactl.serving.decide import decide
 from avactl.serving.questions import not_starting, room_problem
@@ -169,6 +169,7 @@ class Daemon:
                 return
             try:
                 config = parse_config(notes[ROLLOUT])
+                self._checked(deployment, config)
             except ConfigError as error:
                 await self._actor.write_condition(deployment, False, "InvalidRollout", str(error))
                 raise
@@ -186,6 +187,13 @@ class Daemon:
                 message = state.message if state.reason else "the daemon has seen it"
                 await self._actor.write_condition(deployment, state.reason in GOOD, state.reason or "Starting", message)
                 return
+
+    def _checked(self, deployment: Body, config: Config) -> None:
+        """Raise ConfigError for queries that read other teams' metrics: the specs' check, in case one was got round."""
+        metadata = deployment["metadata"]
+        for query in config.analysis.queries if config.analysis is not None else ():
+            assert config.analysis is not None
+            of_version(query, config.analysis, metadata["namespace"], metadata["name"], "x")
 
     async def _plan(self, view: View) -> Plan:
         """Decide; answer the questions that it has."""

@@ -9,7 +9,8 @@ import pytest
 from tests.serving.prometheus import Prometheus
 from tests.serving.world import World
 
-QUERY = "{name: errors, promql: 'sum(rate(failed{pod=~\"{{pods}}\"}[{{interval}}]))', max: 0.5, maxRatio: 10}"
+ERRORS = 'sum(rate(failed{namespace="{{namespace}}",pod=~"{{pods}}"}[{{interval}}]))'
+QUERY = f"{{name: errors, promql: '{ERRORS}', max: 0.5, maxRatio: 10}}"
 ANALYSIS = f"analysis: {{interval: 2s, query: [{QUERY}]}}"
 CANARY = f"{{canary: {{traffic: replicas, steps: [{{percent: 25, pause: 1s}}], {ANALYSIS}}}}}"
 

@@ -17,6 +17,7 @@ from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.rollout.lower import LONGEST_NAME, has_gateway, strategy, traffic
 from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
+from avactl.promql import confinement_problem, filled
 
 Path = tuple[str | int, ...]
 
@@ -135,6 +136,7 @@ def _analysis(item: Item, program: Program, analysis: Any, path: Path) -> Iterat
                 hint=f"measure it with `query`; avactl knows the metrics of {one_of(sorted(known))}",
             )
     yield from duplicates(item, (*path, "query"), (each.name for each in analysis.query), "query")
+    yield from _confined(item, analysis, (*path, "query"))
     measured = next((key for key in ("errorRate", "latency") if keys[key][0] is not None), None)
     if measured is None and analysis.query:
         measured = "query"
@@ -146,6 +148,20 @@ def _analysis(item: Item, program: Program, analysis: Any, path: Path) -> Iterat
         for key in ("command", "args"):
             yield from argument_problems(item, getattr(analysis.job, key), (*job, key))
             yield from word_problems(item, getattr(analysis.job, key), (*job, key))
+
+
+def _confined(item: Item, analysis: Any, path: Path) -> Iterator[Diagnostic]:
+    """Yield queries that read metrics of other teams, or that cannot be checked."""
+    for index, query in enumerate(analysis.query):
+        promql = filled(query.promql, item.ns, f"{item.name}-x-[a-z0-9]+", seconds(analysis.interval))
+        problem = confinement_problem(promql, item.ns)
+        if problem is not None:
+            yield Diagnostic(
+                "foreign-metrics" if problem.foreign else "invalid-query",
+                f"query `{query.name}`: {problem.message}",
+                item.span(*path, index, "promql"),
+                hint=problem.hint,
+            )
 
 
 def _monitoring(item: Item, program: Program, analysis: Any, path: Path, measured: str) -> Iterator[Diagnostic]:

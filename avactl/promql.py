@@ -1,0 +1,98 @@
+"""Confinement of teams' queries: which namespaces' series a PromQL expression reads.
+
+A team's query runs with the platform's access to Prometheus, which has the metrics of all teams. A query is confined to
+a namespace if each of its selectors has the matcher `namespace="…"` with exactly that name: nothing else of PromQL
+reads series, but for the function `info`. That and what the parser does not know are refused.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+MOST_CHARACTERS = 4000
+_LABEL = "namespace"
+_READING = frozenset({"info"})
+"""Functions that read series which no selector names."""
+
+
+class Problem(NamedTuple):
+    """Why a query may not run: a message, the remedy, and True if it reads series of other namespaces."""
+
+    message: str
+    hint: str
+    foreign: bool
+
+
+def filled(promql: str, namespace: str, pods: str, interval: float) -> str:
+    """Return a query with its placeholders filled in: `pods`, a regular expression of names; `interval`, in seconds."""
+    return (
+        promql.replace("{{pods}}", pods)
+        .replace("{{namespace}}", namespace)
+        .replace("{{interval}}", f"{max(1, round(interval))}s")
+    )
+
+
+@lru_cache(maxsize=4096)
+def confinement_problem(promql: str, namespace: str) -> Problem | None:
+    """Return why a query, whose placeholders are filled in, may not run for a namespace; None if it may."""
+    import promql_parser
+
+    if len(promql) > MOST_CHARACTERS:
+        return _invalid(f"longer than {MOST_CHARACTERS} characters", "shorten it")
+    odd = next((each for each in promql if each == "#" or (not each.isprintable() and each not in "\n\t")), None)
+    if odd is not None:
+        # The ends of comments and lines are not the same to all parsers.
+        return _invalid(f"the character {odd!r}", "remove it; comments belong into the spec")
+    try:
+        tree = promql_parser.parse(promql)
+        selectors = list(_selectors(tree))
+    except (ValueError, OverflowError, NotImplementedError) as error:
+        return _invalid(str(error).splitlines()[0][:200] if str(error) else "not PromQL", "correct it")
+    for selector in selectors:
+        if selector.matchers.or_matchers or not any(_names(each, namespace) for each in selector.matchers.matchers):
+            shown = selector.prettify()
+            return Problem(
+                f"`{shown if len(shown) <= 80 else f'{shown[:77]}…'}` reads metrics of other teams",
+                f'add `{_LABEL}="{{{{{_LABEL}}}}}"` to each selector',
+                True,
+            )
+    return None
+
+
+def _invalid(why: str, hint: str) -> Problem:
+    return Problem(f"not a query that avactl can check: {why}", hint, False)
+
+
+def _names(matcher: Any, namespace: str) -> bool:
+    import promql_parser
+
+    same: bool = matcher.name == _LABEL and matcher.op == promql_parser.MatchOp.Equal and matcher.value == namespace
+    return same
+
+
+def _selectors(tree: Any) -> Any:
+    """Yield all selectors of vectors. Raises NotImplementedError for an expression of an unknown type."""
+    import promql_parser as p
+
+    rest = [tree]
+    while rest:
+        match rest.pop():
+            case p.VectorSelector() as found:
+                yield found
+            case p.MatrixSelector() as found:
+                yield found.vector_selector
+            case p.AggregateExpr() as found:
+                rest += [found.expr, *([found.param] if found.param is not None else [])]
+            case p.BinaryExpr() as found:
+                rest += [found.lhs, found.rhs]
+            case p.UnaryExpr() | p.ParenExpr() | p.SubqueryExpr() as found:
+                rest.append(found.expr)
+            case p.Call() as found:
+                if found.func.name in _READING:
+                    raise NotImplementedError(f"the function `{found.func.name}`, which reads other series")
+                rest += found.args
+            case p.NumberLiteral() | p.StringLiteral():
+                pass
+            case found:
+                raise NotImplementedError(f"an expression `{type(found).__name__}`")
