@@ -16,7 +16,8 @@ from tools.controlplane import ControlPlane
 @pytest.fixture(scope="session")
 def serving_plane(control_plane_binaries: None) -> Iterator[ControlPlane]:
     """A plane with the controller manager, Kubernetes' scheduler, two machines, and HTTPRoutes."""
-    with ControlPlane(controller_manager=True, scheduler=True, kwok=True) as plane:
+    users = {"member": ("tenants",)}  # of every team
+    with ControlPlane(controller_manager=True, scheduler=True, kwok=True, users=users) as plane:
         with plane.client() as kube:
             define_routes(kube)
             for number in range(2):

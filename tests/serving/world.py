@@ -29,7 +29,7 @@ spec:
 ---
 kind: Team
 metadata: {{name: TEAM}}
-spec: {{members: {{groups: [TEAM]}}}}
+spec: {{members: {{groups: [tenants]}}}}
 """
 PATIENCE = 90.0
 

@@ -78,7 +78,9 @@ def _rollouts(item: Item) -> list[Manifest]:
     account = serving.account(item)
     if not account:
         return []
-    deployments, marks = [_resources("apps", ["deployments"])], (names.ROLLOUT, names.ROLLOUT_STATE)
+    # A write of the status changes annotations, too.
+    deployments = [_resources("apps", ["deployments", "deployments/status"])]
+    marks = (names.ROLLOUT, names.ROLLOUT_STATE)
     before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
     rule = Rule(
         "rollout",
