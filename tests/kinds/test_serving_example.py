@@ -11,10 +11,14 @@ import pytest
 import yaml
 
 from avactl.compiler import Compilation, compile_tree
+from avactl.diagnostics import Diagnostic
 from avactl.kinds.lowering.pods import FETCH_SCRIPT
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT
+from avactl.source.tree import MemoryTree
 from tests.conftest import ROOT
+from tests.definitions import define_monitoring, define_routes, define_scaling
 from tests.example_trees import example_tree
+from tools.controlplane import ControlPlane
 
 GOLDEN = ROOT / "tests" / "golden" / "serving"
 SERVICES = (
@@ -39,6 +43,28 @@ def test_the_example_has_every_runtime_with_every_balancing() -> None:
     assert {item.name for item in result.program.of("ServingDeployment")} == set(SERVICES)
 
 
+def kind_of(spec: Any) -> str:
+    """How a service's new versions take over."""
+    rollout = spec.rollout
+    if rollout is None or rollout.rolling is not None:
+        return "rolling"
+    if rollout.blue_green is not None:
+        return "blueGreen"
+    return f"canary by {rollout.canary.traffic or 'gateway'}"
+
+
+def test_the_example_has_every_rollout_with_every_balancing() -> None:
+    specs = [item.spec for item in compiled().program.of("ServingDeployment")]
+    found = {(kind_of(spec), spec.balance) for spec in specs}
+    kinds = ("rolling", "canary by replicas", "blueGreen")
+    inside = {(kind, way) for kind in kinds for way in ("service", "headless")}
+    assert found == inside | {(kind, "gateway") for kind in ("rolling", "blueGreen", "canary by gateway")}
+    runtimes = {
+        spec.runtime.name: {kind_of(each) for each in specs if each.runtime.name == spec.runtime.name} for spec in specs
+    }
+    assert all(len(kinds) >= 3 for kinds in runtimes.values()), runtimes
+
+
 def without_scripts(value: Any) -> Any:
     """The value with the scripts of containers, which have tests of their own, by name."""
     if isinstance(value, dict):
@@ -56,3 +82,61 @@ def test_objects(service: str, golden: Callable[[Path, str], None]) -> None:
         if (manifest.item.kind, manifest.item.name) == ("ServingDeployment", service)
     ]
     golden(GOLDEN / f"{service}.yaml", yaml.safe_dump_all(bodies, sort_keys=False, width=120, allow_unicode=True))
+
+
+STEPS = "steps: [{percent: 50, pause: 1m}], analysis: {job: {image: registry.example.com/check:1}}, inPlace: true"
+ROLLOUTS = {
+    "rolling": "{rolling: {}}",
+    "blueGreen": "{blueGreen: {analysis: {job: {image: registry.example.com/check:1}}}}",
+    "canary by replicas": f"{{canary: {{traffic: replicas, {STEPS}}}}}",
+    "canary by gateway": f"{{canary: {{traffic: gateway, {STEPS}}}}}",
+}
+
+
+def with_rollout(kind: str) -> tuple[Compilation, set[str]]:
+    """The example where every service has this rollout; and the services without it: those that no gateway exposes."""
+    files, without = {}, set()
+    for path in sorted((ROOT / "examples" / "serving").rglob("*.yaml")):
+        documents = list(yaml.safe_load_all(path.read_text()))
+        for each in documents:
+            spec = each["spec"]
+            if each["kind"] != "ServingDeployment":
+                continue
+            if kind == "canary by gateway" and "expose" not in spec:
+                without.add(each["metadata"]["name"])
+                spec.pop("rollout", None)
+                continue
+            spec["rollout"] = yaml.safe_load(ROLLOUTS[kind])
+            if kind == "canary by replicas" and not isinstance(spec.get("replicas"), int):
+                spec["replicas"] = {**spec.get("replicas", {}), "min": 2, "max": 4}
+        files[path.name] = yaml.safe_dump_all(documents, sort_keys=False).encode()
+    return compile_tree(MemoryTree(files)), without
+
+
+def told(problem: Diagnostic) -> bool:
+    """Tell problems of the rollout from those of too few GPUs in the example."""
+    return problem.code != "replicas-do-not-fit"
+
+
+def test_the_api_server_accepts_each_runtime_with_each_balancing_and_each_rollout(
+    new_plane: Callable[..., ControlPlane],
+) -> None:
+    plane = new_plane()
+    with plane.client() as kube:
+        for define in (define_routes, define_monitoring, define_scaling):
+            define(kube)
+        for manifest in compiled().manifests:
+            if manifest.item.kind != "ServingDeployment" and not manifest.patch:
+                kube.apply(manifest.body, field_manager="avactl")
+        seen = set()
+        for kind in ROLLOUTS:
+            result, without = with_rollout(kind)
+            assert [each for each in result.diagnostics if told(each)] == []
+            for manifest in result.manifests:
+                item = manifest.item
+                if item.kind == "ServingDeployment" and item.name not in without:
+                    reply = kube.apply(manifest.body, field_manager="avactl", dry_run=True)
+                    assert not reply.warnings, f"{manifest.id}: {reply.warnings}"
+                    seen.add((item.spec.runtime.name, item.spec.balance, kind))
+    # Five runtimes, and requests can be divided by a gateway only where there is one.
+    assert len(seen) == 5 * (3 * 3 + 1)
