@@ -16,7 +16,7 @@ from avactl.kinds.lowering.pods import FETCH_SCRIPT
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT
 from avactl.source.tree import MemoryTree
 from tests.conftest import ROOT
-from tests.definitions import define_monitoring, define_routes, define_scaling
+from tests.definitions import define_groups, define_monitoring, define_pools, define_routes, define_scaling
 from tests.example_trees import example_tree
 from tools.controlplane import ControlPlane
 
@@ -94,7 +94,7 @@ ROLLOUTS = {
 
 
 def with_rollout(kind: str) -> tuple[Compilation, set[str]]:
-    """The example where every service has this rollout; and the services without it: those that no gateway exposes."""
+    """The example where every service has this rollout; and the services without it, which cannot have it."""
     files, without = {}, set()
     for path in sorted((ROOT / "examples" / "serving").rglob("*.yaml")):
         documents = list(yaml.safe_load_all(path.read_text()))
@@ -102,7 +102,8 @@ def with_rollout(kind: str) -> tuple[Compilation, set[str]]:
             spec = each["spec"]
             if each["kind"] != "ServingDeployment":
                 continue
-            if kind == "canary by gateway" and "expose" not in spec:
+            fixed = not {"machines", "endpointPicker"}.isdisjoint(spec.get("llm", ()))
+            if (kind == "canary by gateway" and "expose" not in spec) or (kind != "rolling" and fixed):
                 without.add(each["metadata"]["name"])
                 spec.pop("rollout", None)
                 continue
@@ -123,7 +124,7 @@ def test_the_api_server_accepts_each_runtime_with_each_balancing_and_each_rollou
 ) -> None:
     plane = new_plane()
     with plane.client() as kube:
-        for define in (define_routes, define_monitoring, define_scaling):
+        for define in (define_routes, define_monitoring, define_scaling, define_groups, define_pools):
             define(kube)
         for manifest in compiled().manifests:
             if manifest.item.kind != "ServingDeployment" and not manifest.patch:

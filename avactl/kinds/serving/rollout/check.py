@@ -153,7 +153,7 @@ def _analysis(item: Item, program: Program, analysis: Any, path: Path) -> Iterat
 def _confined(item: Item, analysis: Any, path: Path) -> Iterator[Diagnostic]:
     """Yield queries that read metrics of other teams, or that cannot be checked."""
     for index, query in enumerate(analysis.query):
-        promql = filled(query.promql, item.ns, f"{item.name}-x-[a-z0-9]+", seconds(analysis.interval))
+        promql = filled(query.promql, item.ns, f"{item.name}-x-[a-z0-9]+", float(seconds(analysis.interval)))
         problem = confinement_problem(promql, item.ns)
         if problem is not None:
             yield Diagnostic(
