@@ -56,3 +56,17 @@ def test_a_failed_job_rolls_back_before_requests_come(world: World) -> None:
     world.until(lambda: world.settled("1") and world.condition()[1] == "RolledBack")
     assert selected(world) == stable
     assert "RolloutStep" not in world.reasons()
+
+
+def test_a_passed_job_lets_requests_come(world: World) -> None:
+    world.start()
+    world.deploy(world.service(1, GREEN))
+    world.until(lambda: world.settled("1") and selected(world))
+    stable = selected(world)
+    world.deploy(world.service(2, GREEN))
+    found = job(world)
+    assert selected(world) == stable
+    end(world, found, "Succeeded", 0)
+    world.until(lambda: world.settled("2"))
+    assert selected(world) not in ("", stable)
+    assert world.reasons()[-1] == "RolloutPromoted"
