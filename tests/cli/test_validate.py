@@ -22,6 +22,7 @@ def test_examples_are_valid(avactl: Run) -> None:
         "modern",
         "platform",
         "quickstart",
+        "serving",
         "training",
     ]
     for example in examples:

@@ -64,7 +64,9 @@ def run(
 def status(
     format: OutputFormat = Output.text,
     once: Annotated[bool, typer.Option("--once", help="Print once; default if the output is not a terminal.")] = False,
-    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace. Default: all.")] = "",
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", help="Only services of this namespace.", show_default="all")
+    ] = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
 ) -> None:
