@@ -108,7 +108,7 @@ def with_rollout(kind: str) -> tuple[Compilation, set[str]]:
                 spec.pop("rollout", None)
                 continue
             spec["rollout"] = yaml.safe_load(ROLLOUTS[kind])
-            if kind == "canary by replicas" and not isinstance(spec.get("replicas"), int):
+            if kind.startswith("canary") and not isinstance(spec.get("replicas"), int):
                 spec["replicas"] = {**spec.get("replicas", {}), "min": 2, "max": 4}
         files[path.name] = yaml.safe_dump_all(documents, sort_keys=False).encode()
     return compile_tree(MemoryTree(files)), without
