@@ -42,7 +42,7 @@ def test_a_worse_version_is_rolled_back_and_not_tried_again(measured: World, pro
     world.until(lambda: world.settled("1"))
     assert world.reasons() == ["RolloutStarted", "RolloutStep", "RolloutAborting", "RolloutRolledBack"]
     assert "errors 0.9, stable 0.1: above 0.5" in world.condition()[2]
-    assert world.condition()[:2] == ("False", "RolledBack")
+    world.until(lambda: world.condition()[:2] == ("False", "RolledBack"))
     # The daemon begins anew, and leaves the version alone; another one is tried.
     world.kill()
     world.start()

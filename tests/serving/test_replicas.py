@@ -16,7 +16,7 @@ def test_a_canary_to_the_end(world: World) -> None:
     world.deploy(world.service(2, CANARY))
     world.until(lambda: world.settled("2"))
     assert world.reasons() == ["RolloutStarted", "RolloutStep", "RolloutStep", "RolloutPromoted"]
-    assert world.condition()[:2] == ("True", "Stable")
+    world.until(lambda: world.condition()[:2] == ("True", "Stable"))
     assert world.state()["outcome"] == "promoted"
     world.until(lambda: list(world.sets()) == ["2"])
     # The version that runs is the Deployment controller's: it scales it without the daemon.
