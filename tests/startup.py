@@ -385,7 +385,8 @@ def ports(pod: Pod) -> Iterator[str]:
     # pods, not among a container's ports.
     told = f"{pod.world.of('Job', pod.namespace)} {pod.world.of('ConfigMap', pod.namespace)}"
     for service in pod.world.of("Service", pod.namespace):
-        if service["spec"]["selector"].items() <= pod.labels.items():
+        selector = service["spec"].get("selector")  # none: the serving daemon sets it
+        if selector and selector.items() <= pod.labels.items():
             for port in service["spec"].get("ports", ()):
                 opened = port["name"] in ("rendezvous", "master") and str(port["targetPort"]) in told
                 if port["targetPort"] not in names and not opened:
