@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,11 @@ def test_every_value_of_every_example_there_and_back(file: Path) -> None:
     for index, path, node in places:
         changed = set_values(file.name, text, index, [(path, "other-value")])
         assert changed != text
+        if node.style in ("|", ">"):
+            # A block becomes one line: its value comes back, not its lines.
+            back = set_values(file.name, changed, index, [(path, json.dumps(node.value))])
+            assert list(yaml.safe_load_all(back)) == list(yaml.safe_load_all(text))
+            continue
         assert len(changed.splitlines()) == len(text.splitlines())
         back = text[node.start_mark.index : node.end_mark.index]
         assert set_values(file.name, changed, index, [(path, back)]) == text
