@@ -120,6 +120,8 @@ RUN = f"{GROUP}/run"
 """Label of the Jobs and pods of a pipeline's run, with its number, which is that of the version it publishes."""
 LIVE_URL = f"{GROUP}/live-url"
 """Annotation of pods of a pipeline's run: where the live version is; "" if there is none."""
+KEEP = f"{GROUP}/keep"
+"""Annotation of the pod that publishes: numbers of versions that are kept in any case, separated by commas."""
 LINEAGE = f"{GROUP}/lineage"
 """Annotation of the pod that publishes: JSON document with what the version was made from."""
 
