@@ -27,6 +27,7 @@ from avactl.kinds.pipeline.training import (
     training_problems,
 )
 from avactl.kinds.pipeline.workload import validation_role
+from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.buckets import bucket_problems, team_bucket
 
@@ -229,6 +230,7 @@ def _validation(item: Item, program: Program) -> Iterator[Diagnostic]:
                 hint="choose another name",
             )
     yield from mount_problems(item, program, spec.datasets, (*path, "datasets"))
+    yield from pod_problems(item, program, spec.pod, (*path, "pod"), [spec.resources])
     role = validation_role(item)
     yield from gpu_problems(item, program, role.compute, role.path, 1)
     if not seconds(spec.timeout):

@@ -1,4 +1,4 @@
-"""The training job inside a pipeline: `spec.train.template` as a job of its own, for that kind's checks and lowering."""
+"""The training job inside a pipeline: `spec.train.template` as a job of its own, for the checks and lowering of jobs."""
 
 from __future__ import annotations
 
