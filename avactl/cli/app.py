@@ -46,6 +46,7 @@ COMMANDS = {
     "scheduler": "Run the scheduler in the cluster.",
     "cache": "Run the cache daemon, or show what cache tiers hold.",
     "serving": "Run the daemon of rollouts, or show the rollouts of services.",
+    "delivery": "Publish models, as the Jobs of pipelines do.",
     "elastic": "Run the master of an elastic job.",
 }
 """Commands and their one-line help in `avactl --help`.
@@ -71,6 +72,7 @@ PACKAGES = {
         "scheduler",
         "cache",
         "serving",
+        "delivery",
         "elastic",
     ),
 }

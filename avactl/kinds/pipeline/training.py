@@ -1,4 +1,4 @@
-"""The training job inside a pipeline: `spec.train.template` as a job of its own, for the checks and lowering of jobs."""
+"""The training job inside a pipeline: `spec.train.template` as a job, for the checks and lowering of jobs."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def as_template(item: Item, manifest: Manifest, step: str) -> Manifest:
     pod = dict(template["spec"])
     for group in ("initContainers", "containers"):
         if group in pod:
-            pod[group] = [{**each, "env": _with_run(each.get("env", []))} for each in pod[group]]
+            pod[group] = [_with_run(each) if group == "containers" or _uses_run(each) else each for each in pod[group]]
     labels = {**template["metadata"]["labels"], names.PIPELINE: item.name}
     notes = template["metadata"].get("annotations")
     job["template"] = {"metadata": k8s.compact(labels=labels, annotations=notes), "spec": pod}
@@ -195,9 +195,14 @@ def as_template(item: Item, manifest: Manifest, step: str) -> Manifest:
     return Manifest(item, manifest.cluster, body)
 
 
-def _with_run(env: list[Body]) -> list[Body]:
+def _uses_run(container: Body) -> bool:
+    return any(RUN in str(each.get("value", "")) for each in container.get("env", ()))
+
+
+def _with_run(container: Body) -> Body:
     """Put the run's variables before those that use them."""
-    return [RUN_ENV, LIVE_ENV, *(each for each in env if each["name"] not in ("AVACTL_RUN", "AVACTL_LIVE_URL"))]
+    env = [each for each in container.get("env", ()) if each["name"] not in (RUN_ENV["name"], LIVE_ENV["name"])]
+    return {**container, "env": [RUN_ENV, LIVE_ENV, *env]}
 
 
 def store_secrets(item: Item, program: Program, url: str) -> list[Body]:
