@@ -140,9 +140,7 @@ def _files(source: Store, chosen: str) -> list[_File]:
     if single is not None:
         return [_File(chosen.rpartition("/")[2], single)]
     base = f"{chosen}/" if chosen else ""
-    files = [
-        _File(found.key[len(base) :], found) for found in _listed(source, chosen) if found.key.startswith(base)
-    ]
+    files = [_File(found.key[len(base) :], found) for found in _listed(source, chosen) if found.key.startswith(base)]
     if not files:
         raise DatasetError(f"there is no model in {source.location.url}/{chosen}", "it was removed while it was copied")
     taken = next((file.key for file in files if file.key in OWN), None)
@@ -220,7 +218,7 @@ def seal(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
     if sizes:
         raise _other_content(target, min(sizes))
     manifest = target.find(MANIFEST)
-    assert manifest is not None  # noqa: S101 - it was just read
+    assert manifest is not None
     document = {
         **lineage,
         "version": version,

@@ -28,10 +28,11 @@ def stage(
 ) -> None:
     """Copy a model to the directory of a version, with the SHA-256 of each file. It is not published yet."""
     from avactl.datasets.stores.opening import open_store
+    from avactl.datasets.text import size_text
     from avactl.delivery import publish
 
     done = publish.stage(open_store(source, endpoint), open_store(to, endpoint), output, marker)
-    print(f"{to}: {plural(done.files, 'file')}, {amount_of_bytes(done.bytes)}")
+    print(f"{to}: {plural(done.files, 'file')}, {size_text(done.bytes)}")
 
 
 @delivery.command()
@@ -45,6 +46,7 @@ def seal(
     import orjson
 
     from avactl.datasets.stores.opening import open_store
+    from avactl.datasets.text import size_text
     from avactl.delivery import publish
 
     text = os.environ.get("AVACTL_LINEAGE", "") or "{}"
@@ -59,7 +61,7 @@ def seal(
         fail(f"--keep-versions {keep_versions[:80]} is not a list of numbers", USAGE, "write e.g. `3,7`")
     target = open_store(to, endpoint)
     done = publish.seal(target, lineage)
-    print(f"{to}: published, {plural(done['files'], 'file')}, {amount_of_bytes(done['bytes'])}")
+    print(f"{to}: published, {plural(done['files'], 'file')}, {size_text(done['bytes'])}")
     if keep:
         directory = to.rstrip("/").rpartition("/")[0]
         removed = publish.prune(directory, done["version"], keep, frozenset(map(int, numbers)), endpoint)

@@ -187,7 +187,10 @@ def as_template(item: Item, manifest: Manifest, step: str) -> Manifest:
             "suspend": True,
             "concurrencyPolicy": "Forbid",
             "jobTemplate": {
-                "metadata": {"labels": {**metadata["labels"], names.PIPELINE: item.name}},
+                # Annotations too: followers compare the run of a Job with their own.
+                "metadata": k8s.compact(
+                    labels={**metadata["labels"], names.PIPELINE: item.name}, annotations=metadata.get("annotations")
+                ),
                 "spec": job,
             },
         },
