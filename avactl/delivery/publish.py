@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.manifest import Entry, Problem, dump, parse
 from avactl.datasets.snapshot import content_digest
 from avactl.datasets.stores.opening import open_store
-from avactl.datasets.stores.store import Found, Store
+from avactl.datasets.stores.store import CHUNK, Found, Store
 from avactl.terminal import shortened, visible
 
 LINEAGE, MANIFEST, ORIGIN = "lineage.json", "manifest.jsonl", "origin.json"
@@ -155,19 +156,29 @@ def _copied(source: Store, target: Store, file: _File, known: Found | None) -> E
     """Copy one file, unless it is there, and return its entry."""
     if known is None:
         digest = hashlib.sha256()
-
-        def chunks() -> Iterator[bytes]:
-            for chunk in source.stream(file.found):
-                digest.update(chunk)
-                yield chunk
-
-        target.write(file.key, chunks())
+        if file.found.size <= CHUNK:
+            content = source.read(file.found)
+            digest.update(content)
+            target.write(file.key, content)
+        else:
+            target.write(file.key, _read_ahead(source, file.found, digest.update))
         sha256 = digest.hexdigest()
     else:
         sha256 = content_digest(source, file.found)
         if known.size != file.found.size or content_digest(target, known) != sha256:
             raise _other_content(target, file.key)
     return Entry(f"{target.location.url}/{file.key}", file.found.size, sha256, "", "", {}, 0)
+
+
+def _read_ahead(source: Store, found: Found, seen: Callable[[bytes], None]) -> Iterator[bytes]:
+    """Yield the content of a file, read in a thread: one store cannot ask another while it takes the content."""
+    with ThreadPoolExecutor(1) as pool:
+        chunks = source.stream(found)
+        pending = pool.submit(next, chunks, b"")
+        while chunk := pending.result():
+            pending = pool.submit(next, chunks, b"")
+            seen(chunk)
+            yield chunk
 
 
 def _other_content(target: Store, key: str) -> DatasetError:

@@ -16,6 +16,7 @@ import pytest
 
 from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.stores.opening import open_store
+from avactl.datasets.stores.store import CHUNK
 from avactl.delivery import publish
 from tests.cli.running import Run
 from tests.datasets.conftest import avactl, bucket, environment, fill, put, s3  # noqa: F401 - fixtures
@@ -62,7 +63,9 @@ def test_a_version_with_checksums_and_lineage(tmp_path: Path, avactl: Run) -> No
     assert {each["url"].removeprefix(base): each["sha256"] for each in entries} == {
         name: hashlib.sha256(content).hexdigest() for name, content in MODEL.items()
     }
-    assert avactl("dataset", "verify", "out/4/manifest.jsonl", "--content").returncode == 0
+    assert (
+        "25 objects agree, content of 25 too" in avactl("dataset", "verify", "out/4/manifest.jsonl", "--content").stdout
+    )
     done = avactl("delivery", "seal", "--to", "out/4", AVACTL_LINEAGE=json.dumps(LINEAGE))
     assert done.returncode == 0, done.stderr
     lineage = json.loads((version / "lineage.json").read_text())
@@ -218,14 +221,18 @@ def test_kill_at_any_point(tmp_path: Path, rounds: int) -> None:
 
 def test_an_object_store(s3: str, bucket: str) -> None:  # noqa: F811
     source = open_store(f"{bucket}/training/7", s3)
-    for name, content in MODEL.items():
+    files = {**MODEL, "1/large.bin": random.Random(1).randbytes(CHUNK * 5 // 2)}
+    for name, content in files.items():
         source.write(f"export/{name}", content)
     for version in (1, 2):
         target = open_store(f"{bucket}/published/{version}", s3)
-        assert publish.stage(source, target, "export").files == len(MODEL)
+        assert publish.stage(source, target, "export").files == len(files)
         publish.seal(target, LINEAGE)
         publish.seal(target, LINEAGE)
-    assert {each.key for each in target.objects()} == {*MODEL, *publish.OWN}
+    assert {each.key for each in target.objects()} == {*files, *publish.OWN}
+    copied = target.find("1/large.bin")
+    assert copied is not None
+    assert target.read(copied) == files["1/large.bin"]
     assert publish.prune(f"{bucket}/published", 2, 1, frozenset(), s3) == [1]
     assert {each.key.partition("/")[0] for each in open_store(f"{bucket}/published", s3).objects()} == {"2"}
 
