@@ -101,7 +101,7 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$", max_le
 
 
 class Train(Model):
-    """What trains the model. Set one of `template` and `job`."""
+    """Training of the model. Set one of `template` and `job`."""
 
     model_config = _exactly_one("template", "job")
 
