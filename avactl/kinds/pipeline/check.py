@@ -24,6 +24,7 @@ from avactl.kinds.pipeline.training import (
     job_names,
     job_owners,
     running,
+    training_names,
     training_problems,
 )
 from avactl.kinds.pipeline.workload import validation_role
@@ -46,7 +47,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _validation(item, program)
     yield from _publish(item, program)
     yield from service_problems(item, program)
-    longest = max((step_name(item, step) for step in STEPS), key=len)
+    longest = max([*(step_name(item, step) for step in STEPS), *training_names(item)], key=len)
     if len(longest) > _LONGEST:
         yield Diagnostic(
             "name-too-long",

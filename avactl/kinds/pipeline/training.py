@@ -13,7 +13,7 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.training.check import check
 from avactl.kinds.training.lower import lower
 from avactl.kinds.training.pod import store_env
-from avactl.kinds.training.roles import has_master
+from avactl.kinds.training.roles import has_master, job_name, parts
 from avactl.kinds.training.spec import TrainingJob
 from avactl.kinds.training.workload import roles
 from avactl.kinds.workload import Role
@@ -26,6 +26,12 @@ RUN_ENV: Body = {"name": "AVACTL_RUN", "valueFrom": {"fieldRef": {"fieldPath": f
 LIVE_ENV: Body = {
     "name": "AVACTL_LIVE_URL", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{names.LIVE_URL}']"}}
 }  # fmt: skip
+
+
+_NOT_IN_TEMPLATE: dict[str, Any] = {
+    "cluster": None, "schedule": None, "after": [], "suspended": False, "ttl": None, "on_change": "replace"
+}  # fmt: skip
+"""Keys of a job that a pipeline decides."""
 
 
 class _Locator:
@@ -53,6 +59,20 @@ class _Inside(Document):
 
     def removed(self, *path: str | int) -> Span | None:
         return self._outer.removed(*_outside(path))
+
+
+class _Job(Item):
+    """The job: in messages it is the pipeline."""
+
+    __slots__ = ("_outer",)
+
+    def __init__(self, outer: Item, resource: TrainingJob) -> None:
+        super().__init__(_Inside(outer.doc), resource)
+        self.clusters, self.namespace = outer.clusters, outer.namespace
+        self._outer = outer
+
+    def __str__(self) -> str:
+        return str(self._outer)
 
 
 def checkpoints(item: Item, program: Program) -> str | None:
@@ -88,6 +108,7 @@ def job_of(item: Item, *, run: bool) -> Item | None:
     if template is None:
         return None
     metadata = item.resource.metadata.model_copy(update={"name": f"{item.name}-train", "object_name": None})
+    template = template.model_copy(update=_NOT_IN_TEMPLATE)
     checkpoint = template.checkpoint
     if run and checkpoint is not None and checkpoint.path is not None:
         own = checkpoint.model_copy(update={"path": f"{checkpoint.path.rstrip('/')}/{RUN}"})
@@ -95,9 +116,7 @@ def job_of(item: Item, *, run: bool) -> Item | None:
     resource = TrainingJob.model_construct(
         api_version="avactl.dev/v1", kind=TrainingJob.KIND, metadata=metadata, spec=template, patches=[]
     )
-    job = Item(_Inside(item.doc), resource)
-    job.clusters, job.namespace = item.clusters, item.namespace
-    return job
+    return _Job(item, resource)
 
 
 def training_roles(item: Item) -> Iterator[Role]:
@@ -113,7 +132,7 @@ def training_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     job = job_of(item, run=False)
     if job is None:
         return
-    spec: Any = job.spec
+    spec: Any = item.spec.train.template
     for key, given, hint in (
         ("cluster", spec.cluster is not None, "write `cluster` in the `spec` of the pipeline"),
         ("schedule", spec.schedule is not None, "write it in `trigger`"),
@@ -146,7 +165,8 @@ def training_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             item.span(*at, key=True),
             hint="add `checkpoint: {path: s3://BUCKET/DIRECTORY}`",
         )
-    yield from check(job, program)
+    # Templates have shorter names than Jobs: the pipeline checks them.
+    yield from (problem for problem in check(job, program) if problem.code != "name-too-long")
 
 
 def training_objects(item: Item, program: Program) -> list[Manifest]:
@@ -206,6 +226,12 @@ def _with_run(container: Body) -> Body:
     """Put the run's variables before those that use them."""
     env = [each for each in container.get("env", ()) if each["name"] not in (RUN_ENV["name"], LIVE_ENV["name"])]
     return {**container, "env": [RUN_ENV, LIVE_ENV, *env]}
+
+
+def training_names(item: Item) -> list[str]:
+    """Return the names of the templates of the training's Jobs."""
+    job = job_of(item, run=False)
+    return [] if job is None else [job_name(job, part.name) for part in parts(job.spec)]
 
 
 def store_secrets(item: Item, program: Program, url: str) -> list[Body]:
