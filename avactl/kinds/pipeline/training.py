@@ -177,7 +177,8 @@ def training_objects(item: Item, program: Program) -> list[Manifest]:
     found = []
     for manifest in lower(job, program):
         manifest.item = item
-        found.append(as_template(item, manifest, "train") if manifest.kind == "Job" else manifest)
+        step = "idle" if item.spec.suspended else names.TRAINS
+        found.append(as_template(item, manifest, step) if manifest.kind == "Job" else manifest)
     return found
 
 
