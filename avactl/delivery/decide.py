@@ -155,7 +155,8 @@ def decide(config: Config, state: State, seen: Seen, now: float) -> Plan:
     if state.phase == "idle":
         return _idle(config, state, due or state.queued, seen, now)
     if due:
-        if config.suspended or config.concurrency == "forbid":
+        proposed = state.phase == "deploying" and seen.proposal == "open"  # it may stay open for days
+        if config.suspended or (config.concurrency == "forbid" and not proposed):
             return Plan(state.but(handled=due))
         if state.phase != "stopping" or state.queued != due:
             stops = config.concurrency == "replace" and state.phase in ("clearing", *_WORKING)
@@ -250,7 +251,7 @@ def _published(config: Config, state: State, seen: Seen, now: float) -> Plan:
     state = state.but(known=known)
     if not config.deploys:
         return Plan(_ended(state, "Published", url, now))
-    return Plan(state.but(phase="deploying", since=now, before=seen.served))
+    return Plan(state.but(phase="deploying", since=now))
 
 
 def _deploying(config: Config, state: State, seen: Seen, now: float) -> Plan:

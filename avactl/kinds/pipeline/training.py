@@ -113,9 +113,7 @@ def job_of(item: Item, *, run: bool) -> Item | None:
     if run and checkpoint is not None and checkpoint.path is not None:
         own = checkpoint.model_copy(update={"path": f"{checkpoint.path.rstrip('/')}/{RUN}"})
         template = template.model_copy(update={"checkpoint": own})
-    resource = TrainingJob.model_construct(
-        api_version="avactl.dev/v1", kind=TrainingJob.KIND, metadata=metadata, spec=template, patches=[]
-    )
+    resource = TrainingJob.model_construct(api_version="avactl.dev/v1", metadata=metadata, spec=template, patches=[])
     return _Job(item, resource)
 
 

@@ -83,7 +83,9 @@ def facts(item: Item, program: Program) -> dict[str, Fact]:
 def mounts(item: Item) -> list[tuple[tuple[str, ...], list[DatasetMount]]]:
     """Return the lists of mounted datasets with their paths."""
     train = item.spec.train
-    found = [(("spec", "validation", "datasets"), item.spec.validation.datasets)]
+    found: list[tuple[tuple[str, ...], list[DatasetMount]]] = [
+        (("spec", "validation", "datasets"), item.spec.validation.datasets)
+    ]
     if train.template is not None:
         found.insert(0, (("spec", "train", "template", "datasets"), train.template.datasets))
     return found
