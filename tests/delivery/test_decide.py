@@ -199,7 +199,7 @@ def run(config: Config, world: World, until: str) -> World:
 
 def begun(config: Config) -> World:
     first = World(State(), "v1")
-    return [*passes(config, first)][0]._replace(cause="v2")
+    return next(passes(config, first))._replace(cause="v2")
 
 
 def test_what_was_there_before_is_no_cause() -> None:
