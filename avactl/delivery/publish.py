@@ -63,15 +63,23 @@ def version_of(store: Store) -> int:
 # -- stage ---------------------------------------------------------------------------------------------------------
 
 
-def stage(source: Store, target: Store, output: str = "", marker: str = "") -> Staged:
-    """Copy a model to the directory of a version. Raises DatasetError, StoreError."""
+class UnchangedError(DatasetError):
+    """The newest output is published already."""
+
+
+def stage(source: Store, target: Store, output: str = "", marker: str = "", versions: Store | None = None) -> Staged:
+    """Copy a model to the directory of a version.
+
+    `versions`: the directory of all versions; raises UnchangedError if the newest of several outputs is that of the
+    newest published version. Raises DatasetError, StoreError.
+    """
     version_of(target)
     if source.location.contains(target.location) or target.location.contains(source.location):
         raise ArgumentError(f"{source.location} and {target.location} overlap", "publish to another directory")
     done = _staged(target)
     if done is not None:
         return done
-    chosen = _origin(source, target, output, marker)
+    chosen = _origin(source, target, output, marker, versions if "*" in output else None)
     files = _files(source, chosen)
     known = {found.key: found for found in _listed(target) if found.key not in OWN}
     foreign = sorted(known.keys() - {file.key for file in files})
@@ -96,15 +104,28 @@ def _staged(target: Store) -> Staged | None:
     return Staged(source, len(entries), sum(entry.size or 0 for entry in entries))
 
 
-def _origin(source: Store, target: Store, output: str, marker: str) -> str:
+def _origin(source: Store, target: Store, output: str, marker: str, versions: Store | None) -> str:
     """Return the output to copy. The choice is written down: a run that goes on after a kill copies the same one."""
     found = target.find(ORIGIN)
     if found is not None:
         chosen: str = orjson.loads(target.read(found))["output"]
         return chosen
     chosen = choose(source, output, marker)
-    target.write(ORIGIN, orjson.dumps({"from": source.location.url, "output": chosen}))
+    origin = orjson.dumps({"from": source.location.url, "output": chosen})
+    if versions is not None:
+        last = _newest(versions, version_of(target))
+        known = versions.find(f"{last}/{ORIGIN}") if last else None
+        if known is not None and versions.read(known) == origin:
+            raise UnchangedError(f"{source.location.url}/{chosen} is version {last} already", "nothing is to be done")
+    target.write(ORIGIN, origin)
     return chosen
+
+
+def _newest(versions: Store, below: int) -> int:
+    """Return the number of the newest published version below another; 0 if there is none."""
+    parts = (found.key.split("/") for found in _listed(versions))
+    numbers = (int(each[0]) for each in parts if len(each) == 2 and each[1] == LINEAGE and _VERSION(each[0]))
+    return max((number for number in numbers if number < below), default=0)
 
 
 def choose(source: Store, output: str, marker: str = "") -> str:

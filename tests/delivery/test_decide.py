@@ -273,3 +273,10 @@ def test_jobs_of_old_runs_go_first() -> None:
     state = State(phase="clearing", run=4, primed=True, handled="v2", begun=90, since=90)
     assert set(decide(config, state, Seen("v2", jobs=jobs), 100).actions) == {Remove(step, 3) for step in STEPS}
     assert decide(config, state, Seen("v2"), 100).state.phase == "training"
+
+
+def test_a_job_of_another_run_says_nothing_of_this_one() -> None:
+    config = Config("s3://models/published", bounds=BOUNDS)
+    world = run(config, begun(config), "validating")
+    seen = world.seen()._replace(jobs={"validate": Job(7, "succeeded", GOOD)})
+    assert decide(config, world.state, seen, 5) == Plan(world.state, (Remove("validate", 7),))

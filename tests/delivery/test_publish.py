@@ -160,6 +160,22 @@ def test_a_run_that_goes_on_copies_what_it_began(tmp_path: Path) -> None:
     assert model(target)["1/weights-007.bin"] == export["export/1/1/weights-007.bin"]
 
 
+def test_nothing_newer_is_no_version(tmp_path: Path, avactl: Run) -> None:  # noqa: F811
+    fill(tmp_path / "ckpt", {"export/1/model.bin": b"1", "export/1/_SUCCESS": b""})
+    command = ("delivery", "stage", "--from", "ckpt", "--output", "export/*", "--marker", "_SUCCESS", "--to")
+    assert avactl(*command, "out/1", "--result", "result").returncode == 0
+    # Not published yet: a validation that failed for another reason is tried again.
+    assert "1 file" not in avactl(*command, "out/2", "--result", "result").stdout
+    assert not (tmp_path / "result").exists()
+    publish.seal(open_store(str(tmp_path / "out" / "1")), {})
+    done = avactl(*command, "out/3", "--result", "result")
+    assert (done.returncode, "is version 1 already" in done.stdout) == (0, True), done.stderr
+    assert (tmp_path / "result").read_text() == "unchanged"
+    assert not (tmp_path / "out" / "3").exists()
+    fill(tmp_path / "ckpt", {"export/2/model.bin": b"2", "export/2/_SUCCESS": b""})
+    assert avactl(*command, "out/3", "--result", "result").stdout == "out/3: 2 files, 1 B\n"
+
+
 def test_places_that_cannot_be(tmp_path: Path) -> None:
     fill(tmp_path / "ckpt", MODEL)
     with pytest.raises(ArgumentError, match="is not the directory of a version"):

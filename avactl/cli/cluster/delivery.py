@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,14 +25,25 @@ def stage(
         str, typer.Option(help="File or directory below it; `*` in its last name: the highest number.")
     ] = "",
     marker: Annotated[str, typer.Option(help="File that completes a directory.")] = "",
+    result: Annotated[
+        str, typer.Option(help="File that gets the text `unchanged` if the newest output is published already.")
+    ] = "",
     endpoint: Endpoint = "",
 ) -> None:
     """Copy a model to the directory of a version, with the SHA-256 of each file. It is not published yet."""
     from avactl.datasets.stores.opening import open_store
     from avactl.datasets.text import size_text
     from avactl.delivery import publish
+    from avactl.delivery.decide import UNCHANGED
 
-    done = publish.stage(open_store(source, endpoint), open_store(to, endpoint), output, marker)
+    versions = open_store(to.rstrip("/").rpartition("/")[0], endpoint) if "/" in to.rstrip("/") else None
+    try:
+        done = publish.stage(open_store(source, endpoint), open_store(to, endpoint), output, marker, versions)
+    except publish.UnchangedError as error:
+        print(error)
+        if result:
+            Path(result).write_text(UNCHANGED)
+        return
     print(f"{to}: {plural(done.files, 'file')}, {size_text(done.bytes)}")
 
 

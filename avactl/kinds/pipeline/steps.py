@@ -18,7 +18,7 @@ from avactl.kinds.team.names import RUN_ACCOUNT
 
 STAGE, VALIDATE, SEAL = "stage", "validate", "seal"
 STEPS = (STAGE, VALIDATE, SEAL)
-METRICS_FILE = "/dev/termination-log"
+RESULT_FILE = "/dev/termination-log"
 """File of a container whose content Kubernetes puts into the pod's status, up to 4 KiB."""
 _COPY_TIMEOUT = 6 * 3600
 
@@ -48,7 +48,7 @@ def step_objects(item: Item, program: Program) -> list[Manifest]:
         *(["--output", train.output] if train.output else []),
         *(["--marker", train.marker] if train.marker else []),
     ]
-    stage = _copier(item, program, STAGE, ["--from", source, *more, "--to", candidate(item)])
+    stage = _copier(item, program, STAGE, ["--from", source, *more, "--to", candidate(item), "--result", RESULT_FILE])
     keep = ["--keep", str(item.spec.publish.keep), "--keep-versions", "$(AVACTL_KEEP)"]
     seal = _copier(item, program, SEAL, ["--to", candidate(item), *keep])
     gpu = validation_gpu(item, program)
@@ -86,7 +86,7 @@ def _validation(item: Item, program: Program, gpu: pods.GpuRequest) -> Manifest:
     if spec.resources.shared_memory:
         volumes.empty("shared-memory", "/dev/shm", size=spec.resources.shared_memory, memory=True)  # noqa: S108
     volumes.datasets(spec.datasets)
-    own = {"AVACTL_CANDIDATE_URL": candidate(item), "AVACTL_METRICS": METRICS_FILE}
+    own = {"AVACTL_CANDIDATE_URL": candidate(item), "AVACTL_METRICS": RESULT_FILE}
     container = compact(
         name=VALIDATE,
         image=spec.image,
@@ -95,7 +95,7 @@ def _validation(item: Item, program: Program, gpu: pods.GpuRequest) -> Manifest:
         # Its variables may use those of the run.
         env=pods.merge_env(pods.env_list(own), store_secrets(item, program, directory(item)), pods.env_list(spec.env)),
         resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
-        terminationMessagePath=METRICS_FILE,
+        terminationMessagePath=RESULT_FILE,
     )
     settings = spec.pod
     pod = pods.pod_spec(
