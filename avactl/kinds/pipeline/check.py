@@ -223,6 +223,14 @@ def _validation(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from word_problems(item, getattr(spec, key), (*path, key))
     yield from duplicates(item, (*path, "metrics"), (metric.name for metric in spec.metrics), "metric")
     for index, metric in enumerate(spec.metrics):
+        if metric.min is not None and metric.max is not None and metric.min > metric.max:
+            yield Diagnostic(
+                "conflicting-keys",
+                f"metric `{metric.name}` has `min` above `max`: nothing passes",
+                item.span(*path, "metrics", index, "min"),
+                hint="exchange the two",
+                notes=(Note(item.span(*path, "metrics", index, "max"), "`max`"),),
+            )
         if metric.name == "live":
             yield Diagnostic(
                 "invalid-value",
