@@ -30,7 +30,7 @@ MAX_KNOWN = 256
 
 
 class Config(NamedTuple):
-    """What a decision needs of a pipeline's plan."""
+    """The part of a pipeline's plan that decisions depend on."""
 
     to: str
     """Directory of all versions."""
@@ -48,7 +48,7 @@ class Config(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a daemon writes down of a pipeline. Times in seconds."""
+    """State of a pipeline, as a daemon writes it down. Times in seconds."""
 
     phase: Phase = "idle"
     run: int = 0
@@ -83,7 +83,7 @@ class Job(NamedTuple):
     run: int
     status: Status
     message: str = ""
-    """What its pod has written, or why it failed."""
+    """Text that its pod has written, or why it failed."""
 
 
 class Seen(NamedTuple):
@@ -136,7 +136,7 @@ Action = Start | Remove | Deploy | Revert
 
 
 class Plan(NamedTuple):
-    """What to do: the actions, if any, else write the state down."""
+    """Actions to carry out; if there are none, the state to write down."""
 
     state: State
     actions: tuple[Action, ...] = ()

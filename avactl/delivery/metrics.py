@@ -15,7 +15,7 @@ _LARGEST = 1e300
 
 
 class MetricsError(ValueError):
-    """What a validation has written is no JSON object of numbers."""
+    """The text of a validation is no JSON object of numbers."""
 
 
 class Bound(NamedTuple):
