@@ -53,7 +53,7 @@ def published(directory: Path, version: int, files: dict[str, bytes]) -> Path:
 
 def test_a_version_with_checksums_and_lineage(tmp_path: Path, avactl: Run) -> None:  # noqa: F811
     fill(tmp_path / "ckpt", {f"export/{name}": content for name, content in MODEL.items()} | {"step-1.ckpt": b"x"})
-    done = avactl("delivery", "stage", "--from", "ckpt", "--output", "export", "--to", "out/4")
+    done = avactl("delivery", "stage", "--from", "ckpt", "--model", "export", "--to", "out/4")
     assert (done.returncode, done.stdout) == (0, "out/4: 25 files, 4.8 MB\n"), done.stderr
     version = tmp_path / "out" / "4"
     assert model(version) == MODEL
@@ -162,7 +162,7 @@ def test_a_run_that_goes_on_copies_what_it_began(tmp_path: Path) -> None:
 
 def test_nothing_newer_is_no_version(tmp_path: Path, avactl: Run) -> None:  # noqa: F811
     fill(tmp_path / "ckpt", {"export/1/model.bin": b"1", "export/1/_SUCCESS": b""})
-    command = ("delivery", "stage", "--from", "ckpt", "--output", "export/*", "--marker", "_SUCCESS", "--to")
+    command = ("delivery", "stage", "--from", "ckpt", "--model", "export/*", "--marker", "_SUCCESS", "--to")
     assert avactl(*command, "out/1", "--result", "result").returncode == 0
     # Not published yet: a validation that failed for another reason is tried again.
     assert avactl(*command, "out/2", "--result", "result").stdout == "out/2: 2 files, 1 B\n"

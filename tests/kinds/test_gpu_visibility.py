@@ -38,6 +38,12 @@ SPECS = {
   image: editor:1
   gpus: GPUS
 """,
+    "Pipeline": """
+  trigger: {schedule: {cron: "0 3 * * *"}}
+  train: {template: {image: "train:1", workers: {gpus: GPUS}, checkpoint: {path: "s3://models/ckpt"}}}
+  validation: {image: "check:1", metrics: [{name: auc, min: 0.7}]}
+  publish: {to: "s3://models/published"}
+""",
     "ServingDeployment": """
   model: {name: net, version: "1", url: "s3://models/net"}
   runtime: {name: triton, image: "triton:1"}

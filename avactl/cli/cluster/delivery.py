@@ -22,7 +22,7 @@ def stage(
     to: To,
     source: Annotated[str, typer.Option("--from", help="Directory where the training has saved.")],
     output: Annotated[
-        str, typer.Option(help="File or directory below it; `*` in its last name: the highest number.")
+        str, typer.Option("--model", help="File or directory below it; `*` in its last name: the highest number.")
     ] = "",
     marker: Annotated[str, typer.Option(help="File that completes a directory.")] = "",
     result: Annotated[

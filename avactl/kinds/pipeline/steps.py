@@ -77,7 +77,8 @@ def _copier(item: Item, program: Program, step: str, args: list[str]) -> Manifes
         resources=pods.resources("1", "1Gi"),
     )
     pod = pods.pod_spec(item, program, container, service_account=RUN_ACCOUNT, restartPolicy="Never")
-    return _template(item, step, pod, {}, _COPY_TIMEOUT)
+    notes = {names.LINEAGE: "{}", names.KEEP: ""} if step == SEAL else {}
+    return _template(item, step, pod, notes, _COPY_TIMEOUT)
 
 
 def _validation(item: Item, program: Program, gpu: pods.GpuRequest) -> Manifest:

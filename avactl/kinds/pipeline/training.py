@@ -190,9 +190,10 @@ def as_template(item: Item, manifest: Manifest, step: str) -> Manifest:
     for group in ("initContainers", "containers"):
         if group in pod:
             pod[group] = [_with_run(each) if group == "containers" or _uses_run(each) else each for each in pod[group]]
-    labels = {**template["metadata"]["labels"], names.PIPELINE: item.name}
-    notes = template["metadata"].get("annotations")
-    job["template"] = {"metadata": k8s.compact(labels=labels, annotations=notes), "spec": pod}
+    # The daemon sets the number of the run and the live URL.
+    labels = {**template["metadata"]["labels"], names.PIPELINE: item.name, names.RUN: "0"}
+    notes = {**template["metadata"].get("annotations", {}), names.LIVE_URL: ""}
+    job["template"] = {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
     body: Body = {
         "apiVersion": "batch/v1",
         "kind": "CronJob",
