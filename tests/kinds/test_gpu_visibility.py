@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from avactl.kinds import registry
+from avactl.kinds.manifest import templates_of
 from tests.kinds.compiling import DIGEST, compiled
 
 PLATFORM = f"""
@@ -60,8 +61,10 @@ def seen(kind: str, gpus: str, old: str = "", new: str = "") -> dict[str, Any]:
     assert old in text
     found = {}
     for manifest in compiled(text.replace(old, new) if old else text).manifests:
-        spec = manifest.body.get("spec", {}).get("template", {}).get("spec", {})
-        if manifest.item.kind == kind:
+        if manifest.item.kind != kind:
+            continue
+        for _, template in templates_of(manifest.body):
+            spec = template["spec"]
             for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
                 env = {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
                 found[container["name"]] = env.get("NVIDIA_VISIBLE_DEVICES")

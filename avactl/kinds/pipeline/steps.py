@@ -45,7 +45,7 @@ def step_objects(item: Item, program: Program) -> list[Manifest]:
         raise LookupError(f"{item} has no checkpoint path")
     train = item.spec.train
     more = [
-        *(["--output", train.output] if train.output else []),
+        *(["--model", train.output] if train.output else []),
         *(["--marker", train.marker] if train.marker else []),
     ]
     stage = _copier(item, program, STAGE, ["--from", source, *more, "--to", candidate(item), "--result", RESULT_FILE])
