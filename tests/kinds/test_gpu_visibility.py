@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from avactl import names
 from avactl.kinds import registry
 from avactl.kinds.manifest import templates_of
 from tests.kinds.compiling import DIGEST, compiled
@@ -61,7 +62,8 @@ def seen(kind: str, gpus: str, old: str = "", new: str = "") -> dict[str, Any]:
     assert old in text
     found = {}
     for manifest in compiled(text.replace(old, new) if old else text).manifests:
-        if manifest.item.kind != kind:
+        step = manifest.body["metadata"].get("annotations", {}).get(names.PIPELINE_STEP, names.TRAINS)
+        if manifest.item.kind != kind or step != names.TRAINS:
             continue
         for _, template in templates_of(manifest.body):
             spec = template["spec"]
