@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from avactl.cache.alluxio.messages import MESSAGES
 from avactl.cache.alluxio.rpc import TIMEOUT, Channel
 from avactl.cache.engine import Block, CachedFile, EngineError, Mount, Reads, UnavailableError, Worker
+from avactl.terminal import shortened
 
 MARK = "avactl.dev/verified"
 """The daemon's extended attribute."""
@@ -141,20 +142,25 @@ class AlluxioEngine:
     async def read(self, file: CachedFile) -> AsyncIterator[bytes]:
         for block in file.blocks:
             at = 0
+            failure = "no worker is said to have it"
+            options = _from_store(file.store_path, file.mount, block.offset, block.size) if file.persisted else None
             # A block of several holders is read on from the next where one fails.
             for address in (*block.holders, *([""] if file.persisted else [])):
                 try:
                     where = self._worker(address) if address else await self._any()
-                    options = _from_store(file.store_path, file.mount, block.offset, block.size)
-                    async for chunk in self._read(where, block.id, at, block.size, options if file.persisted else None):
+                    async for chunk in self._read(where, block.id, at, block.size, options):
                         at += len(chunk)
                         yield chunk
-                except EngineError:
-                    continue
+                    failure = f"{address or 'the store'} has {at} of {block.size} bytes"
+                except EngineError as error:
+                    failure = str(error)
                 if at >= block.size:
                     break
             if at != block.size:
-                raise UnavailableError(f"{file.path}: no worker has all of block {block.id}")
+                kept = "persisted" if file.persisted else "not persisted"
+                raise UnavailableError(
+                    f"{file.path}, {kept}: no worker has all of block {block.id}: {shortened(failure, 120)}"
+                )
 
     async def read_store(self, url: str, mount: int, size: int) -> AsyncIterator[bytes]:
         # No block has such an id, so it comes from the store, and stays there.
