@@ -17,7 +17,7 @@ from typing import Any
 
 import joblib
 import uvicorn
-from prometheus_client import Counter, Histogram, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
 
 VERSION = os.environ["AVACTL_MODEL_VERSION"]
 REQUESTS = Counter("digits_requests_total", "Predictions, by status.", ["code"])
@@ -49,6 +49,10 @@ class Server:
                 break
         status, body = await self._answer(scope["path"], content)
         headers = [(b"content-length", str(len(body)).encode()), (b"x-version", VERSION.encode())]
+        # Prometheus takes no answer without a type.
+        headers.append(
+            (b"content-type", CONTENT_TYPE_LATEST.encode() if scope["path"] == "/metrics" else b"text/plain")
+        )
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
