@@ -21,6 +21,7 @@ from avactl.kube.timestamps import timestamp
 from tools.controlplane import ApiError, ControlPlane, KubeClient, process
 
 POLL = 0.1  # seconds
+COMPONENT = "app.kubernetes.io/component"
 PROBE_TIMEOUT = 2.0  # seconds
 
 
@@ -62,7 +63,8 @@ class Machine:
             self.error = traceback.format_exc()
 
     def _pass(self, kube: KubeClient, probes: httpx.Client) -> None:
-        query = {"fieldSelector": f"spec.nodeName={self.name}"}
+        # Pods of the platform, as the daemon's, have no image here: the daemon is a process of its own.
+        query = {"fieldSelector": f"spec.nodeName={self.name}", "labelSelector": f"{COMPONENT}=server"}
         found = {
             each["metadata"]["uid"]: each for each in kube.request("GET", "/api/v1/pods", query=query).body["items"]
         }
@@ -81,7 +83,7 @@ class Machine:
     def _start(self, body: Mapping[str, Any]) -> _Pod:
         (container,) = body["spec"]["containers"]
         address, port = next(self._addresses), str(container["ports"][0]["containerPort"])
-        command = [self._python, Path(__file__).with_name("server.py"), self._models, address, port]
+        command: list[str | Path] = [self._python, Path(__file__).with_name("server.py"), self._models, address, port]
         env = {each["name"]: each["value"] for each in container.get("env") or () if "value" in each}
         # One thread for the arithmetic: a picture has 64 numbers.
         env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HOME": str(self._logs)}

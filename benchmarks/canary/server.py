@@ -48,11 +48,12 @@ class Server:
             if not message.get("more_body"):
                 break
         status, body = await self._answer(scope["path"], content)
-        headers = [(b"content-length", str(len(body)).encode()), (b"x-version", VERSION.encode())]
-        # Prometheus takes no answer without a type.
-        headers.append(
-            (b"content-type", CONTENT_TYPE_LATEST.encode() if scope["path"] == "/metrics" else b"text/plain")
-        )
+        kind = CONTENT_TYPE_LATEST if scope["path"] == "/metrics" else "application/json"
+        headers = [
+            (b"content-length", str(len(body)).encode()),
+            (b"content-type", kind.encode()),
+            (b"x-version", VERSION.encode()),
+        ]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 

@@ -14,7 +14,8 @@ from benchmarks.canary.stage import LONG, SHORT, Pace, prepare
 from tests.cluster_fixtures import building
 from tools.network import require
 
-pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("serving-load")]
+# Prometheus takes five minutes to build: too long for the first run of `make test`.
+pytestmark = [pytest.mark.controlplane, pytest.mark.slow, pytest.mark.xdist_group("serving-load")]
 SHARE = 3.0  # percentage points
 
 
@@ -59,7 +60,6 @@ def test_a_new_version_and_a_bad_one(prepared: None, tmp_path: Path) -> None:
     assert bad["own"] == bad["bad"]
 
 
-@pytest.mark.slow
 def test_every_case_at_the_pace_of_a_cluster(prepared: None, tmp_path: Path) -> None:
     good, bad, slow, full_good, full_bad = rolled(tmp_path)
     for each in (good, full_good):

@@ -49,7 +49,9 @@ def build_digits(trainer: Path) -> tuple[Path, Path]:
 
     def train(folder: Path) -> None:
         with progress.step("training models of digits", "trained models of digits"):
-            run_builder("training", [python, trainer.resolve(), folder], folder.with_name("log"), os.environ, folder.parent)
+            run_builder(
+                "training", [python, trainer.resolve(), folder], folder.with_name("log"), os.environ, folder.parent
+            )
 
     make_once(models, "waiting for another training", train)
     return python, models

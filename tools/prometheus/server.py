@@ -61,7 +61,7 @@ class Prometheus(process.Processes):
     def start(self, name: str) -> None:
         """Start it, and wait until it is ready. Raises StartError."""
         folder = self._owned.path
-        command = [
+        command: list[str | Path] = [
             build_binary(), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
             f"--web.listen-address=127.0.0.1:{self._port}", "--log.level=warn",
         ]  # fmt: skip

@@ -63,7 +63,7 @@ class Traefik(process.Processes):
     def start(self, name: str) -> None:
         """Start it, and wait until it answers. Raises StartError."""
         prefix = "--providers.kubernetesgateway"
-        command = [
+        command: list[str | Path] = [
             build_binary(), prefix, f"{prefix}.endpoint={self._plane.url}", f"{prefix}.token={self._plane.token()}",
             f"{prefix}.certauthfilepath={self._plane.ca_file}", f"--entrypoints.https.address=127.0.0.1:{self.port}",
             f"--entrypoints.ping.address=127.0.0.1:{self._ping}", "--ping", "--ping.entrypoint=ping",
