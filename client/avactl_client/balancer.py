@@ -17,6 +17,8 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect
+from itertools import accumulate
 from typing import Iterable, Mapping
 
 AVERAGE = 5.0
@@ -27,6 +29,7 @@ _LEAST = 1e-6
 """Shortest latency, in seconds."""
 _BACKOFF = (1.0, 30.0)
 """First and longest time that a failed server gets no calls, in seconds."""
+_GOLDEN = (5**0.5 - 1) / 2
 _LATE = 3
 """Calls in a row that pass their deadline, after which a server counts as failed."""
 
@@ -72,6 +75,7 @@ class Balancer:
     def __init__(self, seed: int | None = None) -> None:
         self.servers: dict[str, Server] = {}
         self._random = random.Random(seed)  # noqa: S311 - no secret
+        self._sequence = self._random.random()
 
     # -- servers
 
@@ -105,7 +109,14 @@ class Balancer:
         if len(found) < 2:
             return found[0] if found else None
         latencies = self.latencies(found, now)
-        first, second = self._random.choices(range(len(found)), [1.0 / each for each in latencies], k=2)
+        limits = list(accumulate(1.0 / each for each in latencies))
+        # The first of the two by a sequence that is even over short times, too (multiples of the golden ratio, modulo
+        # 1): the calls of a server come in steady intervals. Clients begin at different points.
+        self._sequence = (self._sequence + _GOLDEN) % 1.0
+        last = len(found) - 1
+        first, second = (
+            min(bisect(limits, part * limits[-1]), last) for part in (self._sequence, self._random.random())
+        )
         work = [found[index].calls * latencies[index] for index in (first, second)]
         return found[first if work[0] <= work[1] else second]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Iterable
 
 import grpc
 
 from avactl_client.calls import Given, Method, Replay, Running, blocking
-from avactl_client.names import WEIGHTS, WeightsFile, split
+from avactl_client.names import WEIGHTS, WeightsFile, resolve, split
 from avactl_client.pool import Options, Pool, Settings
 
 _RECONNECT = (("grpc.initial_reconnect_backoff_ms", 1000), ("grpc.max_reconnect_backoff_ms", 30_000))
@@ -22,6 +22,7 @@ def channel(
     weights: str = WEIGHTS,
     interval: float = 5.0,
     idempotent: bool = False,
+    addresses: Callable[[], Iterable[str]] | None = None,
 ) -> Channel:
     """Return a channel to all servers of a headless Service.
 
@@ -29,6 +30,7 @@ def channel(
     `options`: of gRPC, for the channel of each server. `weights`: file of the first weights; it may be missing.
     `interval`: seconds between two look-ups of the addresses. `idempotent`: calls may run twice, so that those whose
     connection breaks before the first response are repeated, too; without it, only calls that were never sent.
+    `addresses`: returns the servers (`IP:PORT`) instead of DNS; an OSError or ValueError leaves them as they are.
     Raises TargetError.
     """
     host, port = split(target)
@@ -46,7 +48,8 @@ def channel(
             return grpc.insecure_channel(address, options=own)
         return grpc.secure_channel(address, credentials, options=own)
 
-    return Channel(Settings(host, port, interval, WeightsFile(weights), connect, idempotent))
+    found = addresses if addresses is not None else lambda: resolve(host, port)
+    return Channel(Settings(host, found, interval, WeightsFile(weights), connect, idempotent))
 
 
 class Channel(grpc.Channel):  # type: ignore[misc,unused-ignore]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ipaddress
 import json
 import math
-import os
 import socket
+from pathlib import Path
 
 WEIGHTS = "/etc/avactl/weights/weights.json"
 """File of the first weights, if it exists: the key of the ConfigMap `NAME-weights`."""
@@ -43,18 +43,17 @@ class WeightsFile:
     """The file of the first weights; read again when it has changed."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._path = Path(path)
         self._known: tuple[int, int] | None = None
         self._weights: dict[str, float] = {}
 
     def read(self) -> dict[str, float]:
         """Return weights by address, with or without a port; {} without a file, or with one of another form."""
         try:
-            status = os.stat(self._path)  # kubelets replace a link: no watch of the file itself would see that
+            status = self._path.stat()  # kubelets replace a link: no watch of the file itself would see that
             version = (status.st_mtime_ns, status.st_ino)
             if version != self._known:
-                with open(self._path, encoding="utf-8") as file:
-                    self._weights = _weights(json.load(file))
+                self._weights = _weights(json.loads(self._path.read_text(encoding="utf-8")))
                 self._known = version
         except (OSError, ValueError):
             self._known, self._weights = None, {}

@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, NamedTuple, Sequence, Tuple
 import grpc
 
 from avactl_client.balancer import Balancer, Server
-from avactl_client.names import WeightsFile, resolve
+from avactl_client.names import WeightsFile
 
 Options = Sequence[Tuple[str, Any]]
 _SOONEST = 1.0
@@ -49,7 +49,8 @@ class Settings(NamedTuple):
     """Settings of a pool."""
 
     host: str
-    port: int
+    addresses: Callable[[], Iterable[str]]
+    """Returns the addresses of the servers, with their port. Raises OSError and ValueError."""
     interval: float
     """Seconds between two look-ups."""
     weights: WeightsFile
@@ -191,9 +192,9 @@ class Pool:
     def look_up(self) -> None:
         """Ask DNS; the known servers stay if it does not answer."""
         try:
-            found = self.settings.weights.of(resolve(self.settings.host, self.settings.port))
+            found = self.settings.weights.of(sorted(self.settings.addresses()))
             problem = ""
-        except (OSError, UnicodeError) as error:
+        except (OSError, ValueError) as error:  # UnicodeError is a ValueError
             found, problem = {}, f"{self.settings.host}: {error}"
         with self._changed:
             if found:
