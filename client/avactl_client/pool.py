@@ -15,6 +15,8 @@ from avactl_client.names import WeightsFile
 Options = Sequence[Tuple[str, Any]]
 _SOONEST = 1.0
 """Seconds between two look-ups, although a server has failed."""
+_WATCHED = 1.0
+"""Seconds for which gRPC may go on watching a channel, which it does in vain, with a traceback, once it is closed."""
 _TURN = 0.25
 """Seconds between two looks at the servers that are to be connected again."""
 NEVER_SENT = "failed to connect to all addresses"
@@ -78,6 +80,8 @@ class Pool:
         self._channels: dict[str, Any] = {}
         self._connecting: set[str] = set()
         self._failing: set[str] = set()
+        self._watches: dict[str, tuple[Callable[[Any], None], float]] = {}
+        """Watches of the channels, and when they ended."""
         self._callbacks: list[tuple[Callable[[Any], None], list[Any]]] = []
         self._wake = threading.Event()
         self._looked_up = False
@@ -207,7 +211,7 @@ class Pool:
         """Connect the servers that are due, and close the connections of those that have left."""
         now = time.monotonic()
         with self._changed:
-            gone = [self._channels.pop(each.address) for each in self._balancer.remove_idle()]
+            gone = [(each.address, self._channels.pop(each.address)) for each in self._balancer.remove_idle()]
             self._connecting &= self._channels.keys()
             self._failing &= self._channels.keys()
             due = [
@@ -217,8 +221,8 @@ class Pool:
             ]
         for address, channel in due:
             self._watch(address, channel)
-        for channel in gone:
-            channel.close()
+        for address, channel in gone:
+            self._close(address, channel)
 
     def _watch(self, address: str, channel: Any) -> None:
         """Begin to connect, and take in the result. gRPC watches a channel in a thread: only while it connects."""
@@ -233,12 +237,14 @@ class Pool:
             if found is None or found._seen(address, channel, state) or ended:
                 channel.unsubscribe(seen)
                 if found is not None:
+                    found._watches[address] = (seen, time.monotonic())
                     found._connecting.discard(address)
 
         with self._changed:
             if self._closed or self._channels.get(address) is not channel:
                 return
             self._connecting.add(address)
+            self._watches[address] = (seen, float("inf"))
         channel.subscribe(seen, try_to_connect=True)
 
     def _seen(self, address: str, channel: Any, state: Any) -> bool:
@@ -259,11 +265,25 @@ class Pool:
         """Close all connections; calls in flight end with CANCELLED."""
         with self._changed:
             self._closed = True
-            channels: list[Any] = list(self._channels.values())
+            channels = list(self._channels.items())
             self._changed.notify_all()
         self._wake.set()
-        for channel in channels:
+        for address, channel in channels:
+            self._close(address, channel)
+
+    def _close(self, address: str, channel: Any) -> None:
+        seen, since = self._watches.pop(address, (None, 0.0))
+        if seen is None:
             channel.close()
+            return
+        channel.unsubscribe(seen)
+        left = min(since + _WATCHED - time.monotonic(), _WATCHED)
+        if left <= 0:
+            channel.close()
+        else:
+            later = threading.Timer(left, channel.close)
+            later.daemon = True
+            later.start()
 
     @property
     def closed(self) -> bool:

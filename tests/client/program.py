@@ -31,8 +31,6 @@ def one(request: bytes, context: Any) -> bytes:
 def many(request: bytes, context: Any) -> Iterator[bytes]:
     for number in range(int(request)):
         yield f"{NAME} {number}".encode()
-    if MODE == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def count(requests: Iterator[bytes], context: Any) -> bytes:
@@ -41,6 +39,8 @@ def count(requests: Iterator[bytes], context: Any) -> bytes:
 
 def echo(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
     for request in requests:
+        if request == b"die":
+            os.kill(os.getpid(), signal.SIGKILL)
         yield NAME.encode() + b" " + request
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from avactl_client import Channel
+
 from tools.controlplane.process import free_port
 
 PATIENCE = 60.0
@@ -41,6 +42,11 @@ class Servers:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+    def restart(self, name: str, mode: str) -> None:
+        """Start a server anew, in another mode."""
+        self.kill(name)
+        self.start(name, mode)
 
     def close(self) -> None:
         """Kill all servers."""

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-
 from avactl_client.balancer import Balancer, Server
 
 SPEEDS = {"slow": 1.0, "middle": 2.0, "fast": 4.0}
