@@ -16,7 +16,7 @@ from avactl.kube.reflector import Reflector
 from avactl.names import MANAGED_BY, MANAGER, POOL_LABEL, WEIGHTS, WEIGHTS_KEY
 from avactl.serving import metrics
 from avactl.serving.config import MOST_BYTES
-from avactl.serving.stores import Body, Objects
+from avactl.serving.stores import Objects
 
 MOST_ADDRESSES = 10_000
 """Addresses of one ConfigMap, which may have 1 MiB. Clients give those beyond it the average weight."""
@@ -103,7 +103,7 @@ def _address(text: Any) -> str:
         return str(text)[:64]
 
 
-def _service(item: Body) -> list[str]:
+def _service(item: Mapping[str, Any]) -> list[str]:
     """Return the key of an EndpointSlice's Service."""
     metadata = item["metadata"]
     return [f"{metadata.get('namespace', '')}/{(metadata.get('labels') or {}).get('kubernetes.io/service-name', '')}"]

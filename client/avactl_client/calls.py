@@ -98,7 +98,8 @@ class Given(NamedTuple):
 
 def blocking(given: Given) -> Any:
     """Run a call with one response to its end; `start` returns what the caller gets. Raises RpcError."""
-    pool, tried = given.method.pool, []  # type: Pool, List[str]
+    pool = given.method.pool
+    tried: list[str] = []
     while True:
         attempt = given.begin(tried, block=True)
         try:

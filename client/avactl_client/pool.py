@@ -212,8 +212,8 @@ class Pool:
         now = time.monotonic()
         with self._changed:
             gone = [(each.address, self._channels.pop(each.address)) for each in self._balancer.remove_idle()]
-            self._connecting &= self._channels.keys()
-            self._failing &= self._channels.keys()
+            self._connecting -= {address for address, _ in gone}
+            self._failing -= {address for address, _ in gone}
             due = [
                 (each.address, self._channels[each.address])
                 for each in self._balancer.servers.values()
@@ -237,15 +237,21 @@ class Pool:
             if found is None or found._seen(address, channel, state) or ended:
                 channel.unsubscribe(seen)
                 if found is not None:
-                    found._watches[address] = (seen, time.monotonic())
-                    found._connecting.discard(address)
+                    found._watched(address, seen)
 
         with self._changed:
-            if self._closed or self._channels.get(address) is not channel:
+            if self._closed or address not in self._channels or self._channels[address] is not channel:
                 return
             self._connecting.add(address)
             self._watches[address] = (seen, float("inf"))
         channel.subscribe(seen, try_to_connect=True)
+
+    def _watched(self, address: str, seen: Callable[[Any], None]) -> None:
+        """Take in the end of a watch, unless the address has another channel by now."""
+        with self._changed:
+            if self._watches.get(address, (None, 0.0))[0] is seen:
+                self._watches[address] = (seen, time.monotonic())
+                self._connecting.discard(address)
 
     def _seen(self, address: str, channel: Any, state: Any) -> bool:
         """Take in the state of a connection; return True if it needs no further watching."""

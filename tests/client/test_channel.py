@@ -196,8 +196,9 @@ def test_servers_come_and_go_with_dns(servers: Servers, channel: Channel) -> Non
 
 def test_no_server() -> None:
     refused = f"127.0.0.1:{free_port()}"
-    for addresses, problem in (([], "no server of test is known"), ([refused], "failed to connect")):
-        with avactl_client.channel("test:1", addresses=lambda found=addresses: found) as channel:
+    none: list[str] = []
+    for addresses, problem in ((none, "no server of test is known"), ([refused], "failed to connect")):
+        with avactl_client.channel("test:1", addresses=addresses.copy) as channel:
             with pytest.raises(grpc.RpcError) as caught:
                 one(channel)
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from avactl import names
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.ownership import Owned
@@ -26,7 +28,7 @@ def with_weights(item: Item, program: Program, objects: list[Manifest], componen
         if manifest.kind == "Service" and manifest.body["spec"].get("clusterIP") == "None":
             manifest.body["metadata"].setdefault("annotations", {})[names.WEIGHTS] = k8s.line(speeds)
 
-    def make(api: str, kind: str, owned: tuple[str, ...] = (), **fields: object) -> Manifest:
+    def make(api: str, kind: str, owned: tuple[str, ...] = (), **fields: Any) -> Manifest:
         return k8s.manifest(
             item, item.cluster, api, kind, name, namespace=item.ns, component=component, owned=owned, **fields
         )
