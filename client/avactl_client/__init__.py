@@ -12,8 +12,8 @@ Each call goes to the server that suits best by measured latency; servers that f
 from __future__ import annotations
 
 from avactl_client.channel import Channel, channel
+from avactl_client.ledger import NoServerError
 from avactl_client.names import TargetError
-from avactl_client.pool import NoServerError
 
 __all__ = ["Channel", "NoServerError", "TargetError", "channel"]
 

@@ -9,7 +9,8 @@ from typing import Any, Callable, Iterable, Iterator, NamedTuple
 
 import grpc
 
-from avactl_client.pool import Attempt, Pool
+from avactl_client.ledger import Attempt
+from avactl_client.pool import Pool
 
 _MOST_KEPT = 16
 """Requests of a stream after which its call is not repeated any more."""

@@ -8,8 +8,9 @@ from typing import Any, Callable, Iterable
 import grpc
 
 from avactl_client.calls import Given, Method, Replay, Running, blocking
+from avactl_client.ledger import Options, Settings
 from avactl_client.names import WEIGHTS, WeightsFile, resolve, split
-from avactl_client.pool import Options, Pool, Settings
+from avactl_client.pool import Pool
 
 _RECONNECT = (("grpc.initial_reconnect_backoff_ms", 1000), ("grpc.max_reconnect_backoff_ms", 30_000))
 
@@ -30,7 +31,7 @@ def channel(
     `options`: of gRPC, for the channel of each server. `weights`: file of the first weights; it may be missing.
     `interval`: seconds between two look-ups of the addresses. `idempotent`: calls may run twice, so that those whose
     connection breaks before the first response are repeated, too; without it, only calls that were never sent.
-    `addresses`: returns the servers (`IP:PORT`) instead of DNS; an OSError or ValueError leaves them as they are.
+    `addresses`: returns the servers (`IP:PORT`) instead of DNS, in a thread; an error leaves them as they are.
     Raises TargetError.
     """
     host, port = split(target)

@@ -1,92 +1,31 @@
-"""Connections to the servers of a target: follows DNS, connects, and counts calls."""
+"""The servers of a channel for threads: one thread follows DNS and connects."""
 
 from __future__ import annotations
 
 import threading
 import time
 import weakref
-from typing import Any, Callable, Iterable, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Iterable, Sequence
 
 import grpc
 
-from avactl_client.balancer import Balancer, Server
-from avactl_client.names import WeightsFile
+from avactl_client.ledger import SOONEST, TURN, Attempt, Ledger, Settings
 
-Options = Sequence[Tuple[str, Any]]
-_SOONEST = 1.0
-"""Seconds between two look-ups, although a server has failed."""
 _WATCHED = 1.0
 """Seconds for which gRPC may go on watching a channel, which it does in vain, with a traceback, once it is closed."""
-_TURN = 0.25
-"""Seconds between two looks at the servers that are to be connected again."""
-NEVER_SENT = "failed to connect to all addresses"
-"""Begin of the message with which gRPC fails a call whose server it could not connect to."""
-
-
-class NoServerError(grpc.RpcError):  # type: ignore[misc,unused-ignore]
-    """DNS names no server of the target."""
-
-    def __init__(self, details: str) -> None:
-        super().__init__(details)
-        self._details = details
-
-    def code(self) -> grpc.StatusCode:
-        """Return UNAVAILABLE."""
-        return grpc.StatusCode.UNAVAILABLE
-
-    def details(self) -> str:
-        """Return the reason."""
-        return self._details
-
-    def initial_metadata(self) -> tuple[()]:
-        """Return no metadata."""
-        return ()
-
-    def trailing_metadata(self) -> tuple[()]:
-        """Return no metadata."""
-        return ()
-
-
-class Settings(NamedTuple):
-    """Settings of a pool."""
-
-    host: str
-    addresses: Callable[[], Iterable[str]]
-    """Returns the addresses of the servers, with their port. Raises OSError and ValueError."""
-    interval: float
-    """Seconds between two look-ups."""
-    weights: WeightsFile
-    connect: Callable[[str], Any]
-    """Returns a grpc.Channel to an address."""
-    idempotent: bool
-    """True if calls that a server may have begun are repeated."""
-
-
-class Attempt(NamedTuple):
-    """A call that is sent to a server."""
-
-    server: Server
-    channel: Any
-    began: float
 
 
 class Pool:
     """The servers of a target. Thread-safe."""
 
     def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._balancer = Balancer()
+        self.interval = settings.interval
+        self._ledger = Ledger(settings)
         self._changed = threading.Condition()
-        self._channels: dict[str, Any] = {}
-        self._connecting: set[str] = set()
-        self._failing: set[str] = set()
         self._watches: dict[str, tuple[Callable[[Any], None], float]] = {}
         """Watches of the channels, and when they ended."""
         self._callbacks: list[tuple[Callable[[Any], None], list[Any]]] = []
         self._wake = threading.Event()
-        self._looked_up = False
-        self._problem = ""
-        self._closed = False
         threading.Thread(
             target=_follow, args=(weakref.ref(self), self._wake), name="avactl-client", daemon=True
         ).start()
@@ -94,72 +33,35 @@ class Pool:
     # -- calls
 
     def begin(self, tried: Iterable[str], deadline: float | None, *, wait: bool, block: bool = True) -> Attempt:
-        """Choose a server for a call and count the call.
-
-        `tried`: addresses that the call was not sent to; `wait`: wait for a server until the deadline, as gRPC's
-        `wait_for_ready` says; `block`: wait for the first look-up and connections. Raises NoServerError, and ValueError
-        for a closed channel.
-        """
+        """Choose a server for a call and count the call, as `Ledger.begin`; `deadline` in monotonic time."""
         with self._changed:
             while True:
-                if self._closed:
-                    raise ValueError("Cannot invoke RPC on closed channel!")
-                now = time.monotonic()
-                left = None if deadline is None else deadline - now
-                waits = block and (left is None or left > 0) and (wait or self._hopeful(tried))
-                server = self._balancer.pick(now, tried)
-                if server is None and not waits:
-                    # gRPC fails the call, or it succeeds after all.
-                    server = self._balancer.any(now, tried) or self._balancer.any(now)
-                if server is not None:
-                    self._balancer.begin(server, now)
-                    return Attempt(server, self._channels[server.address], now)
-                if not waits:
-                    raise NoServerError(self._problem or f"no server of {self.settings.host} is known")
-                self._changed.wait(_TURN if left is None else min(left, _TURN))
-
-    def _hopeful(self, tried: Iterable[str]) -> bool:
-        """Return True while the first look-up or a first connection may still bring a server."""
-        if not self._looked_up:
-            return True
-        known = set(tried)
-        return any(
-            each.address not in known and not each.failures and each.address not in self._failing
-            for each in self._balancer.servers.values()
-            if not each.connected and not each.leaving
-        )
+                left = None if deadline is None else deadline - time.monotonic()
+                found = self._ledger.begin(tried, left, wait=wait, block=block)
+                if found is not None:
+                    return found
+                self._changed.wait(TURN if left is None else min(left, TURN))
 
     def respond(self, attempt: Attempt, *, measure: bool) -> None:
         """Take in the first response to a call."""
         with self._changed:
-            self._balancer.respond(attempt.server, attempt.began, time.monotonic(), measure=measure)
+            self._ledger.respond(attempt, measure=measure)
 
     def end(self, attempt: Attempt, code: grpc.StatusCode | None, responded: bool) -> None:
         """Take in the end of a call; `responded`: it had a response before."""
-        now = time.monotonic()
-        server = attempt.server
         with self._changed:
-            if code is grpc.StatusCode.UNAVAILABLE:
-                self._balancer.fail(server, attempt.began, now, responded=responded)
-            elif not responded and code is grpc.StatusCode.DEADLINE_EXCEEDED:
-                self._balancer.pass_deadline(server, attempt.began, now)
-            elif not responded:
-                self._balancer.drop(server, attempt.began)
-            self._balancer.end(server)
-            failed = bool(server.failures)
+            failed = self._ledger.end(attempt, code, responded)
         if failed:
             self._wake.set()
 
     def repeats(self, error: Any, responded: bool) -> bool:
         """Return True if a failed call may be sent again."""
-        if responded or self._closed or error.code() is not grpc.StatusCode.UNAVAILABLE:
-            return False
-        return self.settings.idempotent or str(error.details() or "").startswith(NEVER_SENT)
+        return self._ledger.repeats(error, responded)
 
     def has_other(self, tried: Sequence[str]) -> bool:
         """Return True if there is a server that was not tried."""
         with self._changed:
-            return any(not each.leaving and each.address not in tried for each in self._balancer.servers.values())
+            return self._ledger.has_other(tried)
 
     # -- servers
 
@@ -171,58 +73,32 @@ class Pool:
     def unsubscribe(self, callback: Callable[[Any], None]) -> None:
         """Call a function no more."""
         with self._changed:
-            self._callbacks = [each for each in self._callbacks if each[0] is not callback]
-
-    def report(self) -> None:
-        """Call the subscribed functions whose last state differs."""
-        with self._changed:
-            now, servers = time.monotonic(), self._balancer.servers.values()
-            state = grpc.ChannelConnectivity.TRANSIENT_FAILURE
-            if any(each.usable(now) or (each.connected and now >= each.retry_at) for each in servers):
-                state = grpc.ChannelConnectivity.READY
-            elif self._hopeful(()):
-                state = grpc.ChannelConnectivity.CONNECTING
-            due = [each for each in self._callbacks if each[1] != [state]]
-        for callback, last in due:
-            last[0] = state
-            callback(state)
+            self._callbacks = [each for each in self._callbacks if each[0] != callback]
 
     def addresses(self) -> dict[str, bool]:
         """Return the addresses of the servers, and whether each gets calls now."""
         with self._changed:
-            now = time.monotonic()
-            return {each.address: each.usable(now) for each in self._balancer.servers.values()}
+            return self._ledger.usable()
 
-    def look_up(self) -> None:
-        """Ask DNS; the known servers stay if it does not answer."""
-        try:
-            found = self.settings.weights.of(sorted(self.settings.addresses()))
-            problem = ""
-        except (OSError, ValueError) as error:  # UnicodeError is a ValueError
-            found, problem = {}, f"{self.settings.host}: {error}"
+    def follow(self, look_up: bool) -> None:
+        """Bring servers and connections up to date; `look_up`: ask DNS, too."""
+        if look_up:
+            found = self._ledger.look_up()
+            with self._changed:
+                self._ledger.take(*found)
+                self._changed.notify_all()
         with self._changed:
-            if found:
-                for server in self._balancer.update(found):
-                    self._channels[server.address] = self.settings.connect(server.address)
-            self._problem, self._looked_up = problem, True
-            self._changed.notify_all()
-
-    def connect(self) -> None:
-        """Connect the servers that are due, and close the connections of those that have left."""
-        now = time.monotonic()
-        with self._changed:
-            gone = [(each.address, self._channels.pop(each.address)) for each in self._balancer.remove_idle()]
-            self._connecting -= {address for address, _ in gone}
-            self._failing -= {address for address, _ in gone}
-            due = [
-                (each.address, self._channels[each.address])
-                for each in self._balancer.servers.values()
-                if not (each.connected or each.leaving or each.address in self._connecting) and now >= each.retry_at
-            ]
+            gone, due = self._ledger.leave(), self._ledger.due()
         for address, channel in due:
             self._watch(address, channel)
         for address, channel in gone:
             self._close(address, channel)
+        with self._changed:
+            state = self._ledger.state()
+            told = [each for each in self._callbacks if each[1] != [state]]
+        for callback, last in told:
+            last[0] = state
+            callback(state)
 
     def _watch(self, address: str, channel: Any) -> None:
         """Begin to connect, and take in the result. gRPC watches a channel in a thread: only while it connects."""
@@ -240,9 +116,9 @@ class Pool:
                     found._watched(address, seen)
 
         with self._changed:
-            if self._closed or address not in self._channels or self._channels[address] is not channel:
+            if self._ledger.closed:
                 return
-            self._connecting.add(address)
+            self._ledger.connecting.add(address)
             self._watches[address] = (seen, float("inf"))
         channel.subscribe(seen, try_to_connect=True)
 
@@ -251,27 +127,20 @@ class Pool:
         with self._changed:
             if self._watches.get(address, (None, 0.0))[0] is seen:
                 self._watches[address] = (seen, time.monotonic())
-                self._connecting.discard(address)
+                self._ledger.connecting.discard(address)
 
     def _seen(self, address: str, channel: Any, state: Any) -> bool:
-        """Take in the state of a connection; return True if it needs no further watching."""
         with self._changed:
-            server = self._balancer.servers.get(address)
-            if server is None or self._channels.get(address) is not channel:
-                return True
-            if state is grpc.ChannelConnectivity.READY:
-                server.connected = time.monotonic() >= server.retry_at
-                self._failing.discard(address)
-            elif state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
-                self._failing.add(address)
+            done = self._ledger.see(address, channel, state)
             self._changed.notify_all()
-            return state in (grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.SHUTDOWN)
+            return done
 
     def close(self) -> None:
         """Close all connections; calls in flight end with CANCELLED."""
         with self._changed:
-            self._closed = True
-            channels = list(self._channels.items())
+            self._ledger.closed = True
+            channels = list(self._ledger.channels.items())
+            self._ledger.channels.clear()
             self._changed.notify_all()
         self._wake.set()
         for address, channel in channels:
@@ -294,7 +163,7 @@ class Pool:
     @property
     def closed(self) -> bool:
         """True after `close`."""
-        return self._closed
+        return self._ledger.closed
 
 
 def _follow(reference: weakref.ReferenceType[Pool], wake: threading.Event) -> None:
@@ -305,11 +174,10 @@ def _follow(reference: weakref.ReferenceType[Pool], wake: threading.Event) -> No
         if pool is None or pool.closed:
             return
         now = time.monotonic()
-        if now - looked >= (_SOONEST if wake.is_set() else pool.settings.interval):
+        due = now - looked >= (min(SOONEST, pool.interval) if wake.is_set() else pool.interval)
+        if due:
             wake.clear()
             looked = now
-            pool.look_up()
-        pool.connect()
-        pool.report()
+        pool.follow(due)
         del pool
-        time.sleep(_TURN)
+        time.sleep(TURN)

@@ -1,5 +1,7 @@
 """Calls to two servers, one of which is three times as fast: the shares that each of them gets."""
 
+from __future__ import annotations
+
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +11,7 @@ import grpc
 import avactl_client
 
 
-def serve(name: str, seconds: float) -> "tuple[grpc.Server, str]":
+def serve(name: str, seconds: float) -> tuple[grpc.Server, str]:
     """Start a server that takes this time for each request, and return it with its address."""
 
     def answer(request: bytes, context: grpc.ServicerContext) -> bytes:

@@ -57,7 +57,7 @@ def test_calls_of_each_kind(servers: Servers, channel: Channel) -> None:
     assert channel.stream_unary("/test/Count")(iter(letters), timeout=LONG) == b"a abcdefghijklmnopqrstuvwxyz"
     assert list(channel.stream_stream("/test/Echo")(iter(letters))) == [b"a " + each for each in letters]
     # The measurements are complete: no call is outstanding.
-    until(lambda: all(each.calls == each.waiting == 0 for each in channel._pool._balancer.servers.values()))
+    until(lambda: all(each.calls == each.waiting == 0 for each in channel._pool._ledger.balancer.servers.values()))
 
 
 def test_serializers_and_interceptors(servers: Servers, channel: Channel) -> None:
@@ -127,7 +127,7 @@ def test_calls_that_were_never_sent_go_elsewhere(servers: Servers) -> None:
         servers.kill("a")
         time.sleep(0.5)  # the connection is closed, without a call
         assert sum(channel.servers().values()) == 2
-        balancer = channel._pool._balancer
+        balancer = channel._pool._ledger.balancer
         balancer.servers[servers.addresses["b"]].connected = False  # so that each kind of call goes to `a` first
         method = channel.unary_unary("/test/One")
         assert method.future(b"", timeout=LONG).result(LONG) == b"b"
@@ -146,7 +146,7 @@ def test_calls_that_were_never_sent_go_elsewhere(servers: Servers) -> None:
 
 def _only(channel: Channel, address: str) -> None:
     """Make the client believe that one server gets calls, and no other."""
-    for server in channel._pool._balancer.servers.values():
+    for server in channel._pool._ledger.balancer.servers.values():
         server.connected, server.failures, server.retry_at = server.address == address, 0, 0.0
 
 
