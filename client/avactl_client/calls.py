@@ -12,14 +12,14 @@ import grpc
 from avactl_client.ledger import Attempt
 from avactl_client.pool import Pool
 
-_MOST_KEPT = 16
+MOST_KEPT = 16
 """Requests of a stream after which its call is not repeated any more."""
 
 
 class Method:
     """A method of a service, on the channel of each server."""
 
-    def __init__(self, owner: Any, pool: Pool, arity: str, method: str, arguments: tuple[Any, ...], more: Any) -> None:
+    def __init__(self, owner: Any, pool: Any, arity: str, method: str, arguments: tuple[Any, ...], more: Any) -> None:
         """`owner`: the balanced channel, which stays open while its methods are used; `arity`: `unary_unary`, …."""
         self.owner, self.pool, self.arity = owner, pool, arity
         self._method, self._arguments, self._more = method, arguments, more
@@ -44,7 +44,7 @@ class Replay:
 
     def whole(self) -> bool:
         """Return True while another attempt would see all requests."""
-        return self._taken <= _MOST_KEPT
+        return self._taken <= MOST_KEPT
 
     def attempt(self) -> Iterator[Any]:
         """Yield the requests from the start. gRPC may still wait for one on behalf of an attempt that has failed."""
@@ -59,7 +59,7 @@ class Replay:
                     except StopIteration:
                         return
                     self._taken += 1
-                    if len(self._kept) <= _MOST_KEPT:
+                    if len(self._kept) <= MOST_KEPT:
                         self._kept.append(request)
             position += 1
             yield request
@@ -80,7 +80,8 @@ class Given(NamedTuple):
 
     def begin(self, tried: list[str], *, block: bool) -> Attempt:
         """Choose a server. Raises NoServerError."""
-        return self.method.pool.begin(tried, self.deadline, wait=self.wait, block=block)
+        pool: Pool = self.method.pool
+        return pool.begin(tried, self.deadline, wait=self.wait, block=block)
 
     def left(self) -> float | None:
         """Return the seconds until the deadline."""

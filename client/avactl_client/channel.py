@@ -8,11 +8,9 @@ from typing import Any, Callable, Iterable
 import grpc
 
 from avactl_client.calls import Given, Method, Replay, Running, blocking
-from avactl_client.ledger import Options, Settings
-from avactl_client.names import WEIGHTS, WeightsFile, resolve, split
+from avactl_client.ledger import Options, Settings, own_options, settings_of
+from avactl_client.names import WEIGHTS
 from avactl_client.pool import Pool
-
-_RECONNECT = (("grpc.initial_reconnect_backoff_ms", 1000), ("grpc.max_reconnect_backoff_ms", 30_000))
 
 
 def channel(
@@ -34,23 +32,14 @@ def channel(
     `addresses`: returns the servers (`IP:PORT`) instead of DNS, in a thread; an error leaves them as they are.
     Raises TargetError.
     """
-    host, port = split(target)
-    if not interval > 0:
-        raise ValueError(f"interval {interval:g} is not a time in seconds above 0")
-    given = {key for key, _ in options}
-    own = [*options, *(each for each in _RECONNECT if each[0] not in given)]
-    if credentials is not None and "grpc.ssl_target_name_override" not in given:
-        own.append(("grpc.ssl_target_name_override", host))
-    if "grpc.default_authority" not in given:
-        own.append(("grpc.default_authority", f"{host}:{port}"))
+    own = own_options(target, options, tls=credentials is not None)
 
     def connect(address: str) -> Any:
         if credentials is None:
             return grpc.insecure_channel(address, options=own)
         return grpc.secure_channel(address, credentials, options=own)
 
-    found = addresses if addresses is not None else lambda: resolve(host, port)
-    return Channel(Settings(host, found, interval, WeightsFile(weights), connect, idempotent))
+    return Channel(settings_of(target, connect, weights, interval, idempotent, addresses))
 
 
 class Channel(grpc.Channel):  # type: ignore[misc,unused-ignore]

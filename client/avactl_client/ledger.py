@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterable, NamedTuple, Sequence, Tuple
 import grpc
 
 from avactl_client.balancer import Balancer, Server
-from avactl_client.names import WeightsFile
+from avactl_client.names import WeightsFile, resolve, split
 
 Options = Sequence[Tuple[str, Any]]
 SOONEST = 1.0
@@ -56,6 +56,35 @@ class Settings(NamedTuple):
     """Returns a channel of gRPC to an address."""
     idempotent: bool
     """True if calls that a server may have begun are repeated."""
+
+
+def settings_of(
+    target: str,
+    connect: Callable[[str], Any],
+    weights: str,
+    interval: float,
+    idempotent: bool,
+    addresses: Callable[[], Iterable[str]] | None,
+) -> Settings:
+    """Return the settings of a channel to a target. Raises TargetError, and ValueError for the interval."""
+    host, port = split(target)
+    if not interval > 0:
+        raise ValueError(f"interval {interval:g} is not a time in seconds above 0")
+    found = addresses if addresses is not None else lambda: resolve(host, port)
+    return Settings(host, found, interval, WeightsFile(weights), connect, idempotent)
+
+
+def own_options(target: str, options: Options, *, tls: bool) -> list[tuple[str, Any]]:
+    """Return gRPC's options for the channel of each server: those of the caller, and the target's name."""
+    host, port = split(target)
+    own = {
+        "grpc.initial_reconnect_backoff_ms": 1000,
+        "grpc.max_reconnect_backoff_ms": 30_000,
+        "grpc.default_authority": f"{host}:{port}",
+        **({"grpc.ssl_target_name_override": host} if tls else {}),
+    }
+    given = {key for key, _ in options}
+    return [*options, *((key, value) for key, value in own.items() if key not in given)]
 
 
 class Attempt(NamedTuple):
