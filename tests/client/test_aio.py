@@ -213,8 +213,10 @@ def test_a_channel_ends_when_it_is_closed_or_forgotten(servers: Servers) -> None
     servers.start("a")
 
     async def main() -> None:
+        before = asyncio.all_tasks()
         channel = avactl_client.aio.channel("test:1", addresses=servers.known)
         assert await one(channel) == "a"
+        assert asyncio.all_tasks() > before
         await channel.close()
         with pytest.raises(ValueError, match="closed channel"):
             await one(channel)
@@ -222,7 +224,7 @@ def test_a_channel_ends_when_it_is_closed_or_forgotten(servers: Servers) -> None
         gc.collect()
         assert await method(b"", timeout=LONG) == b"a"
         del method, channel
-        while len(asyncio.all_tasks()) > 1:
+        while asyncio.all_tasks() != before:
             gc.collect()
             await asyncio.sleep(0.05)
 
