@@ -100,6 +100,9 @@ class Channel(grpc.aio.Channel):  # type: ignore[misc,unused-ignore]
 class _Callable:
     """Calls of a method."""
 
+    kind: type[Running]
+    """Class of the calls."""
+
     def __init__(self, method: Method) -> None:
         self._method = method
 
@@ -128,10 +131,7 @@ class _OneRequest(_Callable):
     ) -> Any:
         """Begin a call."""
         more = {"metadata": metadata, "credentials": credentials, "compression": compression}
-        return self._running(self._call(request, timeout, wait_for_ready, more))
-
-    def _running(self, given: Given) -> Any:
-        raise NotImplementedError
+        return self.kind(self._call(request, timeout, wait_for_ready, more))
 
 
 class _Requests(_Callable):
@@ -146,10 +146,7 @@ class _Requests(_Callable):
     ) -> Any:
         """Begin a call. Without an iterator the requests come by `write`; such a call is not repeated after one."""
         more = {"metadata": metadata, "credentials": credentials, "compression": compression}
-        return self._running(self._call(request_iterator, timeout, wait_for_ready, more))
-
-    def _running(self, given: Given) -> Any:
-        raise NotImplementedError
+        return self.kind(self._call(request_iterator, timeout, wait_for_ready, more))
 
 
 class _Awaited(Running):
@@ -197,26 +194,22 @@ class StreamStreamCall(_Read, _Written, grpc.aio.StreamStreamCall):  # type: ign
 class UnaryUnary(_OneRequest, grpc.aio.UnaryUnaryMultiCallable):  # type: ignore[misc,unused-ignore]
     """A method with one request and one response."""
 
-    def _running(self, given: Given) -> UnaryUnaryCall:
-        return UnaryUnaryCall(given)
+    kind = UnaryUnaryCall
 
 
 class UnaryStream(_OneRequest, grpc.aio.UnaryStreamMultiCallable):  # type: ignore[misc,unused-ignore]
     """A method with one request and a stream of responses."""
 
-    def _running(self, given: Given) -> UnaryStreamCall:
-        return UnaryStreamCall(given)
+    kind = UnaryStreamCall
 
 
 class StreamUnary(_Requests, grpc.aio.StreamUnaryMultiCallable):  # type: ignore[misc,unused-ignore]
     """A method with a stream of requests and one response."""
 
-    def _running(self, given: Given) -> StreamUnaryCall:
-        return StreamUnaryCall(given)
+    kind = StreamUnaryCall
 
 
 class StreamStream(_Requests, grpc.aio.StreamStreamMultiCallable):  # type: ignore[misc,unused-ignore]
     """A method with streams of requests and responses."""
 
-    def _running(self, given: Given) -> StreamStreamCall:
-        return StreamStreamCall(given)
+    kind = StreamStreamCall
