@@ -27,8 +27,8 @@ def channel(
 
     `target`: `NAME-headless.NAMESPACE:PORT`. `credentials`: for TLS; the certificate is that of the target's host.
     `options`: of gRPC, for the channel of each server. `weights`: file of the first weights; it may be missing.
-    `interval`: seconds between two look-ups of the addresses. `idempotent`: calls may run twice, so that those whose
-    connection breaks before the first response are repeated, too; without it, only calls that were never sent.
+    `interval`: seconds between two look-ups of the addresses. `idempotent`: calls may run twice, so that those
+    which end with UNAVAILABLE before the first response are repeated, too; without it, only calls that were never sent.
     `addresses`: returns the servers (`IP:PORT`) instead of DNS, in a thread; an error leaves them as they are.
     Raises TargetError.
     """
