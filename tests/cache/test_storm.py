@@ -121,7 +121,8 @@ def test_nothing_that_a_writer_closed_is_lost(
         try:
             wait(world, lambda: all(witness.stored(file) for file in writers.closed))
         except AssertionError as error:
-            error.add_note("\n".join(witness.places(file) for file in writers.closed if not witness.stored(file)))
+            missing = [file for file in writers.closed if not witness.stored(file)]
+            error.add_note("\n".join(f"{witness.places(file)}; {known(world, file.path)}" for file in missing))
             raise
         if rounds > 2:
             # Takes `SETTLE`. Uploads that failed have ended by then, and what is in the store is all that is left.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -407,3 +408,20 @@ def test_only_one_module_lets_go_of_data() -> None:
                 if engine and (node.func.attr in ("free", "delete", "rename") or unpins):
                     found.add(path.name)
     assert found == {"release.py"}
+
+
+def test_a_damaged_cached_copy_is_read_from_the_durable_one(world: World, tmp_path: Path) -> None:
+    (data,) = write(world, tmp_path, "/ceph/damaged", [1_300_000], "CACHE_THROUGH").values()
+    (file,) = listed(world, "/ceph/damaged")
+    workers = [world.cluster.directory(f"worker-{number}", "/cache/mem") for number in range(2)]
+    copies = [folder / "alluxioworker" / str(block.id) for folder in workers for block in file.blocks]
+    held = [copy for copy in copies if copy.exists()]
+    assert held
+    for copy in held:
+        os.truncate(copy, copy.stat().st_size // 2)
+
+    async def read(engine: Engine) -> bytes:
+        return b"".join([chunk async for chunk in engine.read(file)])
+
+    # Which worker reads from the under-store is chance, and one of the two has the damaged copy.
+    assert [world.engine(read) == data for _ in range(10)] == [True] * 10

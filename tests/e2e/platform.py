@@ -14,7 +14,7 @@ apiVersion: avactl.dev/v1
 kind: Cluster
 metadata: {name: lab}
 spec:
-  daemons: {scheduler: true}
+  daemons: {scheduler: true, serving: true}
   images: {avactl: "AVACTL", kubectl: "KUBECTL"}
   storageClasses: {checkpoint: shared, classes: [{name: shared, accessModes: [ReadWriteMany]}]}
 ---
@@ -57,11 +57,16 @@ class Repository(NamedTuple):
         (self.path / name).unlink()
         self._apply()
 
-    def _apply(self) -> None:
+    def change(self, name: str, specs: str) -> None:
+        """Commit a file, and apply the repository, healthy or not."""
+        (self.path / name).write_text(specs)
+        self._apply("--no-wait")
+
+    def _apply(self, *more: str) -> None:
         self._git("add", "--all")
         self._git("commit", "--quiet", "--message=change")
         command = [sys.executable, "-m", "avactl.cli.main", "reconcile", str(self.path)]
-        options = ["--kubeconfig", str(self.node.kubeconfig), "--timeout=5m"]
+        options = ["--kubeconfig", str(self.node.kubeconfig), "--timeout=5m", *more]
         done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 

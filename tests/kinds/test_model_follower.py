@@ -35,12 +35,15 @@ class Pod:
         for path in (self.store, self.volume, self.list):
             path.mkdir()
         self.loaded: set[str] = set()
+        self.answers: Callable[[str], bytes | None] = lambda path: b"" if path in self.loaded else None
         pod = self
 
         class Server(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self.send_response(200 if self.path in pod.loaded else 404)
+                body = pod.answers(self.path)
+                self.send_response(404 if body is None else 200)
                 self.end_headers()
+                self.wfile.write(body or b"")
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -32,4 +32,7 @@ def world(serving_plane: ControlPlane, tmp_path: Path) -> Iterator[World]:
         world = World(serving_plane, kube, f"team-{uuid.uuid4().hex[:8]}", tmp_path)
         yield world
         world.stop()
+        # The namespace stays for some seconds; the next test's daemon must not go on with a rollout in it.
+        for each in kube.list("apps/v1", "Deployment", world.team):
+            kube.delete("apps/v1", "Deployment", each["metadata"]["name"], world.team)
         kube.delete("v1", "Namespace", world.team)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -21,6 +22,8 @@ from tools.controlplane import StartError, process
 from tools.controlplane.folder import OwnedFolder
 
 START_TIMEOUT = 240.0  # seconds
+DUMP = 2.0  # seconds, for a dump of all threads
+DUMP_LINES = 2_000
 SHELL_TIMEOUT = 300.0  # seconds
 PORT_ATTEMPTS = 3
 POLL = 0.1  # seconds
@@ -334,12 +337,15 @@ class Alluxio(process.Processes):
     def _check(self, name: str, deadline: float) -> None:
         child = self._processes[name]
         if child.poll() is not None:
-            said = f"ended with status {child.returncode} while it started"
+            said, lines = f"ended with status {child.returncode} while it started", LOG_LINES
         elif time.monotonic() > deadline:
-            said = f"was not ready in {START_TIMEOUT:.0f} s"
+            # Java then writes what each thread does.
+            child.send_signal(signal.SIGQUIT)
+            time.sleep(DUMP)
+            said, lines = f"was not ready in {START_TIMEOUT:.0f} s", DUMP_LINES
         else:
             return
-        raise StartError(f"{name} {said}; the end of its log:\n{process.tail(self.log(name), LOG_LINES)}")
+        raise StartError(f"{name} {said}; the end of its log:\n{process.tail(self.log(name), lines)}")
 
     def _ready(self, name: str) -> bool:
         kind, _ = _split(name)

@@ -29,11 +29,12 @@ class BuildError(Exception):
 
 
 class Module(NamedTuple):
-    """A folder with the go.mod that pins binaries, their linker flags, and the package of each."""
+    """A folder with the go.mod that pins binaries, their linker flags, the package of each, and build tags."""
 
     folder: Path
     ldflags: str
     packages: Mapping[str, str]
+    tags: str = ""
 
     @property
     def name(self) -> str:
@@ -105,7 +106,8 @@ def _build_module(module: Module, names: list[str]) -> dict[str, Path]:
     for name, path in paths.items():
 
         def build(aside: Path, name: str = name) -> None:
-            command = [go, "build", "-ldflags", module.ldflags, "-o", str(aside), module.packages[name]]
+            tags = ("-tags", module.tags) if module.tags else ()
+            command = [go, "build", *tags, "-ldflags", module.ldflags, "-o", str(aside), module.packages[name]]
             with progress.step(f"building {name} ({module.name})", f"built {name}"):
                 run_builder(f"go build of {name}", command, aside.with_name("log"), environment, module.folder)
 
@@ -180,9 +182,14 @@ def _key(module: Module, go: str, environment: Mapping[str, str]) -> str:
     digest = hashlib.sha256()
     files = ["go.mod", "go.sum", *sorted(path.name for path in module.folder.glob("*.go"))]
     inputs = [*((module.folder / name).read_bytes() for name in files), targets]
-    for part in (*inputs, environment["GOFLAGS"].encode(), module.ldflags.encode()):
+    for part in (*inputs, environment["GOFLAGS"].encode(), module.ldflags.encode(), *_tags(module)):
         digest.update(hashlib.sha256(part).digest())
     return f"{module.name}-{digest.hexdigest()[:16]}"
+
+
+def _tags(module: Module) -> list[bytes]:
+    # Not an empty part: modules without tags keep their names.
+    return [module.tags.encode()] if module.tags else []
 
 
 @contextmanager

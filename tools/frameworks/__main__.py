@@ -12,13 +12,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.frameworks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build", help="install the frameworks into the cache, and print the directory of `python`")
-    commands.add_parser("pin", help="write requirements.txt anew from requirements.in")
+    commands.add_parser("pin", help="write the pins anew: requirements.txt from requirements.in, and so on")
     options = parser.parse_args()
     try:
         if options.command == "build":
             print(build_environment())
         else:
-            PINS.write_text(pin())
+            for wanted in sorted(PINS.parent.glob("*.in")):
+                wanted.with_suffix(".txt").write_text(pin(wanted))
     except (UnavailableError, BuildError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

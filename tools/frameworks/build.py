@@ -18,7 +18,7 @@ WANTED = Path(__file__).with_name("requirements.in")
 PINS = Path(__file__).with_name("requirements.txt")
 _UNUSED = frozenset(("triton", "cuda-bindings", "cuda-pathfinder", "cuda-toolkit", "nvidia-nvtx", "nvidia-cuda-cccl"))
 """Packages that PyTorch requires but does not load without GPUs: 1.3 GB. It links the others."""
-_HEAD = "# Written by `python -m tools.frameworks pin` from requirements.in.\n"
+_HEAD = "# Written by `python -m tools.frameworks pin` from {}.\n"
 _PYTHON = (3, 11)
 
 
@@ -36,6 +36,25 @@ def build_mpi(library: str) -> Path:
     Each has an environment of its own with mpi4py, because their programs have the same names.
     """
     return _environment(PINS.with_name(f"{library}.txt"), f"MPI library {library}")
+
+
+def build_digits(trainer: Path) -> tuple[Path, Path]:
+    """Return the Python of a model server (scikit-learn and uvicorn), and the models that `trainer` makes, once.
+
+    `trainer` is a program with one argument, the folder that it writes.
+    """
+    python = _environment(PINS.with_name("digits.txt"), "scikit-learn and uvicorn (60 MB)") / "python"
+    digest = hashlib.sha256(trainer.read_bytes()).hexdigest()
+    models = python.parents[2] / f"models-{digest[:16]}"
+
+    def train(folder: Path) -> None:
+        with progress.step("training models of digits", "trained models of digits"):
+            run_builder(
+                "training", [python, trainer.resolve(), folder], folder.with_name("log"), os.environ, folder.parent
+            )
+
+    make_once(models, "waiting for another training", train)
+    return python, models
 
 
 def _environment(pins: Path, what: str) -> Path:
@@ -65,8 +84,8 @@ def _install(pins: Path, what: str, ready: Path) -> None:
     ready.touch()
 
 
-def pin() -> str:
-    """Return the pins of requirements.in and everything that its packages need. Raises BuildError."""
+def pin(wanted: Path = WANTED) -> str:
+    """Return the pins of a file such as requirements.in and everything that its packages need. Raises BuildError."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         options = ("--quiet", "--dry-run", "--ignore-installed", "--only-binary", ":all:", "--no-cache-dir")
@@ -77,7 +96,7 @@ def pin() -> str:
             "install",
             *options,
             "--requirement",
-            str(WANTED),
+            str(wanted),
             "--report",
             str(report),
         ]
@@ -91,4 +110,4 @@ def pin() -> str:
         if name not in _UNUSED:
             hashes = item["download_info"]["archive_info"]["hashes"]
             lines.append(f"{name}=={item['metadata']['version']} --hash=sha256:{hashes['sha256']}\n")
-    return _HEAD + "".join(sorted(lines))
+    return _HEAD.format(wanted.name) + "".join(sorted(lines))

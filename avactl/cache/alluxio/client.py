@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from avactl.cache.alluxio.messages import MESSAGES
 from avactl.cache.alluxio.rpc import TIMEOUT, Channel
 from avactl.cache.engine import Block, CachedFile, EngineError, Mount, Reads, UnavailableError, Worker
+from avactl.terminal import shortened
 
 MARK = "avactl.dev/verified"
 """The daemon's extended attribute."""
@@ -141,27 +142,34 @@ class AlluxioEngine:
     async def read(self, file: CachedFile) -> AsyncIterator[bytes]:
         for block in file.blocks:
             at = 0
+            failure = "no worker is said to have it"
+            # Not `block.size`: of the last block it is what a worker told, and no master checks that.
+            size = min(file.block_size, file.size - block.offset)
+            options = _from_store(file.store_path, file.mount, block.offset, size) if file.persisted else None
             # A block of several holders is read on from the next where one fails.
             for address in (*block.holders, *([""] if file.persisted else [])):
                 try:
+                    # From the store under an id that no worker has a block of, whole or not.
                     where = self._worker(address) if address else await self._any()
-                    options = _from_store(file.store_path, file.mount, block.offset, block.size)
-                    async for chunk in self._read(where, block.id, at, block.size, options if file.persisted else None):
+                    identity = block.id if address else _unused()
+                    async for chunk in self._read(where, identity, at, size, options):
                         at += len(chunk)
                         yield chunk
-                except EngineError:
-                    continue
-                if at >= block.size:
+                    failure = f"{address or 'the store'} has {at} of {size} bytes"
+                except EngineError as error:
+                    failure = str(error)
+                if at >= size:
                     break
-            if at != block.size:
-                raise UnavailableError(f"{file.path}: no worker has all of block {block.id}")
+            if at != size:
+                kept = "persisted" if file.persisted else "not persisted"
+                raise UnavailableError(
+                    f"{file.path}, {kept}: no worker has all of block {block.id}: {shortened(failure, 120)}"
+                )
 
     async def read_store(self, url: str, mount: int, size: int) -> AsyncIterator[bytes]:
-        # No block has such an id, so it comes from the store, and stays there.
-        identity = random.getrandbits(61) | _IDENTITY
         where = await self._any()
         options = _from_store(url, mount, 0, size + 1)
-        async for chunk in self._read(where, identity, 0, size + 1, options):
+        async for chunk in self._read(where, _unused(), 0, size + 1, options):
             yield chunk
 
     async def _read(self, channel: Channel, block: int, at: int, size: int, options: Any) -> AsyncIterator[bytes]:
@@ -252,6 +260,11 @@ def _from_store(url: str, mount: int, offset: int, size: int, keep: bool = False
         ufs_path=url, offset_in_file=offset, block_size=size, maxUfsReadConcurrency=1_000, mountId=mount,
         no_cache=not keep,
     )  # fmt: skip
+
+
+def _unused() -> int:
+    """Return an id that no block has: what is read by it comes from the store, and stays there."""
+    return random.getrandbits(61) | _IDENTITY
 
 
 def _file(info: Any) -> CachedFile:

@@ -107,6 +107,8 @@ def helper(
         "env": merge_env(env_list({"HOME": TMP, **NO_GPUS}), env),
         "resources": compute,
         "securityContext": container_security(),
+        # Its pod's status tells why it failed, where `kubectl describe` and the daemons look.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": list(mounts),
         **more,
     }

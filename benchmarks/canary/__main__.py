@@ -1,0 +1,96 @@
+"""Canary rollouts of a real model server behind a real gateway, under 200 requests a second.
+
+    python -m benchmarks.canary [promote|errors|slow|full] [--short] [--json FILE]
+
+Traefik reads HTTPRoutes from a real API server and sends requests to model servers, one process a pod, with addresses
+of a network namespace; Prometheus finds and measures them; the serving daemon does the rest.
+
+promote: version 1 → 2. errors: version 3, whose predictions fail. slow: version 4, which takes a quarter of a second.
+full: promote and errors in place, where the quota has no room for another pod.
+
+--short takes seconds where the rest takes minutes: other intervals, and a gateway that is told sooner.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from benchmarks.canary.scenario import ERRORS, SLOW, Outcome, roll
+from benchmarks.canary.stage import LONG, SHORT, Pace, Stage, prepare, stage
+from benchmarks.measure import Bar, bar
+from tools.controlplane import UnavailableError
+from tools.network import enter
+
+CASES = ("promote", "errors", "slow", "full")
+
+
+def measured(case: str, made: Stage, live: int) -> tuple[list[Outcome], int]:
+    """Run a case from the version that is live; return what was seen, and the version that is live then."""
+    if case == "promote":
+        return [roll(made, case, live, 3 - live)], 3 - live
+    if case == "errors":
+        return [roll(made, case, live, ERRORS)], live
+    if case == "slow":
+        return [roll(made, case, live, SLOW)], live
+    made.fill_quota(True)
+    found = [
+        roll(made, "full-promote", live, 3 - live, in_place=True),
+        roll(made, "full-errors", 3 - live, ERRORS, in_place=True),
+    ]
+    made.fill_quota(False)
+    return found, 3 - live
+
+
+def _show(each: Outcome, pace: Pace) -> None:
+    print(f"\n{each.name}: {each.requests} requests, {each.ended}: {each.reason}")
+    print(f"  shares of the new version: {', '.join(f'{p}% → {s:.1f}%' for p, s in each.shares.items())}")
+    if each.failed:
+        print(f"  failed: {each.failed}")
+    bar(Bar(f"canary-{each.name}-failed", sum(each.failed.values()), 0, digits=0))
+    if each.ended == "promoted":
+        bar(
+            Bar(
+                f"canary-{each.name}-share",
+                each.deviation if len(each.shares) == len(pace.steps) else None,
+                3,
+                " pt",
+                1,
+            )
+        )
+    else:
+        print(f"  {each.bad} requests went to it, {each.own} of them failed")
+        bar(Bar(f"canary-{each.name}-exposed", each.exposed, 2 * pace.interval, " s", 1))
+
+
+def main() -> None:
+    """Measure, and print the bars."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.canary", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("case", nargs="*", choices=[*CASES, []], metavar="CASE", help="default: all")
+    parser.add_argument("--short", action="store_true", help="seconds, not minutes")
+    parser.add_argument("--json", type=Path, help="write what was seen")
+    options = parser.parse_args()
+    try:
+        prepare()
+        enter("benchmarks.canary", sys.argv[1:])
+    except UnavailableError as reason:
+        sys.exit(f"not measured: {reason}")
+    pace = SHORT if options.short else LONG
+    found: list[Outcome] = []
+    live = 1
+    with stage(pace) as made:
+        for case in options.case or CASES:
+            outcomes, live = measured(case, made, live)
+            for each in outcomes:
+                _show(each, pace)
+            found += outcomes
+    if options.json is not None:
+        options.json.write_text(json.dumps([each.data() for each in found]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""A machine whose pods are processes: what a kubelet does for servers, without containers.
+
+A pod that is bound to it gets an address of its own and the process of its model server, becomes ready by its readiness
+probe, and when it is deleted waits for its `preStop` delay before SIGTERM. Then it is gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import httpx
+
+from avactl.kube.timestamps import timestamp
+from tools.controlplane import ApiError, ControlPlane, KubeClient, process
+
+POLL = 0.1  # seconds
+COMPONENT = "app.kubernetes.io/component"
+PROBE_TIMEOUT = 2.0  # seconds
+
+
+class Machine:
+    """The node `name`; `python` runs the servers with the models of `models`. Pods begin with the `with` block."""
+
+    def __init__(self, plane: ControlPlane, name: str, python: Path, models: Path, logs: Path) -> None:
+        self._plane, self.name, self._python, self._models, self._logs = plane, name, python, models, logs
+        self._pods: dict[str, _Pod] = {}
+        self._addresses = (f"10.1.{high}.{low}" for high, low in itertools.product(range(256), range(1, 255)))
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name)
+        self.error = ""
+        """Why it has stopped working; empty while it works."""
+
+    def __enter__(self) -> Machine:
+        amounts = {"cpu": "64", "memory": "512Gi", "pods": "110"}
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "lastTransitionTime": timestamp()}
+        with self._plane.client() as kube:
+            body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}}
+            kube.create({**body, "status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}})
+            # New nodes have the taint `not-ready`, which the controller of nodes would remove.
+            kube.patch({**body, "spec": {"taints": None}})
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.set()
+        self._thread.join()
+        for pod in self._pods.values():
+            process.terminate(pod.child, grace=0)
+
+    def _run(self) -> None:
+        try:
+            with self._plane.client() as kube, httpx.Client(timeout=PROBE_TIMEOUT, trust_env=False) as probes:
+                while not self._ending.wait(POLL):
+                    self._pass(kube, probes)
+        except Exception:
+            self.error = traceback.format_exc()
+
+    def _pass(self, kube: KubeClient, probes: httpx.Client) -> None:
+        # Pods of the platform, as the daemon's, have no image here: the daemon is a process of its own.
+        query = {"fieldSelector": f"spec.nodeName={self.name}", "labelSelector": f"{COMPONENT}=server"}
+        found = {
+            each["metadata"]["uid"]: each for each in kube.request("GET", "/api/v1/pods", query=query).body["items"]
+        }
+        for uid, body in found.items():
+            pod = self._pods.get(uid)
+            if pod is None:
+                pod = self._pods[uid] = self._start(body)
+            try:
+                pod.advance(kube, probes, body)
+            except ApiError as error:
+                if error.status not in (404, 409):
+                    raise
+        for uid in self._pods.keys() - found.keys():
+            process.terminate(self._pods.pop(uid).child, grace=0)
+
+    def _start(self, body: Mapping[str, Any]) -> _Pod:
+        (container,) = body["spec"]["containers"]
+        address, port = next(self._addresses), str(container["ports"][0]["containerPort"])
+        command: list[str | Path] = [self._python, Path(__file__).with_name("server.py"), self._models, address, port]
+        env = {each["name"]: each["value"] for each in container.get("env") or () if "value" in each}
+        # One thread for the arithmetic: a picture has 64 numbers.
+        env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HOME": str(self._logs)}
+        child = process.spawn(command, self._logs / f"{body['metadata']['name']}.log", env)
+        return _Pod(child, address, container)
+
+
+class _Pod:
+    """One pod and its process."""
+
+    def __init__(self, child: Popen[bytes], address: str, container: Mapping[str, Any]) -> None:
+        self.child, self._address = child, address
+        probe = container["readinessProbe"]
+        self._path = f"http://{address}:{container['ports'][0]['containerPort']}{probe['httpGet']['path']}"
+        self._period = float(probe.get("periodSeconds", 10))
+        hook = ((container.get("lifecycle") or {}).get("preStop") or {}).get("sleep") or {}
+        self._drain = float(hook.get("seconds", 0))
+        self._name = container["name"]
+        self._ready: bool | None = None
+        self._probed = 0.0
+        self._deleted = 0.0
+        self._terminated = False
+
+    def advance(self, kube: KubeClient, probes: httpx.Client, body: Mapping[str, Any]) -> None:
+        """Do what is next. Raises ApiError."""
+        now, metadata = time.monotonic(), body["metadata"]
+        if metadata.get("deletionTimestamp"):
+            self._deleted = self._deleted or now
+            if not self._terminated and now - self._deleted >= self._drain:
+                self.child.terminate()
+                self._terminated = True
+            late = now - self._deleted > float(metadata.get("deletionGracePeriodSeconds") or 30)
+            if self.child.poll() is not None or late:
+                process.terminate(self.child, grace=0)
+                path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+                kube.request("DELETE", path, body={"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}})
+            return
+        # Until it is ready, a kubelet with a startup probe asks every second or so.
+        if now - self._probed >= (self._period if self._ready else min(self._period, 0.3)):
+            self._probed = now
+            ready = self._healthy(probes)
+            if ready != self._ready:
+                self._write(kube, body, ready)
+                self._ready = ready
+
+    def _healthy(self, probes: httpx.Client) -> bool:
+        try:
+            return probes.get(self._path).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def _write(self, kube: KubeClient, body: Mapping[str, Any], ready: bool) -> None:
+        now, value = timestamp(), str(ready)
+        conditions = [
+            {
+                "type": each,
+                "status": "True" if each in ("PodScheduled", "Initialized") else value,
+                "lastTransitionTime": now,
+            }
+            for each in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+        ]
+        (container,) = body["spec"]["containers"]
+        state = {
+            "name": self._name, "image": container["image"], "imageID": container["image"], "ready": ready,
+            "started": True, "restartCount": 0, "state": {"running": {"startedAt": now}},
+        }  # fmt: skip
+        status = {
+            "phase": "Running", "podIP": self._address, "podIPs": [{"ip": self._address}], "conditions": conditions,
+            "containerStatuses": [state], "startTime": body["status"].get("startTime", now),
+        }  # fmt: skip
+        metadata = {key: body["metadata"][key] for key in ("name", "namespace")}
+        kube.patch({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}, subresource="/status")

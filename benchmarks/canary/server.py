@@ -1,0 +1,89 @@
+"""A model server: `python server.py FOLDER ADDRESS PORT`, with the variables of its pod.
+
+It loads the version AVACTL_MODEL_VERSION of a scikit-learn model, and answers POST /predict with the digit of a
+picture, GET /health and GET /metrics. Responses name the version in `X-Version`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import joblib
+import uvicorn
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
+
+VERSION = os.environ["AVACTL_MODEL_VERSION"]
+REQUESTS = Counter("digits_requests_total", "Predictions, by status.", ["code"])
+SECONDS = Histogram(
+    "digits_request_seconds", "Time of a prediction.", buckets=(0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
+)
+
+
+class Server:
+    """The ASGI application."""
+
+    def __init__(self, folder: Path) -> None:
+        self._model = joblib.load(folder / VERSION / "model.joblib")
+        self._lookup = float(json.loads((folder / VERSION / "config.json").read_text())["lookup"])
+        for code in ("200", "500"):
+            REQUESTS.labels(code)
+
+    async def __call__(self, scope: dict[str, Any], receive: Callable[[], Awaitable[Any]], send: Any) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        content = b""
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return
+            content += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        status, body = await self._answer(scope["path"], content)
+        kind = CONTENT_TYPE_LATEST if scope["path"] == "/metrics" else "application/json"
+        headers = [
+            (b"content-length", str(len(body)).encode()),
+            (b"content-type", kind.encode()),
+            (b"x-version", VERSION.encode()),
+        ]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, path: str, content: bytes) -> tuple[int, bytes]:
+        if path == "/metrics":
+            return 200, generate_latest()
+        if path == "/health":
+            return 200, b"ok"
+        if path != "/predict":
+            return 404, b""
+        began = time.perf_counter()
+        if self._lookup:
+            await asyncio.sleep(self._lookup)
+        try:
+            (digit,) = self._model.predict([json.loads(content)])
+            status, body = 200, json.dumps(int(digit)).encode()
+        except ValueError as error:
+            status, body = 500, str(error).encode()
+        REQUESTS.labels(str(status)).inc()
+        SECONDS.observe(time.perf_counter() - began)
+        return status, body
+
+
+def main() -> None:
+    """Serve until SIGTERM; requests that have begun are answered."""
+    folder, address, port = sys.argv[1:]
+    uvicorn.run(
+        Server(Path(folder)), host=address, port=int(port), log_level="warning", access_log=False, lifespan="off",
+        timeout_keep_alive=120, timeout_graceful_shutdown=10,
+    )  # fmt: skip
+
+
+main()

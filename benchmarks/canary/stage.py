@@ -1,0 +1,295 @@
+"""Everything that a canary needs: API server, controllers, gateway, Prometheus, a machine, the daemon, and clients."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from avactl.compiler import compile_tree
+from avactl.diagnostics.text import render_text
+from avactl.names import TEAM_LABEL
+from avactl.source.tree import MemoryTree
+from benchmarks.canary.load import Answer, read
+from benchmarks.canary.machine import Machine
+from tools.controlplane import ControlPlane, KubeClient, build_binaries, process
+from tools.controlplane.folder import OwnedFolder
+from tools.definitions import GATEWAY_API, definitions
+from tools.frameworks.build import build_digits
+from tools.prometheus import Prometheus
+from tools.prometheus import build_binary as build_prometheus
+from tools.traefik import Traefik
+from tools.traefik import build_binary as build_traefik
+from tools.traefik.gateway import KINDS
+
+TEAM, SERVICE, HOST = "product", "digits", "digits.ai.example.com"
+DIGEST = f"@sha256:{'a' * 64}"
+ROUTES = "gateway.networking.k8s.io/v1"
+PODS = 4
+PATIENCE = 180.0
+"""Seconds after which something that should have happened has not."""
+COMPONENTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+
+
+class Pace(NamedTuple):
+    """How fast everything goes. Seconds."""
+
+    throttle: float
+    """Traefik's time between two changes of its configuration."""
+    settle: float
+    """The daemon's time for the gateway to see a change."""
+    interval: float
+    """Interval of the analysis."""
+    pause: float
+    """How long a step lasts."""
+    steps: tuple[int, ...]
+    drain: int
+    rate: float = 200.0
+    """Requests a second."""
+
+
+SHORT = Pace(throttle=0.3, settle=1.2, interval=3.0, pause=3.0, steps=(10, 50), drain=2)
+LONG = Pace(throttle=2.0, settle=5.0, interval=10.0, pause=20.0, steps=(5, 25, 50), drain=5)
+"""As a cluster has it: Traefik's and the daemon's defaults."""
+
+_PLATFORM = f"""\
+apiVersion: avactl.dev/v1
+kind: Cluster
+metadata: {{name: main}}
+spec:
+  images: {{avactl: registry.example.com/avactl{DIGEST}}}
+  daemons: {{serving: true}}
+  monitoring: {{prometheusOperator: false, prometheus: "URL", interval: 1s}}
+  exposure:
+    gateway: {{name: public, namespace: gateways}}
+    proxies: [{{namespace: gateways}}]
+    domains: [{{name: ai.example.com}}]
+---
+apiVersion: avactl.dev/v1
+kind: Team
+metadata: {{name: {TEAM}}}
+spec: {{members: {{groups: [{TEAM}]}}}}
+"""
+_WHERE = 'namespace="{{namespace}}",pod=~"{{pods}}"'
+_ALL = f"sum(rate(digits_requests_total{{{_WHERE}}}[{{{{interval}}}}]))"
+_FAILED = f'sum(rate(digits_requests_total{{code="500",{_WHERE}}}[{{{{interval}}}}]))'
+_MEDIAN = f"histogram_quantile(0.5, sum by (le) (rate(digits_request_seconds_bucket{{{_WHERE}}}[{{{{interval}}}}])))"
+
+
+def prepare() -> tuple[Path, Path]:
+    """Fetch and build everything that is not in the cache: the stage itself has no way out.
+
+    Returns the Python of the model server, and the trained models. Raises UnavailableError and BuildError.
+    """
+    build_binaries(COMPONENTS)
+    definitions(GATEWAY_API, *KINDS)
+    build_traefik()
+    build_prometheus()
+    return build_digits(Path(__file__).with_name("train.py"))
+
+
+class Moment(NamedTuple):
+    """What was seen of the service at one time."""
+
+    time: float
+    phase: str
+    step: int
+    reached: float
+    """When the daemon saw the step with its share (Unix seconds); 0: not yet."""
+    reason: str
+
+
+class Stage:
+    """One service of four pods, and its clients."""
+
+    def __init__(self, pace: Pace, stack: ExitStack) -> None:
+        self.pace, self._stack = pace, stack
+        python, self._models = prepare()
+        self._owned = OwnedFolder()
+        stack.callback(self._owned.remove)
+        self.folder = self._owned.path
+        # The node is no one's but ours: its controller would look for a kubelet's lease.
+        controllers = {"kube-controller-manager": ["--controllers=*,-node-lifecycle-controller"]}
+        self._plane = stack.enter_context(ControlPlane(controller_manager=True, scheduler=True, arguments=controllers))
+        self.kube: KubeClient = stack.enter_context(self._plane.client())
+        self._gateway = stack.enter_context(
+            Traefik(
+                self._plane, HOST, namespace="gateways", name="public", team_label=TEAM_LABEL, throttle=pace.throttle
+            )
+        )
+        self._prometheus = stack.enter_context(Prometheus(self._plane, 0.5))
+        self._machine = stack.enter_context(Machine(self._plane, "node-0", python, self._models, self.folder))
+        self._children: list[subprocess.Popen[bytes]] = []
+        stack.callback(self._end)
+        self._load = 0
+
+    def run(self, module: str, *arguments: str, log: str) -> subprocess.Popen[bytes]:
+        """Start a Python module as a process that ends with the stage."""
+        command = [sys.executable, "-m", module, *arguments]
+        child = process.spawn(command, self.folder / log, os.environ)
+        self._children.append(child)
+        return child
+
+    # -- specs
+
+    def deploy(self, version: int, *, in_place: bool = False, analysis: bool = True) -> None:
+        """Apply the platform, and the service with this version of its model."""
+        specs = _PLATFORM.replace("URL", self._prometheus.url) + self._service(version, in_place, analysis)
+        result = compile_tree(MemoryTree({"platform.yaml": specs.encode()}))
+        assert not result.diagnostics, render_text(result.diagnostics, lambda path: specs)
+        for manifest in result.manifests:
+            if not manifest.patch:
+                self.kube.apply(manifest.body, field_manager="avactl")
+
+    def _service(self, version: int, in_place: bool, analysis: bool) -> str:
+        pace = self.pace
+        steps = ", ".join(f"{{percent: {percent}, pause: {pace.pause:g}s}}" for percent in pace.steps)
+        queries = f"""
+      analysis:
+        interval: {pace.interval:g}s
+        query:
+          - {{name: errors, max: 0.01, promql: '({_FAILED} or vector(0)) / ({_ALL} > 0)'}}
+          - {{name: median, maxRatio: 5, promql: '{_MEDIAN}'}}"""
+        return f"""---
+apiVersion: avactl.dev/v1
+kind: ServingDeployment
+metadata: {{name: {SERVICE}, team: {TEAM}}}
+spec:
+  model: {{name: digits, version: "{version}"}}
+  runtime: {{name: custom, image: "registry.example.com/digits{DIGEST}", port: 8080}}
+  probe: {{path: /health}}
+  resources: {{cpu: 1, memory: 1Gi}}
+  replicas: {PODS}
+  drain: {pace.drain}s
+  expose: {{host: {HOST}}}
+  rollout:
+    canary:
+      inPlace: {str(in_place).lower()}
+      steps: [{steps}]{queries if analysis else ""}
+"""
+
+    def fill_quota(self, full: bool) -> None:
+        """Give the team as many pods as the service has, or as many as it likes."""
+        metadata = {"name": "pods", "namespace": TEAM}
+        if full:
+            body = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata}
+            self.kube.apply({**body, "spec": {"hard": {"pods": str(PODS)}}})
+            self.until(lambda: self._used() == str(PODS))
+        else:
+            self.kube.delete("v1", "ResourceQuota", "pods", TEAM)
+
+    def _used(self) -> str:
+        body = self.kube.get("v1", "ResourceQuota", "pods", TEAM)
+        return str(((body.get("status") or {}).get("used") or {}).get("pods", ""))
+
+    # -- daemon and clients
+
+    def start_daemon(self) -> None:
+        """Start the daemon with its own account."""
+        config = self.folder / "daemon"
+        token = self._plane.service_account_token("avactl-system", "avactl-serving", 36_000)
+        self._plane.write_kubeconfig(config, token)
+        self.run(
+            "avactl.cli.main", "serving", "run", "--kubeconfig", str(config), "--settle", str(self.pace.settle),
+            "--interval", "0.2", "--prometheus", self._prometheus.url, log="serving.log",
+        )  # fmt: skip
+
+    @contextmanager
+    def load(self, seconds: float) -> Iterator[Callable[[], list[Answer]]]:
+        """Send requests during the `with` block, for at most these seconds; then the function returns the answers."""
+        self._load += 1
+        file = self.folder / f"load-{self._load}"
+        clients = self.run(
+            "benchmarks.canary.load", self._gateway.url, HOST, str(self._gateway.ca_file),
+            str(self._models / "samples.json"), str(self.pace.rate), str(seconds), str(file), log="load.log",
+        )  # fmt: skip
+        self.until(lambda: file.exists() and file.stat().st_size)
+        yield lambda: read(file)
+        clients.terminate()
+        clients.wait(30)
+        self._children.remove(clients)
+
+    # -- observation
+
+    def moment(self) -> Moment:
+        """Return the state of the rollout."""
+        state = self.state()
+        return Moment(
+            time.time(), state.get("phase", "steady"), int(state.get("step", 0)), float(state.get("reached", 0.0)),
+            state.get("reason", ""),
+        )  # fmt: skip
+
+    def state(self) -> dict[str, Any]:
+        """Return the state that the daemon has written; {} before."""
+        notes = self.kube.get("apps/v1", "Deployment", SERVICE, TEAM)["metadata"].get("annotations") or {}
+        state: dict[str, Any] = json.loads(notes.get("avactl.dev/rollout-state", "{}"))
+        return state
+
+    def versions(self) -> dict[str, int]:
+        """Return the ready pods by version, without those that are terminating."""
+        found: dict[str, int] = {}
+        for pod in self.kube.list("v1", "Pod", TEAM):
+            conditions = (pod.get("status") or {}).get("conditions") or ()
+            if pod["metadata"].get("deletionTimestamp"):
+                continue
+            if any(each["type"] == "Ready" and each["status"] == "True" for each in conditions):
+                env = pod["spec"]["containers"][0]["env"]
+                version = next(each["value"] for each in env if each["name"] == "AVACTL_MODEL_VERSION")
+                found[version] = found.get(version, 0) + 1
+        return found
+
+    def settled(self, version: int) -> bool:
+        """Return True if all pods have this version, and no rollout is under way."""
+        phase = self.state().get("phase", "steady")
+        return self.versions() == {str(version): PODS} and phase == "steady" and self._backends() == 1
+
+    def _backends(self) -> int:
+        route = self.kube.find(ROUTES, "HTTPRoute", f"{SERVICE}-rollout", TEAM)
+        rules = (route or {"spec": {}})["spec"].get("rules") or [{}]
+        return len(rules[0].get("backendRefs") or ())
+
+    def until(self, true: Callable[[], Any], patience: float = PATIENCE) -> Any:
+        """Wait until this is true. Raises AssertionError with the end of all logs."""
+        ends = time.monotonic() + patience
+        while time.monotonic() < ends and not self._machine.error:
+            found = true()
+            if found:
+                return found
+            if any(child.poll() is not None for child in self._children):
+                break
+            time.sleep(0.05)
+        logs = [f"{path.name}:\n{process.tail(path, 15)}" for path in sorted(self.folder.glob("*.log"))]
+        logs.append(process.tail(self._gateway.folder / "traefik.log", 15))
+        raise AssertionError(f"{self._machine.error}{self.state()} {self.versions()}\n" + "\n".join(logs))
+
+    def serving(self, version: int) -> None:
+        """Wait until the gateway answers with this version."""
+
+        def answered() -> bool:
+            with self.load(1.0) as answers:
+                time.sleep(1.0)
+            return all(each.status == 200 and each.version == str(version) for each in answers())
+
+        self.until(answered)
+
+    def _end(self) -> None:
+        for child in self._children:
+            process.terminate(child, grace=0)
+
+
+@contextmanager
+def stage(pace: Pace) -> Iterator[Stage]:
+    """Start a stage with version 1, which answers through the gateway."""
+    with ExitStack() as stack:
+        made = Stage(pace, stack)
+        made.deploy(1)
+        made.start_daemon()
+        made.until(lambda: made.settled(1))
+        made.serving(1)
+        yield made

@@ -1,0 +1,120 @@
+"""Versions of a service that do not come up, as real pods: the condition says why, and the live one is untouched."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from tests.e2e.platform import Repository
+from tests.e2e.pods import is_ready
+from tests.e2e.test_training import training_image
+from tools.controlplane import KubeClient
+
+pytestmark = pytest.mark.e2e
+__all__ = ["training_image"]  # fixture
+TEAM = "vision"
+CONDITION = "avactl.dev/Rollout"
+TIMEOUT = 180.0  # seconds: the daemon says why after ten
+SCRIPTS = {
+    "good.sh": "exit 0",
+    "fails.sh": "echo the model is not loaded; exit 1",
+    "hangs.sh": "sleep 1000",
+    "garbage.sh": "head -c 100000 /dev/urandom; exit 3",
+}
+SERVICE = """\
+apiVersion: avactl.dev/v1
+kind: ServingDeployment
+metadata: {name: web, team: vision}
+spec:
+  model: {name: web, version: "VERSION"}
+  runtime: {name: custom, image: "IMAGE", port: 8080, command: [python, -m, http.server, "8080"]}
+  probes:
+    startup: {path: /, timeout: 3s, period: 3s, failures: 60}
+    readiness: {script: {SCRIPT}, timeout: 3s, period: 3s}
+    liveness: {path: /}
+  resources: {cpu: 50m, memory: 64Mi}
+  replicas: 2
+  drain: 1s
+  rollout: {canary: {traffic: replicas, steps: [{percent: 50, pause: 1s}]}}
+"""
+
+
+class Service:
+    """The service `web`."""
+
+    def __init__(self, repository: Repository, kube: KubeClient, image: str) -> None:
+        self._repository, self._kube, self._image = repository, kube, image
+
+    def specs(self, version: int, script: str) -> str:
+        specs = SERVICE.replace("VERSION", str(version)).replace("IMAGE", self._image)
+        return specs.replace("SCRIPT", script)
+
+    def change(self, version: int, script: str) -> None:
+        self._repository.change("web.yaml", self.specs(version, script))
+
+    def ready(self, version: int) -> set[str]:
+        """UIDs of the ready pods of a version."""
+        found = self._kube.list("v1", "Pod", TEAM, label_selector="app.kubernetes.io/instance=web")
+        return {pod["metadata"]["uid"] for pod in found if is_ready(pod) and self._version(pod) == str(version)}
+
+    @staticmethod
+    def _version(pod: dict[str, Any]) -> str:
+        env = pod["spec"]["containers"][0].get("env", [])
+        return next((each["value"] for each in env if each["name"] == "AVACTL_MODEL_VERSION"), "")
+
+    def told(self, pattern: str) -> str:
+        """Wait until the condition's reason and message match, and return them."""
+
+        def found(deployment: dict[str, Any]) -> bool:
+            return re.search(pattern, text(deployment)) is not None
+
+        try:
+            return text(self._kube.wait_for("apps/v1", "Deployment", "web", TEAM, until=found, timeout=TIMEOUT))
+        except Exception as error:
+            error.add_note(text(self._kube.get("apps/v1", "Deployment", "web", TEAM)))
+            raise
+
+
+def text(deployment: dict[str, Any]) -> str:
+    for each in deployment.get("status", {}).get("conditions") or []:
+        if each["type"] == CONDITION:
+            return f"{each['reason']}: {each.get('message', '')}"
+    return ""
+
+
+def test_what_is_wrong_with_a_version_is_told(repository: Repository, kube: KubeClient, training_image: str) -> None:
+    data = {name: f"#!/bin/sh\n{script}\n" for name, script in SCRIPTS.items()}
+    checks = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "checks", "namespace": TEAM}, "data": data}
+    kube.apply(checks)
+    service = Service(repository, kube, training_image)
+    good = "configMap: {name: checks, key: good.sh}"
+    repository.write("web.yaml", service.specs(1, good))
+    service.told("^Stable|^Promoted")
+    live = service.ready(1)
+    assert len(live) == 2
+    probe = "0 of 1 pods are ready: server runs, and its readiness probe does not succeed"
+    cases = [
+        ("configMap: {name: checks, key: fails.sh}", probe),
+        ("configMap: {name: checks, key: hangs.sh}", probe),
+        ("configMap: {name: checks, key: garbage.sh}", probe),
+        ("configMap: {name: checks, key: missing.sh}", "pod web-.* waits for a volume or its network"),
+        (f'image: "{training_image}", path: /bin/missing', "probe-readiness ended with exit code 1.*: cp: .*missing"),
+    ]
+    for number, (script, why) in enumerate(cases):
+        service.change(2 + number, script)
+        print(service.told(why))
+        assert live <= service.ready(1)
+        service.change(1, good)
+        service.told("^Stable|^RolledBack")
+        assert service.ready(1) == live
+    service.change(10, good)
+    service.told("^Promoted")
+
+    def replaced(_: dict[str, Any]) -> bool:
+        return len(service.ready(10)) == 2 and not service.ready(1)
+
+    kube.wait_for("apps/v1", "Deployment", "web", TEAM, until=replaced, timeout=TIMEOUT)
+    repository.remove("web.yaml")
+    kube.delete("v1", "ConfigMap", "checks", TEAM)

@@ -1,0 +1,69 @@
+"""Rollouts under load: Traefik, Prometheus, and a real model in real processes. The figures: `benchmarks.canary`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.canary.stage import LONG, SHORT, Pace, prepare
+from tests.cluster_fixtures import building
+from tools.network import require
+
+# Prometheus takes five minutes to build: too long for the first run of `make test`.
+pytestmark = [pytest.mark.controlplane, pytest.mark.slow, pytest.mark.xdist_group("serving-load")]
+SHARE = 3.0  # percentage points
+
+
+@pytest.fixture(scope="module")
+def prepared(request: pytest.FixtureRequest) -> None:
+    """Fetch and build gateway, Prometheus and model server; skip where the machine cannot have them, in CI fail."""
+    with building(request):
+        require()
+        prepare()
+
+
+def rolled(folder: Path, *arguments: str) -> list[dict[str, Any]]:
+    """Run the benchmark in a network of its own, and return what the clients saw of each rollout."""
+    file = folder / "seen.json"
+    command = [sys.executable, "-m", "benchmarks.canary", *arguments, "--json", str(file)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-8000:]
+    found: list[dict[str, Any]] = json.loads(file.read_text())
+    return found
+
+
+def promoted(seen: dict[str, Any], pace: Pace) -> None:
+    """The new version serves, no request failed, and each step had its share."""
+    assert (seen["ended"], seen["failed"], seen["own"]) == ("promoted", {}, 0)
+    assert set(seen["shares"]) == {str(step) for step in pace.steps}
+    assert seen["deviation"] <= SHARE
+
+
+def rolled_back(seen: dict[str, Any], why: str) -> None:
+    """The stable version serves, and no request failed but by the new version's own errors."""
+    assert (seen["ended"], seen["failed"]) == ("rolledBack", {})
+    assert why in seen["reason"]
+    # The first measurement decided: no other step was begun.
+    assert 0 < seen["bad"] < seen["requests"] / 2
+    assert len(seen["shares"]) == 1
+
+
+def test_a_new_version_and_a_bad_one(prepared: None, tmp_path: Path) -> None:
+    good, bad = rolled(tmp_path, "promote", "errors", "--short")
+    promoted(good, SHORT)
+    rolled_back(bad, "errors 1: above 0.01")
+    assert bad["own"] == bad["bad"]
+
+
+def test_every_case_at_the_pace_of_a_cluster(prepared: None, tmp_path: Path) -> None:
+    good, bad, slow, full_good, full_bad = rolled(tmp_path)
+    for each in (good, full_good):
+        promoted(each, LONG)
+    for each, why in ((bad, "errors 1: above"), (slow, "median"), (full_bad, "errors 1: above")):
+        rolled_back(each, why)
+    assert slow["own"] == 0
