@@ -1,1 +1,1 @@
-"""The serving daemon: canary and blue-green rollouts of services, whose state is in the objects."""
+"""The serving daemon: canary and blue-green rollouts of services, and weights for clients that balance."""

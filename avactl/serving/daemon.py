@@ -31,6 +31,7 @@ from avactl.serving.questions import not_starting, room_problem
 from avactl.serving.revisions import HASH_LABEL, Body, revisions_of
 from avactl.serving.stores import Objects, namespace, owners
 from avactl.serving.view import Answers, Event, Member, Plan, View
+from avactl.serving.weights import Weights
 
 _TURNS = 12
 """Decisions of one pass over a service."""
@@ -85,6 +86,8 @@ class Daemon:
             )
             for kind, path in _PATHS.items()
         ]  # fmt: skip
+        self._weights = Weights(client, self._stores["Service"], self._wake.set)
+        self._reflectors += self._weights.reflectors
 
     def leading(self) -> bool:
         """Return True if this replica is the leader."""
@@ -119,11 +122,17 @@ class Daemon:
             async with turn:
                 await self._pass(key)
 
+        async def weigh(key: str) -> None:
+            async with turn:
+                await self._weights.sync(key)
+
         while True:
             self._wake.clear()
             self._began = monotonic()
             if self.leading():
-                await asyncio.gather(*map(pass_over, self._stores["Deployment"].keys()))
+                await asyncio.gather(
+                    *map(pass_over, self._stores["Deployment"].keys()), *map(weigh, self._stores["Service"].keys())
+                )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.interval):
                     await self._wake.wait()

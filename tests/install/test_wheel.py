@@ -20,7 +20,7 @@ from tests import console
 from tests.conftest import ROOT
 
 WHEEL = f"avactl-{__version__}-py3-none-any.whl"
-PARENTS = ("", "worker/", "components/")
+PARENTS = ("", "worker/", "client/", "components/")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_it_has_all_files_of_the_packages(dist: Path) -> None:
     wheel = set(zipfile.ZipFile(dist / WHEEL).namelist())
     with tarfile.open(dist / f"avactl-{__version__}.tar.gz") as archive:
         source = {name.partition("/")[2] for name in archive.getnames()}
-    packages = ("avactl", "avactl_worker", "avactl_components")
+    packages = ("avactl", "avactl_worker", "avactl_client", "avactl_components")
     for parent, package in zip(PARENTS, packages, strict=True):
         needed = {name for name in _tracked(f"{parent}{package}") if not (ROOT / name).is_dir()}
         assert len(needed) > 3

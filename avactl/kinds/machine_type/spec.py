@@ -83,6 +83,11 @@ class MachineTypeSpec(Model):
     nvlink: Nvlink | None = Field(None, description="NVLink connections.")
     nics: list[Nic] = Field(default_factory=list, description="Network cards.")
     bandwidth: Bandwidth = Field(default_factory=Bandwidth, description="Measured bandwidths.")
+    speed: Annotated[float, Field(ge=0.001, le=1000)] = Field(
+        1.0,
+        description="Speed of a service on these machines relative to others: the first weights of client-side "
+        "balancing, until clients have measured it.",
+    )
 
 
 class MachineType(Resource):

@@ -27,6 +27,7 @@ from avactl.kinds.serving.spec import (
     ServingDeployment,
     ServingDeploymentSpec,
 )
+from avactl.kinds.serving.weights import DATA
 from avactl.kinds.serving.workload import WORKLOAD
 
 __all__ = [
@@ -70,6 +71,6 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
 
 
 KIND = Kind(
-    model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS, groups.REPLICAS, *OWNED),
+    model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS, groups.REPLICAS, DATA, *OWNED),
     workload=WORKLOAD,
 )  # fmt: skip

@@ -26,6 +26,7 @@ from avactl.kinds.serving.picker import backend, pool
 from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
 from avactl.kinds.serving.rollout.lower import with_rollout
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
+from avactl.kinds.serving.weights import with_weights
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
 
 CLASS_LABEL = f"{GROUP}/resource-class"
@@ -75,6 +76,8 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         # Client-side balancing avoids a proxy hop and can weight machines by capacity.
         name = f"{item.name}-headless"
         objects.append(k8s.service(item, cluster, name, ns, select, ports, headless=True, component=COMPONENT))
+    if spec.balance == "headless":
+        objects = with_weights(item, program, objects, COMPONENT)
     # Also of the pods that only compute: without one of them, its group answers no requests.
     everyone = {key: value for key, value in select.items() if key != "app.kubernetes.io/component"}
     protected = everyone if machines(spec) > 1 else select

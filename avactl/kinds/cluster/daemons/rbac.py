@@ -127,7 +127,11 @@ def serving_cluster_rules() -> list[Body]:
         # Why pods of a new version do not start, and what runs on the machines when room is checked.
         rule([""], ["pods"], ("list",)),
         # Room for another version: machines and quotas.
-        rule([""], ["nodes", "resourcequotas"], ("list",)),
+        rule([""], ["resourcequotas"], ("list",)),
+        # Also the pool of each machine, for the weights of its pods. Each service's own Role allows to write these.
+        rule([""], ["nodes"], WATCH),
+        # Addresses that have weights.
+        rule(["discovery.k8s.io"], ["endpointslices"], WATCH),
         # One Service a version; the patch sets the selector of blue-green.
         rule([""], ["services"], (*WATCH, "create", "patch", "delete")),
         # Weights. It cannot create routes: hosts are taken only by specs.

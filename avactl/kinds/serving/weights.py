@@ -1,0 +1,45 @@
+"""Weights of the addresses of a headless service: a ConfigMap that the serving daemon fills for its clients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl import names
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.ownership import Owned
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+
+DATA = Owned("ConfigMap", ("data",), "the serving daemon, in the ConfigMap `NAME-weights` of `balance: headless`")
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def with_weights(item: Item, program: Program, objects: list[Manifest], component: str) -> list[Manifest]:
+    """Return the objects of a service with its ConfigMap `NAME-weights`; unchanged without the serving daemon.
+
+    The daemon knows the pools by an annotation of the headless Service, and may write this one ConfigMap.
+    """
+    cluster = program.cluster_spec(item.cluster)
+    if not cluster.daemons.serving:
+        return objects
+    name = f"{item.name}-weights"
+    speeds = {pool.name: speed for pool in program.pools(item.cluster) if (speed := program.machine(pool).speed) != 1}
+    for manifest in objects:
+        if manifest.kind == "Service" and manifest.body["spec"].get("clusterIP") == "None":
+            manifest.body["metadata"].setdefault("annotations", {})[names.WEIGHTS] = k8s.line(speeds)
+
+    def make(api: str, kind: str, owned: tuple[str, ...] = (), **fields: Any) -> Manifest:
+        return k8s.manifest(
+            item, item.cluster, api, kind, name, namespace=item.ns, component=component, owned=owned, **fields
+        )
+
+    daemon: Body = {"kind": "ServiceAccount", "name": names.SERVING_DAEMON, "namespace": cluster.system_namespace}
+    return [
+        *objects,
+        make("v1", "ConfigMap", owned=(DATA.field,)),
+        make(f"{_RBAC}/v1", "Role", rules=[k8s.policy_rule([""], ["configmaps"], ["patch"], resourceNames=[name])]),
+        make(
+            f"{_RBAC}/v1", "RoleBinding",
+            roleRef={"apiGroup": _RBAC, "kind": "Role", "name": name}, subjects=[daemon],
+        ),
+    ]  # fmt: skip
