@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from avactl.delivery.metrics import Bound, MetricsError, failures, parse_metrics
+from avactl.delivery.validation import Bound, MetricsError, failures, parse_metrics
 
 Phase = Literal[
     "idle", "clearing", "training", "staging", "validating", "sealing", "deploying", "rolling", "reverting", "stopping"
@@ -64,9 +64,13 @@ class State:
     """The cause that waits for the end of the active run."""
     commit: str = ""
     """Commit of the specs at the begin of the run."""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """What the specs said at the begin of the run of data, image, code and parameters."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     before: str = ""
     """URL that was served before the deployment."""
+    before_version: str = ""
+    """Its version in the specs."""
     known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """Metrics of published versions, by URL."""
     reason: str = ""
@@ -95,10 +99,14 @@ class Seen(NamedTuple):
     jobs: Mapping[Step, Job] = {}
     served: str = ""
     """URL of the service's model in the specs at the head of the branch."""
+    version: str = ""
+    """Version of that model there."""
     rollout: Rollout | None = None
     """State of the rollout to `served`; None if the service has not taken it up."""
     proposal: Literal["", "open", "closed"] = ""
     """Pull request of the active run: none (yet), open, or closed without a merge."""
+    origin: Mapping[str, Any] = {}
+    """What the specs say of data, image, code and parameters."""
 
 
 class Start(NamedTuple):
@@ -126,10 +134,11 @@ class Deploy(NamedTuple):
 
 
 class Revert(NamedTuple):
-    """Set the URL back, by a commit, if it is still the first one."""
+    """Set the URL and version back, by a commit, if the URL is still the first one."""
 
     url: str
     back: str
+    version: str
 
 
 Action = Start | Remove | Deploy | Revert
@@ -181,7 +190,7 @@ def _idle(config: Config, state: State, due: str, seen: Seen, now: float) -> Pla
     return Plan(
         state.but(
             phase="clearing", run=state.run + 1, begun=now, since=now, handled=due, queued="", commit=seen.commit,
-            metrics={}, before="", reason="Running", message=f"for {due}",
+            origin=seen.origin, metrics={}, before="", before_version="", reason="Running", message=f"for {due}",
         )
     )  # fmt: skip
 
@@ -226,9 +235,10 @@ def _lineage(config: Config, state: State, step: Step) -> Mapping[str, Any]:
     """Return what a version is published with: it depends on the state alone, so that a repetition is the same."""
     if step != "seal":
         return {}
+    own = state.before.startswith(f"{config.to}/")
     return {
-        "run": state.run, "commit": state.commit, "cause": state.message.removeprefix("for "),
-        "metrics": dict(state.metrics), "parent": state.before,
+        **state.origin, "run": state.run, "commit": state.commit, "cause": state.message.removeprefix("for "),
+        "metrics": dict(state.metrics), "parent": state.before.removeprefix(f"{config.to}/") if own else state.before,
     }  # fmt: skip
 
 
@@ -241,7 +251,11 @@ def _judged(config: Config, state: State, seen: Seen, job: Job, now: float) -> P
     missed = failures(config.bounds, measured, published)
     if missed:
         return Plan(_ended(state.but(metrics=measured.values), "Rejected", "; ".join(missed), now))
-    return Plan(state.but(phase="sealing", since=now, metrics=measured.values, before=seen.served))
+    return Plan(
+        state.but(
+            phase="sealing", since=now, metrics=measured.values, before=seen.served, before_version=seen.version
+        )
+    )  # fmt: skip
 
 
 def _published(config: Config, state: State, seen: Seen, now: float) -> Plan:
@@ -291,4 +305,4 @@ def _reverting(config: Config, state: State, seen: Seen, now: float) -> Plan:
     url = candidate(config, state.run)
     if seen.served != url:
         return Plan(_ended(state, "RolledBack", f"{url}, to {seen.served}", now))
-    return Plan(state, (Revert(url, state.before),))
+    return Plan(state, (Revert(url, state.before, state.before_version),))

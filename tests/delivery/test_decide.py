@@ -26,7 +26,7 @@ from avactl.delivery.decide import (
     candidate,
     decide,
 )
-from avactl.delivery.metrics import Bound
+from avactl.delivery.validation import Bound
 
 GOOD, BAD, GARBAGE = '{"auc": 0.9}', '{"auc": 0.5}', "Traceback (most recent call last)"
 OLD, OTHER = "s3://models/old", "s3://models/by-hand"
