@@ -23,7 +23,9 @@ from tools.controlplane.folder import OwnedFolder
 
 START_TIMEOUT = 240.0  # seconds
 DUMP = 2.0  # seconds, for a dump of all threads
-DUMP_LINES = 2_000
+DUMP_LINES = 40_000
+_IDLE = re.compile(r'"(?:master-rpc-executor|grpc-default|alluxio-client-netty)[^"]*" .*?\n\n', re.DOTALL)
+"""Threads of a dump of which there are hundreds, and which tell nothing."""
 SHELL_TIMEOUT = 300.0  # seconds
 PORT_ATTEMPTS = 3
 POLL = 0.1  # seconds
@@ -345,7 +347,8 @@ class Alluxio(process.Processes):
             said, lines = f"was not ready in {START_TIMEOUT:.0f} s", DUMP_LINES
         else:
             return
-        raise StartError(f"{name} {said}; the end of its log:\n{process.tail(self.log(name), lines)}")
+        text = _IDLE.sub("", process.tail(self.log(name), lines))
+        raise StartError(f"{name} {said}; the end of its log:\n{text}")
 
     def _ready(self, name: str) -> bool:
         kind, _ = _split(name)
