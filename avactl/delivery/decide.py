@@ -99,12 +99,12 @@ class Seen(NamedTuple):
     jobs: Mapping[Step, Job] = {}
     served: str = ""
     """URL of the service's model in the specs at the head of the branch."""
-    version: str = ""
-    """Version of that model there."""
     rollout: Rollout | None = None
     """State of the rollout to `served`; None if the service has not taken it up."""
     proposal: Literal["", "open", "closed"] = ""
     """Pull request of the active run: none (yet), open, or closed without a merge."""
+    version: str = ""
+    """Version of the service's model in the specs."""
     origin: Mapping[str, Any] = {}
     """What the specs say of data, image, code and parameters."""
 

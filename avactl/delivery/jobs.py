@@ -12,6 +12,7 @@ from avactl import names
 from avactl.delivery.config import Pipeline
 from avactl.delivery.decide import STEPS, Job, Start, Status, Step
 from avactl.delivery.validation import MAX_TEXT
+from avactl.errors import HintedError
 from avactl.kube.client import ApiError, Client, list_all
 
 Body = dict[str, Any]
@@ -19,7 +20,7 @@ _ENDED: dict[str, Status] = {"Complete": "succeeded", "Failed": "failed"}
 _LABEL = "batch.kubernetes.io/controller-uid"
 
 
-class MissingTemplateError(Exception):
+class MissingTemplateError(HintedError):
     """A CronJob of the pipeline, from which its Jobs are made, does not exist."""
 
 
@@ -106,7 +107,7 @@ class Jobs:
         except ApiError as error:
             if error.status == 404:
                 raise MissingTemplateError(
-                    f"CronJob {self._pipeline.namespace}/{name} does not exist: are the specs applied?"
+                    f"CronJob {self._pipeline.namespace}/{name} does not exist", "are the specs applied?"
                 ) from None
             raise
         try:

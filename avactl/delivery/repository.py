@@ -230,6 +230,8 @@ def _last_change(store: Store, head: str, paths: tuple[str, ...]) -> str:
         raise DeliveryError(str(error), error.hint) from None
     for entry in text.split("\1")[1:]:
         commit, trailer, names = entry.split("\2", 2)
-        if not trailer.strip() and any(matches(path, name) for name in names.strip("\n\0").split("\0") for path in paths):
+        if not trailer.strip() and any(
+            matches(path, name) for name in names.strip("\n\0").split("\0") for path in paths
+        ):
             return commit.strip()
     return ""

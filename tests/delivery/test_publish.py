@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import orjson
@@ -201,25 +200,36 @@ def test_kept_versions(tmp_path: Path) -> None:
     assert publish.prune(str(out), 8, 2, frozenset({2})) == []
 
 
+KILLED = """
+import os, signal, sys
+from avactl.datasets.stores.opening import open_store
+from avactl.delivery import publish
+
+source, target, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+def hook(event, arguments):
+    global left
+    if event in ("open", "os.rename") and str(arguments[0]).startswith(target):
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(hook)
+publish.stage(open_store(source), open_store(target))
+publish.seal(open_store(target), {})
+"""
+
+
 @pytest.mark.parametrize("rounds", [6, pytest.param(100, marks=pytest.mark.slow)])
 def test_kill_at_any_point(tmp_path: Path, rounds: int) -> None:
-    """Each kill comes after another number of files; the result is that of one run, and there is no version before."""
+    """Each round ends before another file is opened or gets its name; the result is that of one run."""
     fill(tmp_path / "ckpt", MODEL)
     staged(tmp_path / "ckpt", tmp_path / "whole" / "3")
     publish.seal(open_store(str(tmp_path / "whole" / "3")), LINEAGE)
     target, rng, killed = tmp_path / "out" / "3", random.Random(rounds), 0
-    program = (
-        "import sys; from avactl.datasets.stores.opening import open_store as o; from avactl.delivery import publish;"
-        "publish.stage(o(sys.argv[1]), o(sys.argv[2])); publish.seal(o(sys.argv[2]), {})"
-    )
-    for number in range(rounds):
-        least = (len(MODEL) - 1) * (number + 1) // rounds
-        process = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "ckpt"), str(target)])
-        while len(tree(target)) < least and process.poll() is None:
-            time.sleep(0.0005)
-        time.sleep(rng.random() * 0.002)
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
+    for _ in range(rounds):
+        command = [sys.executable, "-c", KILLED, str(tmp_path / "ckpt"), str(target), str(rng.randint(1, 12))]
+        killed += subprocess.run(command, check=False).returncode == -signal.SIGKILL
         if (target / "lineage.json").exists():
             break
         found = model(target)

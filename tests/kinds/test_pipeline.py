@@ -25,6 +25,10 @@ from tests.kinds.specs import SCHEDULED, TEAM, joined
 
 GOLDEN = ROOT / "tests" / "golden" / "pipelines"
 PIPELINES = ("ctr", "embeddings", "ranker", "spelling")
+CLUSTER = (
+    SCHEDULED.replace("scheduler: true", "scheduler: true, delivery: true")
+    + "  delivery: {repository: 'https://github.com/example/specs', secret: avactl-delivery}\n"
+)
 POOL = "kind: NodePool\nmetadata: {name: v100}\nspec: {cluster: main, machineType: v100-pcie-8, count: 4}"
 PIPELINE = f"""
 kind: Pipeline
@@ -115,7 +119,7 @@ def test_the_plan_is_where_members_cannot_write() -> None:
 
 def test_followers_find_the_run_of_their_leader() -> None:
     """Followers compare the annotation of the leading Job with that of their own pod."""
-    result = compiled(joined(SCHEDULED, TEAM, POOL, PIPELINE))
+    result = compiled(joined(CLUSTER, TEAM, POOL, PIPELINE))
     crons = [body for (kind, _), body in objects(result, "ranker").items() if kind == "CronJob"]
     trains = [body for body in crons if body["metadata"]["annotations"][names.PIPELINE_STEP] == "train"]
     assert len(trains) == 3
@@ -134,7 +138,7 @@ def test_followers_find_the_run_of_their_leader() -> None:
     ],
 )
 def test_the_largest_step_counts(old: str, new: str, gpus: int | None) -> None:
-    result = compiled(joined(SCHEDULED, TEAM, POOL, PIPELINE.replace(old, new) if old else PIPELINE))
+    result = compiled(joined(CLUSTER, TEAM, POOL, PIPELINE.replace(old, new) if old else PIPELINE))
     item = result.program.get("Pipeline", "ranker", "vision")
     assert demand(item, result.program).get(("main", "V100")) == gpus
 
@@ -142,16 +146,16 @@ def test_the_largest_step_counts(old: str, new: str, gpus: int | None) -> None:
 @pytest.mark.parametrize(("gpus", "found"), [(4, []), (3, ["quota-exceeded"])])
 def test_the_quota_of_the_team(gpus: int, found: list[str]) -> None:
     quota = f"kind: Quota\nmetadata: {{name: gpus, team: vision}}\nspec: {{gpus: [{{gpu: V100, guaranteed: {gpus}}}]}}"
-    assert codes(unchecked(joined(SCHEDULED, TEAM, POOL, quota, PIPELINE))) == found
+    assert codes(unchecked(joined(CLUSTER, TEAM, POOL, quota, PIPELINE))) == found
 
 
 def test_a_plan_is_for_the_time_of_a_run() -> None:
-    found = workloads(compiled(joined(SCHEDULED, TEAM, POOL, PIPELINE)).manifests, "main")
+    found = workloads(compiled(joined(CLUSTER, TEAM, POOL, PIPELINE)).manifests, "main")
     counts = {id_.name: work.count() for id_, work in found.items() if id_.kind == "Job"}
     assert counts == {"ranker-train-chief": 1, "ranker-train-server": 1, "ranker-train-worker": 1}
     assert found[WorkloadId("Job", "vision", "ranker-train-chief")].owner.name == "ranker"
     idle = PIPELINE.replace("  publish", "  suspended: true\n  publish")
-    assert workloads(compiled(joined(SCHEDULED, TEAM, POOL, idle)).manifests, "main").keys() == {
+    assert workloads(compiled(joined(CLUSTER, TEAM, POOL, idle)).manifests, "main").keys() == {
         each for each in found if each.kind != "Job"
     }
 
@@ -182,5 +186,5 @@ spec:
     - {name: a, url: "s3://models/training", secret: a-s3}
     - {name: b, url: "s3://models/published", secret: b-s3}
 """
-    assert codes(unchecked(joined(SCHEDULED, team, POOL, PIPELINE))) == ["bucket-access"]
-    assert codes(unchecked(joined(SCHEDULED, team.replace("b-s3", "a-s3"), POOL, PIPELINE))) == []
+    assert codes(unchecked(joined(CLUSTER, team, POOL, PIPELINE))) == ["bucket-access"]
+    assert codes(unchecked(joined(CLUSTER, team.replace("b-s3", "a-s3"), POOL, PIPELINE))) == []

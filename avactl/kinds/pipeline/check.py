@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds import dataset_access
+from avactl.kinds.cluster.delivery import place
 from avactl.kinds.dataset_access import mount_problems, read_problems
 from avactl.kinds.feasibility.capacity import gpu_problems
 from avactl.kinds.fields.compute import DatasetMount
@@ -32,6 +33,7 @@ from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.program import Item, Program
 from avactl.kinds.team.buckets import bucket_problems, team_bucket
 
+_DEPLOY = ("spec", "deploy")
 _SHORTEST = 60
 """Seconds between two runs by `checkpoint`, at least."""
 _LONGEST = 52
@@ -40,6 +42,7 @@ _LONGEST = 52
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one pipeline."""
+    yield from _daemon(item, program)
     yield from _trigger(item, program)
     yield from _job(item, program)
     yield from training_problems(item, program)
@@ -88,6 +91,40 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
                     notes=(Note(other.span("spec", "deploy", "service"), str(other)),),
                 )
                 break
+
+
+def _daemon(item: Item, program: Program) -> Iterator[Diagnostic]:
+    cluster = program.cluster(item.cluster)
+    note = (Note(cluster.span("spec", key=True), f"Cluster {cluster.name}"),)
+    if not cluster.spec.daemons.delivery:
+        yield Diagnostic(
+            "missing-daemon",
+            f"{item} needs the delivery daemon, which cluster {cluster.name} does not run",
+            item.span("spec", key=True),
+            hint=f"write `daemons: {{delivery: true}}` in Cluster {cluster.name}",
+            notes=note,
+        )
+        return
+    found = place(cluster)
+    if found is None or item.spec.deploy is None:
+        return
+    if not found.secret:
+        yield Diagnostic(
+            "missing-key",
+            f"the delivery daemon of cluster {cluster.name} has no credentials to commit with",
+            item.span(*_DEPLOY, key=True),
+            hint="add `delivery: {secret: NAME}` to the Cluster: a Secret in its system namespace with the keys "
+            "`username` and `password`",
+            notes=note,
+        )
+    if item.spec.deploy.by == "pullRequest" and not found.forge:
+        yield Diagnostic(
+            "missing-key",
+            f"the forge of {found.repository} is unknown, and {item} deploys by pull request",
+            item.span(*_DEPLOY, key=True) if item.doc.get(*_DEPLOY, "by") is None else item.span(*_DEPLOY, "by"),
+            hint="add `delivery: {forge: github}` or `gitlab` to the Cluster, or write `by: commit`",
+            notes=note,
+        )
 
 
 def _trigger(item: Item, program: Program) -> Iterator[Diagnostic]:

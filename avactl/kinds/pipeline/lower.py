@@ -13,20 +13,66 @@ from avactl.kinds import dataset_access
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.k8s import compact
+from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.pipeline.service import deployed, live_urls, service_of, value_paths
 from avactl.kinds.pipeline.steps import SEAL, STAGE, VALIDATE, directory, step_name, step_objects
 from avactl.kinds.pipeline.training import running, training_objects
 from avactl.kinds.pipeline.workload import mounts, trigger
 from avactl.kinds.program import Item, Program
-from avactl.names import CONFIG_LABEL, PIPELINE_CONFIG, PIPELINE_STEP
+from avactl.kinds.serving.rollout.lower import strategy
+from avactl.names import CONFIG_LABEL, DELIVERY_DAEMON, PIPELINE_CONFIG, PIPELINE_STATE, PIPELINE_STEP
+
+STATE = Owned("ConfigMap", ("data",), "the delivery daemon, in the ConfigMap `pipeline-state.NAMESPACE.NAME`")
+_RBAC = "rbac.authorization.k8s.io"
+_RULES = [
+    # Templates, and the Jobs of runs.
+    k8s.policy_rule(["batch"], ["cronjobs"], ["get"]),
+    k8s.policy_rule(["batch"], ["jobs"], ["list", "create", "delete"]),
+    # What pods have written: metrics, and why they failed.
+    k8s.policy_rule([""], ["pods"], ["list"]),
+    # How the rollout of a deployed version goes.
+    k8s.policy_rule(["apps"], ["deployments"], ["get"]),
+    k8s.policy_rule(["apps"], ["replicasets"], ["list"]),
+    # Begin and end of runs.
+    k8s.policy_rule(["events.k8s.io"], ["events"], ["create"]),
+]
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:
     """Return the objects of one pipeline."""
     training = training_objects(item, program)
     jobs = [each.name for each in training if PIPELINE_STEP in each.body["metadata"].get("annotations", {})]
-    return [*training, *step_objects(item, program), _plan(item, program, jobs)]
+    return [*training, *step_objects(item, program), _plan(item, program, jobs), *_state(item, program)]
+
+
+def _state(item: Item, program: Program) -> list[Manifest]:
+    """Return the ConfigMap that the daemon writes, and its rights: that one, and the Jobs of this namespace.
+
+    Without it, numbers of versions would begin anew: it outlives the pipeline.
+    """
+    system, name = program.cluster_spec(item.cluster).system_namespace, f"pipeline-state.{item.ns}.{item.name}"
+
+    def rights(role: str, namespace: str, rules: list[Body]) -> list[Manifest]:
+        subject = {"kind": "ServiceAccount", "name": DELIVERY_DAEMON, "namespace": system}
+        own = {"apiGroup": _RBAC, "kind": "Role", "name": role}
+        fields: dict[str, Any] = {"namespace": namespace, "component": "delivery"}
+        return [
+            k8s.manifest(item, item.cluster, f"{_RBAC}/v1", "Role", role, rules=rules, **fields),
+            k8s.manifest(
+                item, item.cluster, f"{_RBAC}/v1", "RoleBinding", role, roleRef=own, subjects=[subject], **fields
+            ),
+        ]  # fmt: skip
+
+    state = k8s.manifest(
+        item, item.cluster, "v1", "ConfigMap", name, namespace=system, component="state", owned=(STATE.field,),
+        holds_data=True, extra_labels={CONFIG_LABEL: PIPELINE_STATE},
+    )  # fmt: skip
+    return [
+        state,
+        *rights(name, system, [k8s.policy_rule([""], ["configmaps"], ["patch"], resourceNames=[name])]),
+        *rights(f"{item.name}-delivery", item.ns, _RULES),
+    ]
 
 
 def _plan(item: Item, program: Program, jobs: list[str]) -> Manifest:
@@ -95,7 +141,7 @@ def _deploy(item: Item, program: Program) -> Body | None:
         "file": service.doc.file,
         "document": service.spec_name,
         "paths": value_paths(*found),
-        "rollout": service.spec.rollout is not None,
+        "rollout": strategy(service.spec) is not None,
     }
 
 
