@@ -10,7 +10,7 @@ import orjson
 from avactl.delivery.config import Target
 from avactl.delivery.decide import Rollout
 from avactl.kube.client import ApiError, Client, list_all
-from avactl.names import MODEL_URLS, ROLLOUT, ROLLOUT_STATE
+from avactl.names import MANAGED_BY, MANAGER, MODEL_URLS, ROLLOUT, ROLLOUT_STATE
 from avactl.serving.config import parse_state
 from avactl.serving.revisions import revisions_of, same, template_of
 
@@ -30,11 +30,9 @@ async def rollout_of(client: Client, target: Target, url: str) -> Rollout | None
         if error.status == 404:
             return None
         raise
-    labels = deployment["spec"]["selector"].get("matchLabels") or {}
-    selector = ",".join(f"{key}={value}" for key, value in labels.items())
-    sets = await list_all(
-        lambda query: client.page(f"{base}/replicasets", query), {"labelSelector": selector, "limit": "500"}
-    )
+    # Not by the selector of the Deployment: those of versions on their way do not match it.
+    own = {"labelSelector": f"{MANAGED_BY}={MANAGER}", "limit": "500"}
+    sets = await list_all(lambda query: client.page(f"{base}/replicasets", query), own)
     return verdict(deployment, sets, target.model, url)
 
 

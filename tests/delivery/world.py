@@ -197,7 +197,7 @@ class World:
         every = ("--interval", "0.3")
         words = {
             "reconcile": ["reconcile", "--watch", "--repo", str(self.remote), "--branch", "main", "--cluster", "main",
-                          "--interval", "1s", "--kubeconfig", str(self.plane.kubeconfig)],
+                          "--interval", "1s", "--take-over", "--kubeconfig", str(self.plane.kubeconfig)],
             "serving": ["serving", "run", "--kubeconfig", str(self.folder / "serving"), "--settle", "0.3", *every,
                         *self.serving_options],
             "delivery": ["delivery", "run", "--kubeconfig", str(self.folder / "delivery"), "--repo", str(self.remote),
