@@ -60,12 +60,14 @@ class Repository:
 
     def __init__(self, url: str, branch: str, path: str, cache: Path, author: Author) -> None:
         """`path`: directory of the specs in the repository. `cache`: directory for the clone."""
-        self.branch = branch
+        self.branch, self.url = branch, url
         self._url, self._author = url, author
         self._prefix = f"{path.strip('/')}/" if path.strip("/") else ""
         shown = re.sub(r"[^A-Za-z0-9]+", "-", PASSWORD.sub(r"\1", url)).strip("-")[-40:]
         self._place = cache / f"{shown}-{hashlib.sha256(url.encode()).hexdigest()[:12]}.git"
         self._open: Store | None = None
+        self.shown = PASSWORD.sub(r"\1***@", url)
+        """The URL without credentials."""
         self.head = ""
         """Newest commit that is known; "" before `fetch`."""
 
@@ -87,7 +89,10 @@ class Repository:
 
         Raises DeliveryError if the service is not where the plan says.
         """
-        _, document = self._document(target)
+        return self._served_at(self.head, target)
+
+    def _served_at(self, commit: str, target: Target) -> Served:
+        _, document = self._document(commit, target)
         found = [_value(document.value, path) for path in (target.url_path, target.version_path)]
         return Served(*("" if value is None else str(value)[:4000] for value in found))
 
@@ -97,6 +102,31 @@ class Repository:
         Deployments by pipelines do not count. A merge counts with what it brings to the branch.
         """
         return _last_change(self._store(), self.head, tuple(paths))
+
+    def before(self, target: Target) -> Served | None:
+        """Return the model that was served before the one at the head came; None if the history does not tell.
+
+        A version that was rolled back does not count: what counts is what preceded the first commit with the present
+        URL, of the last 1000 that changed the file.
+        """
+        path = self._prefix + target.file
+        try:
+            listed = self._store().run(
+                "log", "--first-parent", "--format=%H", f"--max-count={_HISTORY}", self.head, "--", path
+            )
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        history = []
+        for commit in listed.split():
+            try:
+                history.append(self._served_at(commit, target))
+            except DeliveryError:
+                break  # the file was another one then
+        if not history:
+            return None
+        now = history[0].url
+        first = max(index for index, each in enumerate(history) if each.url == now)
+        return next((each for each in history[first + 1 :] if each.url and each.url != now), None)
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
@@ -132,7 +162,7 @@ class Repository:
     def _commit(self, target: Target, wanted: Served, message: str) -> str:
         """Return a commit on the head that sets the URL and version."""
         store = self._store()
-        text, document = self._document(target)
+        text, document = self._document(self.head, target)
         edits: list[tuple[str, str | None]] = [
             (target.url_path, wanted.url), (target.version_path, f'"{wanted.version}"' if wanted.version else None)
         ]  # fmt: skip
@@ -167,14 +197,14 @@ class Repository:
             if each.severity == "error" and (each.code, each.message) not in known:
                 raise DeliveryError(f"the specs would not compile: {each.message}", each.hint or "")
 
-    def _document(self, target: Target) -> tuple[str, Document]:
-        """Return the text of the service's file at the head, and its document there."""
+    def _document(self, commit: str, target: Target) -> tuple[str, Document]:
+        """Return the text of the service's file at a commit, and its document there."""
         store, path = self._store(), self._prefix + target.file
         try:
-            entry = store.run("ls-tree", "-z", "--full-tree", self.head, "--", path).rstrip("\0")
+            entry = store.run("ls-tree", "-z", "--full-tree", commit, "--", path).rstrip("\0")
             mode, _, oid = entry.partition("\t")[0].split() if entry else ("", "", "")
             if mode not in ("100644", "100755"):
-                raise DeliveryError(f"{path} is not a file of {self.branch} at {self.head[:10]}")
+                raise DeliveryError(f"{path} is not a file of {self.branch} at {commit[:10]}")
             if int(store.run("cat-file", "-s", oid)) > MAX_INPUT:
                 raise DeliveryError(f"{path} is larger than {MAX_INPUT >> 20} MiB")
             text = store.run("cat-file", "blob", oid)
@@ -184,7 +214,7 @@ class Repository:
         found = [each for each in documents if _is(each, target)]
         if len(found) != 1:
             count = "several specs" if found else "no spec"
-            raise DeliveryError(f"{path} at {self.head[:10]} has {count} of {_KIND} `{target.document}`")
+            raise DeliveryError(f"{path} at {commit[:10]} has {count} of {_KIND} `{target.document}`")
         return text, found[0]
 
     def _store(self) -> Store:

@@ -79,22 +79,32 @@ def place(item: Item) -> Place | None:
     if repository is None:
         return None
     same = specs and repository == followed.repository
-    host, _, project = repository.partition("://")[2].rpartition("@")[2].partition("/")
-    host = host.partition(":")[0]
-    forge = own.forge or ("github" if "github" in host else "gitlab" if "gitlab" in host else "")
-    api = own.api or {
-        "github": "https://api.github.com" if host == "github.com" else f"https://{host}/api/v3",
-        "gitlab": f"https://{host}/api/v4",
-    }.get(forge, "")
+    forge, api, project = forge_of(repository, own.forge or "")
     return Place(
         repository,
         own.branch or (followed.branch if same else None) or "main",
         own.path or (followed.path if same and followed.mode == "builtin" else None) or "",
         own.secret or "",
         forge,
-        api.rstrip("/"),
-        project.strip("/").removesuffix(".git"),
+        (own.api or api).rstrip("/"),
+        project,
     )
+
+
+def forge_of(url: str, forge: str = "") -> tuple[str, str, str]:
+    """Return the forge of a repository (by its host, unless it is given), the root of its API, and the project's path.
+
+    `url`: as git takes it; "" where the forge is unknown.
+    """
+    place = url.partition("://")[2] or url.replace(":", "/", 1)
+    host, _, project = place.rpartition("@")[2].partition("/")
+    host = host.partition(":")[0]
+    forge = forge or ("github" if "github" in host else "gitlab" if "gitlab" in host else "")
+    api = {
+        "github": "https://api.github.com" if host == "github.com" else f"https://{host}/api/v3",
+        "gitlab": f"https://{host}/api/v4",
+    }.get(forge, "")
+    return forge, api, project.strip("/").removesuffix(".git")
 
 
 def problems(item: Item) -> Iterator[Diagnostic]:
