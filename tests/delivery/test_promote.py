@@ -43,8 +43,8 @@ class Specs:
             ["git", "-C", str(self.work), *arguments], check=True, capture_output=True, text=True
         ).stdout.strip()
 
-    def run(self, *arguments: str, code: int = 0, **more: str) -> str:
-        done = self._avactl(*arguments, "--specs", str(self.work / "specs"), **self._environment, **more)
+    def run(self, *arguments: str, code: int = 0, more: dict[str, str] | None = None) -> str:
+        done = self._avactl(*arguments, "--specs", str(self.work / "specs"), **self._environment, **(more or {}))
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout + done.stderr
 
@@ -140,9 +140,9 @@ def test_by_pull_request(specs: Specs, forge: str) -> None:
     }  # fmt: skip
     with serve_pulls(forge) as fake:
         given = {"GITHUB_API_URL": fake.url, "CI_API_V4_URL": fake.url, **rewrite}
-        assert "is not set" in specs.run("promote", "digits", "2", "--pull-request", code=3, **given)
+        assert "is not set" in specs.run("promote", "digits", "2", "--pull-request", code=3, more=given)
         given |= {"GITHUB_TOKEN": TOKEN, "GITLAB_TOKEN": TOKEN}
-        said = specs.run("promote", "digits", "2", "--pull-request", **given)
+        said = specs.run("promote", "digits", "2", "--pull-request", more=given)
         assert f"opened {fake.url}/acme/specs/pull/1" in said
         (pull,) = fake.pulls
         assert (pull["base"], pull["title"]) == ("main", "web: promote digits to version 2")

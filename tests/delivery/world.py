@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,8 @@ class World:
         self.commit({"platform.yaml": PLATFORM, "dataset.yaml": DATASET, "web.yaml": service, "digits.yaml": pipeline})
         self.start("reconcile")
         for name in ("serving", "delivery"):
-            self.until(lambda name=name: self.kube.find("v1", "ServiceAccount", f"avactl-{name}", "avactl-system"))
+            account = ("v1", "ServiceAccount", f"avactl-{name}", "avactl-system")
+            self.until(partial(self.kube.find, *account))
             self.plane.write_kubeconfig(
                 self.folder / name, self.plane.service_account_token("avactl-system", f"avactl-{name}", 36_000)
             )
