@@ -22,6 +22,7 @@ from tests.conftest import ROOT
 from tests.example_trees import example_tree
 from tests.kinds.compiling import DIGEST, codes, compiled, unchecked
 from tests.kinds.specs import SCHEDULED, TEAM, joined
+from tests.kinds.test_cluster import documented
 
 GOLDEN = ROOT / "tests" / "golden" / "pipelines"
 PIPELINES = ("ctr", "embeddings", "ranker", "spelling")
@@ -174,6 +175,18 @@ def test_facts_and_look() -> None:
     hooks = kind("Pipeline").workload
     assert hooks is not None
     assert hooks.summary(item) == "new version of clicks · ranker"
+
+
+def test_docs_list_the_rights_of_the_daemon() -> None:
+    found = objects(compiled(joined(CLUSTER, TEAM, POOL, PIPELINE)), "ranker")
+    rules = found["Role", "ranker-delivery"]["rules"]
+    triples = {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    assert triples == documented("`NAME-delivery`, in the namespaces of teams")
+    state = found["Role", "pipeline-state.vision.ranker"]["rules"]
+    assert state == [
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"],
+         "resourceNames": ["pipeline-state.vision.ranker"]}
+    ]  # fmt: skip
 
 
 def test_secrets_of_source_and_target() -> None:

@@ -40,3 +40,9 @@ def objects(item: Item, program: Program) -> list[Manifest]:
         *daemon.deployment(args, resources("500m", "1Gi"), volumes),
         *daemon.role([*rbac.leader_rules(daemon.name), rbac.config_rule()]),
     ]
+
+
+def account(item: Item) -> str:
+    """Return the user name of the daemon's service account; "" if it is disabled."""
+    on = item.spec.daemons.delivery and place(item) is not None
+    return f"system:serviceaccount:{item.spec.system_namespace}:{DELIVERY_DAEMON}" if on else ""
