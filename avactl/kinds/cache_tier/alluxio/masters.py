@@ -19,6 +19,9 @@ from avactl.kinds.lowering.pods import resources
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
 
+_START = 30 * 60
+"""Seconds in which a master reads its journal: of many million files, that takes long."""
+
 
 def master_pod(item: Item, program: Program) -> Body:
     """Build the pod of master and job master. It satisfies pod security `restricted`."""
@@ -31,8 +34,11 @@ def master_pod(item: Item, program: Program) -> Body:
         process(
             item, program, "master", "rpc",
             {"rpc": names.MASTER_PORT, "web": names.MASTER_WEB_PORT, "journal": names.JOURNAL_PORT},
-            # The client port closes for a while when another master becomes primary; the journal port does not.
-            alive="journal",
+            # Of several masters only the primary has a client port, but all have a journal port. A single one that
+            # comes back after a kill may stay a standby for ever (seen with 2.9.4, about once in 40 kills): then the
+            # client port never opens, and the kubelet restarts it.
+            alive="rpc" if masters.replicas == 1 else "journal",
+            starts=_START if masters.replicas > 1 else min(_START, 5 * 60 + main // 1024 * 60),
             # The journal is on its volume; a starting master must never format it.
             args=["master-only", "--no-format"],
             env=[pod_name, {"name": "ALLUXIO_MASTER_JAVA_OPTS", "value": f"{java(main, direct=False)} {host}"}],

@@ -70,11 +70,20 @@ def _tcp(port: str, *, period: int, failures: int) -> Body:
 
 
 def process(
-    item: Item, program: Program, process: str, port: str, ports: dict[str, int], *, alive: str = "", **fields: Any
+    item: Item,
+    program: Program,
+    process: str,
+    port: str,
+    ports: dict[str, int],
+    *,
+    alive: str = "",
+    starts: int = 30 * 60,
+    **fields: Any,
 ) -> Body:
     """Build a container that runs one Alluxio process through the image's entry point.
 
-    It is ready when `port` answers, and alive while `alive` answers (by default the same port).
+    It is ready when `port` answers, and alive while `alive` answers (by default the same port), which may take `starts`
+    seconds.
     """
     alive = alive or port
     return {
@@ -84,8 +93,7 @@ def process(
         "ports": [{"name": name, "containerPort": number} for name, number in ports.items()],
         "readinessProbe": _tcp(port, period=10, failures=3),
         "livenessProbe": _tcp(alive, period=20, failures=6),
-        # Reading the journal of many million files takes a long time.
-        "startupProbe": _tcp(alive, period=10, failures=180),
+        "startupProbe": _tcp(alive, period=10, failures=starts // 10),
         "securityContext": container_security(),
         **fields,
     }
