@@ -114,6 +114,29 @@ WEIGHTS_KEY = "weights.json"
 SERVING_DAEMON = "avactl-serving"
 """Name of the serving daemon's objects, and its service account in the system namespace."""
 
+PIPELINE = f"{GROUP}/pipeline"
+"""Label of the templates, Jobs and pods of a pipeline's steps, with its name."""
+PIPELINE_STEP = f"{GROUP}/pipeline-step"
+"""Annotation of a CronJob that is a template of a pipeline's Jobs: `TRAINS`, `stage`, `validate` or `seal`; `idle` for
+the training of a suspended pipeline."""
+TRAINS = "train"
+PIPELINE_CONFIG = "delivery"
+"""Value of `CONFIG_LABEL` in the system namespace: the plan of a pipeline, for the delivery daemon."""
+PIPELINE_STATE = "delivery-state"
+"""Value of the same label: the state of a pipeline, which the delivery daemon writes."""
+DELIVERY_DAEMON = "avactl-delivery"
+"""Name of the delivery daemon's objects, and its service account in the system namespace."""
+MODEL_URLS = f"{GROUP}/model-urls"
+"""Annotation of the Deployment of a service: JSON object with the URL of each model that has one."""
+RUN = f"{GROUP}/pipeline-run"
+"""Label of the Jobs and pods of a pipeline's run, with its number, which is that of the version it publishes."""
+LIVE_URL = f"{GROUP}/live-url"
+"""Annotation of pods of a pipeline's run: where the live version is; "" if there is none."""
+KEEP = f"{GROUP}/keep"
+"""Annotation of the pod that publishes: numbers of versions that are kept in any case, separated by commas."""
+LINEAGE = f"{GROUP}/lineage"
+"""Annotation of the pod that publishes: JSON document with what the version was made from."""
+
 GPU_VARIABLES = (
     "NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES",
     "NVIDIA_GDRCOPY", "NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_NVSWITCH", "AMD_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES",

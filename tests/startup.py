@@ -383,7 +383,7 @@ def ports(pod: Pod) -> Iterator[str]:
             names |= {port["containerPort"], port.get("name", port["containerPort"])}
     # Frameworks and job masters open their ports themselves: these are in the environment and arguments of the job's
     # pods, not among a container's ports.
-    told = f"{pod.world.of('Job', pod.namespace)} {pod.world.of('ConfigMap', pod.namespace)}"
+    told = " ".join(str(pod.world.of(kind, pod.namespace)) for kind in ("Job", "CronJob", "ConfigMap"))
     for service in pod.world.of("Service", pod.namespace):
         selector = service["spec"].get("selector")  # none: the serving daemon sets it
         if selector and selector.items() <= pod.labels.items():

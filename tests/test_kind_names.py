@@ -45,6 +45,11 @@ ALLOWED = {
     "avactl/kinds/training/init_containers/workspace_code.py": {"Workspace"},
     # Namespaces of teams allow the host's network.
     "avactl/kinds/fields/host_network.py": {"Team"},
+    # A pipeline is defined by what it trains and where it deploys: the spec of a job, and the model of a service.
+    "avactl/kinds/pipeline/spec.py": {"TrainingJob", "ServingDeployment"},
+    "avactl/kinds/pipeline/training.py": {"TrainingJob"},
+    "avactl/kinds/pipeline/check.py": {"TrainingJob"},
+    "avactl/kinds/pipeline/service.py": {"ServingDeployment"},
     # Defaults name the team whose specs get them.
     "avactl/compiler/layers/check.py": {"Team"},
     # Patches change objects in the team's namespaces only.

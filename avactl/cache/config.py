@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from avactl.cache.cron import parse_cron
+from avactl.cron import parse_cron
 
 TIER_KEY, DATASET_KEY, STATUS_KEY, FLUSH_KEY = "tier.json", "dataset.json", "status.json", "flush.json"
 """Keys of the daemon's ConfigMaps."""

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 from avactl.cache import metrics
 from avactl.cache.config import Dataset, Version
-from avactl.cache.cron import fires
 from avactl.cache.engine import CachedFile, Engine, EngineError, NotFoundError
 from avactl.cache.loading import Load, Pacer
 from avactl.cache.status import MAX_TEXT
+from avactl.cron import fires
 from avactl.quantity import format_quantity
 from avactl.terminal import plural, shortened, visible
 

@@ -46,6 +46,10 @@ COMMANDS = {
     "scheduler": "Run the scheduler in the cluster.",
     "cache": "Run the cache daemon, or show what cache tiers hold.",
     "serving": "Run the daemon of rollouts, or show the rollouts of services.",
+    "delivery": "Run the daemon of pipelines, show pipelines, and publish models.",
+    "models": "List versions of models, their lineage, and where they are served.",
+    "promote": "Serve a version of a model: commit it to the specs.",
+    "rollback": "Serve the version of a model from before: commit it to the specs.",
     "elastic": "Run the master of an elastic job.",
 }
 """Commands and their one-line help in `avactl --help`.
@@ -58,6 +62,7 @@ PACKAGES = {
     "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
     "dataset": ("dataset",),
     "local": ("local",),
+    "models": ("models", "promote", "rollback"),
     "jobs": ("run", "jobs", "logs", "wait", "dashboard"),
     "cluster": (
         "topo",
@@ -71,6 +76,7 @@ PACKAGES = {
         "scheduler",
         "cache",
         "serving",
+        "delivery",
         "elastic",
     ),
 }

@@ -133,6 +133,7 @@ _BUILT_IN = {
     "Workspace": _BuiltIn("avactl.kinds.workspace", Lifecycle.SESSION),
     "TrainingJob": _BuiltIn("avactl.kinds.training", Lifecycle.JOB),
     "ServingDeployment": _BuiltIn("avactl.kinds.serving", Lifecycle.SERVICE),
+    "Pipeline": _BuiltIn("avactl.kinds.pipeline", Lifecycle.JOB),
     "KubernetesObjects": _BuiltIn("avactl.kinds.kubernetes_objects", has_written=True),
 }
 """Built-in kinds. Imported on first use, to keep start-up fast."""

@@ -63,6 +63,18 @@ def select(compilation: Compilation, files: Collection[str], name: str = "", wor
     return Selected(changed, hooks, [*others, *objects_of(changed, compilation.program)])
 
 
+def select_pipelines(compilation: Compilation, files: Collection[str], name: str = "") -> list[Item]:
+    """Return the pipelines that a command means: of that name, or those of the files if these have no job."""
+
+    def meant(item: Item) -> bool:
+        there = not files or item.doc.file in files
+        return there and (not name or name in (item.spec_name, f"{item.team}/{item.spec_name}"))
+
+    if any(_hooks(item) is not None and meant(item) for item in compilation.program.items):
+        return []
+    return [item for item in compilation.program.of("Pipeline") if meant(item)]
+
+
 def _hooks(item: Item) -> LocalHooks | None:
     workload = registry.kind(item.kind).workload
     return None if workload is None else workload.local

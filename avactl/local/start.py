@@ -8,10 +8,14 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from avactl.kinds.local_run import LocalRun
+from avactl.kinds.manifest import Manifest
+from avactl.kinds.program import Item
 from avactl.local.addresses import AddressBlock
 from avactl.local.descendants import adopt_orphans, kill_descendants
 from avactl.local.errors import LocalRunError, LocalUsageError
@@ -34,18 +38,38 @@ def run(selected: Selected, checkout: Path, given: Mapping[str, str]) -> int:
     LocalUsageError, before anything is started.
     """
     item = selected.item
+    with workspace(item, checkout) as directory:
+        shutil.rmtree(directory / "pods", ignore_errors=True)
+        return run_in(directory, str(item), item, selected.hooks.run(item), selected.manifests, checkout, given)
+
+
+@contextmanager
+def workspace(item: Item, checkout: Path) -> Iterator[Path]:
+    """Lock and yield the directory of an item's runs. Raises LocalUsageError, LocalRunError."""
     if not checkout.is_dir():
         raise LocalUsageError(f"--directory {checkout}: no such directory")
     directory = _directory(checkout / BASE, f"{item.ns}.{item.name}")
     with _locked(directory, str(item)):
-        block = AddressBlock()
-        try:
-            shutil.rmtree(directory / "pods", ignore_errors=True)
-            place = Place(checkout.resolve(), directory / "pods", directory / VOLUMES, given, dict(os.environ))
-            job = describe(item, selected.hooks.run(item), selected.manifests, place, block)
-            return _run(str(item), job, f"{os.getpid()}.{item.ns}.{item.name}", directory)
-        finally:
-            block.close()
+        yield directory
+
+
+def run_in(
+    directory: Path,
+    title: str,
+    item: Item,
+    how: LocalRun,
+    manifests: Iterable[Manifest],
+    checkout: Path,
+    given: Mapping[str, str],
+) -> int:
+    """Run one job in a directory, and return its exit code. Raises LocalRunError and LocalUsageError."""
+    block = AddressBlock()
+    try:
+        place = Place(checkout.resolve(), directory / "pods", directory / VOLUMES, given, dict(os.environ))
+        job = describe(item, how, manifests, place, block)
+        return _run(title, job, f"{os.getpid()}.{item.ns}.{item.name}", directory)
+    finally:
+        block.close()
 
 
 def _run(title: str, job: LocalJob, name: str, directory: Path) -> int:

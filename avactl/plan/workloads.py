@@ -25,7 +25,7 @@ KINDS = {
     GROUPS: "leaderworkerset.x-k8s.io",
 }  # fmt: skip
 """Kubernetes kinds that run pods, with their API groups: operators have kinds of the same names. CronJobs run rarely
-and are not counted."""
+and are not counted, except the templates of a pipeline's training: a plan is for the time of a run."""
 
 _SCALERS = {
     "HorizontalPodAutoscaler": ("minReplicas", "maxReplicas"), "ScaledObject": ("minReplicaCount", "maxReplicaCount")
@@ -145,6 +145,10 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
             if origin is None:
                 origin = origins[manifest.item.key] = Origin.of(manifest.item)
             found[id_] = Workload(id_, origin, manifest.body)
+        elif kind == "CronJob" and _trains(manifest.body):
+            id_ = WorkloadId("Job", manifest.namespace, manifest.name)
+            job = {**manifest.body, "kind": "Job", "spec": manifest.body["spec"]["jobTemplate"]["spec"]}
+            found[id_] = Workload(id_, Origin.of(manifest.item), job)
         elif kind in _SCALERS:
             spec, (low, high) = manifest.body["spec"], _SCALERS[kind]
             target = spec["scaleTargetRef"]
@@ -154,6 +158,12 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
         if id_ in found:
             found[id_] = Workload(id_, found[id_].origin, found[id_].body, fewest, most)
     return found
+
+
+def _trains(body: Body) -> bool:
+    """Return True for the template of a pipeline's training, unless the pipeline is suspended."""
+    notes = body["metadata"].get("annotations") or {}
+    return notes.get(names.PIPELINE_STEP) == names.TRAINS
 
 
 def surroundings(manifests: Iterable[Manifest], cluster: str) -> Surroundings:

@@ -88,7 +88,7 @@ def _github(env: Mapping[str, str]) -> Pipeline:
         project,
         number=_ref_number(env.get("GITHUB_REF", "")) or _number(pull.get("number")),
         base=(pull.get("base") or {}).get("sha") or branch,
-        token=_token(env, "GITHUB_TOKEN", "GH_TOKEN"),
+        token=token(env, "GITHUB_TOKEN", "GH_TOKEN"),
         # The head repository of a deleted fork is null.
         fork=bool(pull.get("head")) and sides[0] is not None and sides[0] != sides[1],
         run=f"{server}/{project}/actions/runs/{run}" if run else "",
@@ -130,12 +130,12 @@ def _gitlab(env: Mapping[str, str]) -> Pipeline:
     project = env.get("CI_MERGE_REQUEST_PROJECT_ID") or env.get("CI_PROJECT_ID") or env.get("CI_PROJECT_PATH", "")
     if not project:
         raise EnvironmentProblem("CI_PROJECT_ID is not set: the project is unknown", "set it to its number")
-    token = _token(env, "GITLAB_TOKEN")
+    secret = token(env, "GITLAB_TOKEN")
     own = env.get("CI_PROJECT_ID", project)
     return Pipeline(
         "gitlab", api.rstrip("/"), project, number=_number(env.get("CI_MERGE_REQUEST_IID")),
-        base=env.get("CI_MERGE_REQUEST_DIFF_BASE_SHA") or None, token=token,
-        job_token=not token and bool(env.get("CI_JOB_TOKEN")),
+        base=env.get("CI_MERGE_REQUEST_DIFF_BASE_SHA") or None, token=secret,
+        job_token=not secret and bool(env.get("CI_JOB_TOKEN")),
         fork=env.get("CI_MERGE_REQUEST_SOURCE_PROJECT_ID", own) != project, run=env.get("CI_JOB_URL", ""),
     )  # fmt: skip
 
@@ -144,13 +144,13 @@ def _number(value: Any) -> int | None:
     return int(value) if str(value or "").isdecimal() else None
 
 
-def _token(env: Mapping[str, str], *names: str) -> str:
+def token(env: Mapping[str, str], *names: str) -> str:
     """Return the first of these variables that is set. Its value never appears in a message."""
     for name in names:
-        token = env.get(name, "").strip()
-        if token:
-            if not re.fullmatch(r"[\x21-\x7e]+", token):
+        found = env.get(name, "").strip()
+        if found:
+            if not re.fullmatch(r"[\x21-\x7e]+", found):
                 hint = "copy it again, without spaces or line breaks"
                 raise EnvironmentProblem(f"{name} contains characters that are invalid in a token", hint)
-            return token
+            return found
     return ""

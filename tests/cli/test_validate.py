@@ -20,6 +20,7 @@ def test_examples_are_valid(avactl: Run) -> None:
         "environments",
         "import",
         "modern",
+        "pipelines",
         "platform",
         "quickstart",
         "serving",

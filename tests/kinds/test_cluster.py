@@ -126,7 +126,9 @@ def test_only_monitoring_reads_metrics(namespaces: str, readers: list[str]) -> N
     assert [name for each in expressions for name in each["values"]] == readers
 
 
-ALL_DAEMONS = DAEMONS.replace("scheduler: true", "scheduler: true, topology: true, cache: true, serving: true")
+ALL_DAEMONS = DAEMONS.replace(
+    "scheduler: true", "scheduler: true, topology: true, cache: true, serving: true, delivery: true"
+)
 
 
 def test_no_rule_is_a_wildcard_or_reads_secrets() -> None:
@@ -178,6 +180,7 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
     assert rules("Role", "avactl-cache", "avactl-cache") == documented("`avactl-cache`, in `avactl-cache`")
     assert rules("ClusterRole", "avactl-serving") == documented("`avactl-serving`, in all namespaces")
     assert rules("Role", "avactl-serving", "avactl-system") == documented("`avactl-serving`, in the system namespace")
+    assert rules("Role", "avactl-delivery", system) == documented("`avactl-delivery`, in the system namespace")
     assert rules("ClusterRole", "avactl-reconcile") == documented("`avactl-reconcile`, in all namespaces")
     assert rules("Role", "avactl-reconcile", system) == documented("`avactl-reconcile`, in the system namespace")
     viewer = documented("`avactl-viewer`")

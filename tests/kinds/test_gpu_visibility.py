@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from avactl import names
 from avactl.kinds import registry
+from avactl.kinds.manifest import templates_of
 from tests.kinds.compiling import DIGEST, compiled
 
 PLATFORM = f"""
@@ -38,6 +40,12 @@ SPECS = {
   image: editor:1
   gpus: GPUS
 """,
+    "Pipeline": """
+  trigger: {schedule: {cron: "0 3 * * *"}}
+  train: {template: {image: "train:1", workers: {gpus: GPUS}, checkpoint: {path: "s3://models/ckpt"}}}
+  validation: {image: "check:1", metrics: [{name: auc, min: 0.7}]}
+  publish: {to: "s3://models/published"}
+""",
     "ServingDeployment": """
   model: {name: net, version: "1", url: "s3://models/net"}
   runtime: {name: triton, image: "triton:1"}
@@ -54,8 +62,11 @@ def seen(kind: str, gpus: str, old: str = "", new: str = "") -> dict[str, Any]:
     assert old in text
     found = {}
     for manifest in compiled(text.replace(old, new) if old else text).manifests:
-        spec = manifest.body.get("spec", {}).get("template", {}).get("spec", {})
-        if manifest.item.kind == kind:
+        step = manifest.body["metadata"].get("annotations", {}).get(names.PIPELINE_STEP, names.TRAINS)
+        if manifest.item.kind != kind or step != names.TRAINS:
+            continue
+        for _, template in templates_of(manifest.body):
+            spec = template["spec"]
             for container in (*spec.get("initContainers", ()), *spec.get("containers", ())):
                 env = {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container["env"]}
                 found[container["name"]] = env.get("NVIDIA_VISIBLE_DEVICES")

@@ -144,6 +144,19 @@ class LocalStore:
         except OSError as error:
             raise self._failure(key, error) from None
 
+    def remove(self, key: str) -> None:
+        """Remove a file, and the directories that it leaves empty. Raises StoreError."""
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(self._root + key)
+        except OSError as error:
+            raise self._failure(key, error) from None
+        while (key := os.path.dirname(key)) != "":
+            try:
+                os.rmdir(self._root + key)
+            except OSError:
+                return
+
     def _want_key(self, key: str) -> None:
         if problem := key_problem(key):
             raise DatasetError(f"the name of {self._name(key)} {problem}", "rename the file")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -121,6 +121,11 @@ class RemoteStore:
             if failures:  # the library wraps it
                 raise failures[0] from None
             raise
+
+    def remove(self, key: str) -> None:
+        """Remove an object, if it exists. Raises StoreError."""
+        with suppress(FileNotFoundError), self._asking(key):
+            self._obstore.delete(self._store, self._prefix + key)
 
     def _want_key(self, key: str) -> None:
         if problem := key_problem(key):

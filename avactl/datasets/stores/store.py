@@ -48,3 +48,7 @@ class Store(Protocol):
     def write(self, key: str, content: bytes | Iterable[bytes]) -> None:
         """Write an object: readers see all of it or nothing."""
         ...
+
+    def remove(self, key: str) -> None:
+        """Remove an object, if it exists."""
+        ...

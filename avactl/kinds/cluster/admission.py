@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from avactl import names
-from avactl.kinds.cluster.daemons import serving, topology
+from avactl.kinds.cluster.daemons import delivery, serving, topology
 from avactl.kinds.cluster.priorities import PRIORITIES
 from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.kinds.lowering import k8s
@@ -63,10 +63,10 @@ def policies(item: Item, program: Program) -> list[Manifest]:
 def _variables(item: Item) -> dict[str, str]:
     """Return the variables of the rules on pods.
 
-    The serving daemon copies templates that were checked when written. So does the controller of LeaderWorkerSets,
-    which members of teams cannot write.
+    The daemons of services and pipelines copy templates that were checked when written. So does the controller of
+    LeaderWorkerSets, which members of teams cannot write.
     """
-    accounts = [account] if (account := serving.account(item)) else []
+    accounts = [account for daemon in (serving, delivery) if (account := daemon.account(item))]
     if (groups := item.spec.leader_worker_set) is not None:
         accounts.append(f"system:serviceaccount:{groups.namespace}:{groups.service_account}")
     own = "".join(f" || request.userInfo.username == '{account}'" for account in accounts)

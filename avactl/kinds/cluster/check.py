@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.cluster import check_reconcile
+from avactl.kinds.cluster import check_reconcile, delivery
 from avactl.kinds.cluster.daemons import builtin
 from avactl.kinds.cluster.prices import price_problems
 from avactl.kinds.exposure.check import cluster_problems
@@ -34,6 +34,7 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
     )
     yield from duplicates(item, ("spec", "placement", "levels"), spec.placement.levels, "level", key=None)
     yield from check_reconcile.problems(item)
+    yield from delivery.problems(item)
     if spec.daemons.cache and not program.tiers(item.name) and not program.lacks_tiers:
         yield Diagnostic(
             "without-effect",
@@ -46,7 +47,9 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
         item, ("spec", "storageClasses", "classes"), (entry.name for entry in spec.storage_classes.classes),
         "storage class",
     )  # fmt: skip
-    on = [daemon for daemon in ("scheduler", "topology", "cache", "serving") if getattr(spec.daemons, daemon)]
+    on = [
+        daemon for daemon in ("scheduler", "topology", "cache", "serving", "delivery") if getattr(spec.daemons, daemon)
+    ]
     # All daemons share one image, so report a missing image once.
     if on:
         yield from require_image(item, program, "avactl", ("spec", "daemons", on[0]))

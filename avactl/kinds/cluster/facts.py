@@ -17,7 +17,9 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
         per_machine = program.machine(pool).gpus
         machines += pool_size(pool)
         gpus[per_machine.model] = gpus.get(per_machine.model, 0) + per_machine.count * pool_size(pool)
-    daemons = [name for name in ("scheduler", "topology", "cache", "serving") if getattr(item.spec.daemons, name)]
+    daemons = [
+        name for name in ("scheduler", "topology", "cache", "serving", "delivery") if getattr(item.spec.daemons, name)
+    ]
     return {
         "Kubernetes": item.spec.kubernetes_version,
         "machines": machines,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from avactl.kinds.base import Labels, Model, Resource
+from avactl.kinds.cluster.delivery import Delivery
 from avactl.kinds.cluster.prices import Prices
 from avactl.kinds.cluster.reconcile import Reconcile
 from avactl.kinds.exposure.spec import Exposure
@@ -154,6 +155,11 @@ class Daemons(Model):
         False,
         description="The daemon of services: carries out `canary` and `blueGreen` rollouts, rolls bad versions back.",
     )
+    delivery: bool = Field(
+        False,
+        description="The daemon of pipelines: begins their runs, publishes models, and deploys them by commits to the "
+        "repository of the specs.",
+    )
     metrics_from: list[Name] = Field(
         default_factory=lambda: ["monitoring"],
         description="Namespaces whose pods may read the daemons' metrics, e.g. that of Prometheus.",
@@ -227,6 +233,9 @@ class ClusterSpec(Model):
         "gpu.nvidia.com", description="DRA driver that publishes the GPUs."
     )
     reconcile: Reconcile = Field(default_factory=Reconcile, description="Engine that applies the compiled objects.")
+    delivery: Delivery | None = Field(
+        None, description="Repository in which pipelines commit, with `daemons: {delivery: true}`."
+    )
     oidc: Oidc = Field(default_factory=Oidc, description="Names of users and groups in RoleBindings.")
     pull_secrets: list[Name] = Field(
         default_factory=list,

@@ -19,7 +19,7 @@ from avactl.scheduler.objects.pod_info import PodInfo
 
 _INSTANCE, _KIND = "app.kubernetes.io/instance", "app.kubernetes.io/name"
 _JOB_NAMES = ("batch.kubernetes.io/job-name", "job-name")
-_KINDS = {"trainingjob": "train", "servingdeployment": "serve", "workspace": "work"}
+_KINDS = {"trainingjob": "train", "servingdeployment": "serve", "pipeline": "flow", "workspace": "work"}
 _AWAY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 

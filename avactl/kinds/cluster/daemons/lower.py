@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl import names
 from avactl.kinds.base import GROUP
-from avactl.kinds.cluster.daemons import builtin, cache, rbac, serving, topology
+from avactl.kinds.cluster.daemons import builtin, cache, delivery, rbac, serving, topology
 from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, Daemon, metrics_only
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import resources
@@ -44,6 +44,7 @@ def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
     if on.topology:
         result += topology.daemon_sets(item, program, names.SYSTEM_PRIORITY)
     result += serving.objects(item)
+    result += delivery.objects(item, program)
     result += builtin.reconciler(item, program, names.SYSTEM_PRIORITY, HTTP_PORT)
     if result:
         result.append(metrics_only(item, system, {}))

@@ -16,6 +16,7 @@ from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.models import models
 from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
 from avactl.kinds.team.names import RUN_ACCOUNT
 
@@ -58,6 +59,9 @@ def with_rollout(item: Item, program: Program, objects: list[Manifest], ports: d
         if manifest.kind == "Deployment":
             body["spec"]["paused"] = True
             notes[names.ROLLOUT] = k8s.line(document(item, program, ports))
+            urls = {model.name: model.url.rstrip("/") for model in models(item.spec) if model.url is not None}
+            if urls:
+                notes[names.MODEL_URLS] = k8s.line(urls)
         elif manifest.kind == "HTTPRoute" and way == "gateway":
             # Another name than that of a rolling service's route, which is removed only once this one has its rules.
             body["metadata"]["name"] = f"{item.name}-rollout"

@@ -1,13 +1,16 @@
-"""Schedules in five fields of cron, in UTC: minute, hour, day of the month, month, day of the week."""
+"""Schedules in five fields of cron: minute, hour, day of the month, month, day of the week."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
+from zoneinfo import ZoneInfo
 
 _BOUNDS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 7))
 _HORIZON = timedelta(days=8)
 """Runs that were missed while the daemon was away for longer are skipped."""
+_LEAP = timedelta(days=8 * 366)
+"""How far back the last time is looked for: a leap day, also around 2100."""
 
 
 def parse_cron(text: str) -> tuple[frozenset[int], ...]:
@@ -19,12 +22,43 @@ def parse_cron(text: str) -> tuple[frozenset[int], ...]:
 
 
 def fires(text: str, since: float, until: float) -> bool:
-    """Return True if a schedule has a minute in (since, until], Unix seconds. Raises ValueError."""
-    minutes, hours, days, months, weekdays = _parsed(text)
+    """Return True if a schedule in UTC has a minute in (since, until], Unix seconds. Raises ValueError."""
     end = datetime.fromtimestamp(until, UTC).replace(second=0, microsecond=0)
     start = max(datetime.fromtimestamp(since, UTC), end - _HORIZON)
+    return _before(_parsed(text), end, start) is not None
+
+
+def last_due(text: str, zone: str, now: float) -> str:
+    """Return the newest minute up to `now` (Unix seconds) of a schedule in a time zone: `2026-11-24T02:00Z`.
+
+    "" if there is none. Local times that a change of clocks leaves out are left out; those that it repeats count once.
+    Raises ValueError for a schedule or zone that does not exist.
+    """
+    return _last_due(text, zone, int(now) // 60)
+
+
+@lru_cache(maxsize=1000)
+def _last_due(text: str, zone: str, minute: int) -> str:
+    try:
+        place = ZoneInfo(zone)
+    except (KeyError, OSError):
+        raise ValueError(f"unknown time zone `{zone}`") from None
+    fields = _parsed(text)
+    # Without a zone: the times that clocks on the wall show, as the schedule has them.
+    moment = datetime.fromtimestamp(minute * 60, place).replace(tzinfo=None, fold=0)
+    earliest = moment - _LEAP
+    while (found := _before(fields, moment, earliest)) is not None:
+        there = found.replace(tzinfo=place).astimezone(UTC)
+        if there.astimezone(place).replace(tzinfo=None, fold=0) == found:
+            return f"{there:%Y-%m-%dT%H:%MZ}"
+        moment = found - timedelta(minutes=1)
+    return ""
+
+
+def _before(fields: tuple[frozenset[int], ...], moment: datetime, start: datetime) -> datetime | None:
+    """Return the newest minute of a schedule in (start, moment]."""
+    minutes, hours, days, months, weekdays = fields
     either = len(days) < 31 and len(weekdays) < 7
-    moment = end
     while moment > start:
         month_day, week_day = moment.day in days, moment.isoweekday() % 7 in weekdays
         # With both fields restricted, either is enough, as in crontab(5).
@@ -35,8 +69,8 @@ def fires(text: str, since: float, until: float) -> bool:
         elif moment.minute not in minutes:
             moment -= timedelta(minutes=1)
         else:
-            return True
-    return False
+            return moment
+    return None
 
 
 def _field(text: str, low: int, high: int) -> frozenset[int]:

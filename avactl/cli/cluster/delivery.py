@@ -1,0 +1,190 @@
+"""`avactl delivery`: the daemon of pipelines, their state, and the steps that publish models."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from avactl.cli.cluster.cluster_session import (
+    Context,
+    DaemonKubeconfig,
+    Kubeconfig,
+    connection,
+    listening,
+    packages,
+    plain,
+    refused,
+    write,
+)
+from avactl.cli.common import fail
+from avactl.cli.environments import EnvironmentOption
+from avactl.cli.options import Output, OutputFormat
+from avactl.exit_codes import USAGE
+from avactl.terminal import duration, json_output, plural
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+delivery = typer.Typer(
+    add_completion=False, rich_markup_mode=None, help="Run the daemon of pipelines, show them, and publish models."
+)
+To = Annotated[str, typer.Option("--to", help="Directory of the version: URL/NUMBER.")]
+Endpoint = Annotated[str, typer.Option(help="URL of an S3 service. Default: AWS_ENDPOINT_URL.")]
+
+
+@delivery.command()
+def stage(
+    to: To,
+    source: Annotated[str, typer.Option("--from", help="Directory where the training has saved.")],
+    output: Annotated[
+        str, typer.Option("--model", help="File or directory below it; `*` in its last name: the highest number.")
+    ] = "",
+    marker: Annotated[str, typer.Option(help="File that completes a directory.")] = "",
+    result: Annotated[
+        str, typer.Option(help="File that gets the text `unchanged` if the newest output is published already.")
+    ] = "",
+    endpoint: Endpoint = "",
+) -> None:
+    """Copy a model to the directory of a version, with the SHA-256 of each file. It is not published yet."""
+    from avactl.datasets.stores.opening import open_store
+    from avactl.datasets.text import size_text
+    from avactl.delivery import publish
+    from avactl.delivery.decide import UNCHANGED
+
+    versions = open_store(to.rstrip("/").rpartition("/")[0], endpoint) if "/" in to.rstrip("/") else None
+    try:
+        done = publish.stage(open_store(source, endpoint), open_store(to, endpoint), output, marker, versions)
+    except publish.UnchangedError as error:
+        print(error)
+        if result:
+            Path(result).write_text(UNCHANGED)
+        return
+    print(f"{to}: {plural(done.files, 'file')}, {size_text(done.bytes)}")
+
+
+@delivery.command()
+def seal(
+    to: To,
+    keep: Annotated[int, typer.Option(min=0, help="Published versions to keep; 0: all.")] = 0,
+    keep_versions: Annotated[str, typer.Option(help="Numbers of versions that are kept in any case: `3,7`.")] = "",
+    endpoint: Endpoint = "",
+) -> None:
+    """Publish a staged version: write lineage.json, of the JSON object in AVACTL_LINEAGE, and remove old versions."""
+    import orjson
+
+    from avactl.datasets.stores.opening import open_store
+    from avactl.datasets.text import size_text
+    from avactl.delivery import publish
+
+    text = os.environ.get("AVACTL_LINEAGE", "") or "{}"
+    try:
+        lineage = orjson.loads(text) if len(text) <= publish.MAX_LINEAGE else None
+    except orjson.JSONDecodeError:
+        lineage = None
+    if not isinstance(lineage, dict):
+        fail("AVACTL_LINEAGE is not a JSON object", USAGE, 'write e.g. {"commit": "…", "metrics": {}}')
+    numbers = [part.strip() for part in keep_versions.split(",") if part.strip()]
+    if not all(part.isascii() and part.isdigit() and len(part) < 10 for part in numbers):
+        fail(f"--keep-versions {keep_versions[:80]} is not a list of numbers", USAGE, "write e.g. `3,7`")
+    target = open_store(to, endpoint)
+    done = publish.seal(target, lineage)
+    print(f"{to}: published, {plural(done['files'], 'file')}, {size_text(done['bytes'])}")
+    if keep:
+        directory = to.rstrip("/").rpartition("/")[0]
+        removed = publish.prune(directory, done["version"], keep, frozenset(map(int, numbers)), endpoint)
+        if removed:
+            print(f"removed: {', '.join(map(str, removed))}")
+
+
+@delivery.command()
+def run(
+    repo: Annotated[str, typer.Option(metavar="URL", help="Repository of the specs.")],
+    branch: Annotated[str, typer.Option(help="Its branch.")] = "main",
+    path: Annotated[str, typer.Option(help="Directory of the specs in it.")] = "",
+    cache: Annotated[Path, typer.Option(help="Directory for the clone.")] = Path("/tmp/avactl-delivery"),  # noqa: S108
+    credentials: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Directory with the files `username` and `password`.")
+    ] = None,
+    author: Annotated[str, typer.Option(help="Author of the commits.")] = "avactl",
+    email: Annotated[str, typer.Option(help="E-mail address of the author.")] = "avactl@localhost",
+    forge: Annotated[str, typer.Option(help="`github` or `gitlab`, for pull requests; empty: none.")] = "",
+    api: Annotated[str, typer.Option(metavar="URL", help="Root of the forge's REST API.")] = "",
+    project: Annotated[str, typer.Option(help="OWNER/NAME on the forge.")] = "",
+    environment: EnvironmentOption = "",
+    lease: Annotated[str, typer.Option(help="Lease for leader election; empty: single replica.")] = "",
+    listen: Annotated[
+        str, typer.Option(help="HOST:PORT for /metrics, /livez, /healthz and /readyz; empty: disabled.")
+    ] = "",
+    namespace: Annotated[
+        str, typer.Option(help="Namespace of plans and the Lease. Default: the pod's own, else avactl-system.")
+    ] = "",
+    interval: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds between passes over the pipelines.")] = 5.0,
+    git_interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between reads of the branch.")] = 30.0,
+    kubeconfig: DaemonKubeconfig = None,
+) -> None:
+    """Run the daemon: begin runs of pipelines, publish what passes validation, deploy it by commits."""
+    with packages():
+        from avactl.delivery import daemon
+        from avactl.delivery.repository import Author, Repository
+        from avactl.review.proposals import open_proposals
+    from avactl.source.git import use_credentials
+
+    # A container's user has no home; compiling keeps a cache there.
+    os.environ["HOME"] = os.environ["XDG_CACHE_HOME"] = str(cache)
+    if credentials is not None:
+        use_credentials(credentials)
+    specs = Repository(repo, branch, path, cache, Author(author, email))
+    proposals = open_proposals(forge, api, project, credentials) if forge else None
+    own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
+    options = daemon.Options(own, lease, listen, interval, git_interval)
+    with listening(listen):
+        asyncio.run(daemon.run(connection(kubeconfig), specs, proposals, options))
+
+
+@delivery.command()
+def status(
+    format: OutputFormat = Output.text,
+    namespace: Annotated[str, typer.Option(help="System namespace.")] = "avactl-system",
+    kubeconfig: Kubeconfig = None,
+    context: Context = "",
+) -> None:
+    """Show the pipelines of a cluster: what their runs do, and how the last ones ended. Read-only."""
+    with packages():
+        from avactl.delivery.status import entries, read
+        from avactl.kube.client import ApiError, Client, UnreachableError
+    access = connection(kubeconfig, context)
+
+    async def show() -> list[dict[str, Any]]:
+        async with Client(access, connections=2) as client:
+            return entries(await read(client, namespace))
+
+    try:
+        found = asyncio.run(show())
+    except (ApiError, UnreachableError) as error:
+        refused(error, access)
+    if format is Output.json:
+        sys.stdout.write(json_output(found))
+    else:
+        write(_page(found))
+
+
+def _page(found: list[dict[str, Any]]) -> RenderableType:
+    from rich.table import Table
+
+    if not found:
+        return "no pipelines"
+    now = time.time()
+    table = Table("pipeline", "phase", "for", "run", "last result", "metrics", "problem", box=None, pad_edge=False)
+    for each in found:
+        since = duration(max(0.0, now - each["since"])) if each["since"] else ""
+        numbers = ", ".join(f"{name} {value:.6g}" for name, value in each["metrics"].items())
+        run = str(each["run"]) if each["run"] else ""
+        cells = (each["pipeline"], each["phase"], since, run, f"{each['reason']} {each['message']}", numbers)
+        table.add_row(*map(plain, (*cells, each["problem"])))
+    return table

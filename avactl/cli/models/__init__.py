@@ -1,0 +1,1 @@
+"""Commands that list versions of models, and deploy them by a commit."""

@@ -1,0 +1,127 @@
+"""The change of a model's version that `promote` and `rollback` commit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from avactl.cli.common import fail
+from avactl.cli.models.models import compiled, find
+from avactl.exit_codes import MISSING, USAGE
+from avactl.terminal import inert
+
+if TYPE_CHECKING:
+    from avactl.delivery.models import Model, Served
+    from avactl.delivery.repository import Repository
+    from avactl.review.proposals import Proposals
+
+
+class Change(NamedTuple):
+    """What is to be served."""
+
+    url: str
+    version: str
+    title: str
+    message: str
+    """Why; "" if it was not told."""
+
+
+def chosen(specs: Path, name: str, service: str) -> tuple[Model, Served]:
+    """Return the model, and the service that serves it; exits if that is unclear."""
+    models = find(compiled(specs), name)
+    if len(models) > 1:
+        fail(f"several teams have a model {name}", USAGE, f"choose one: {', '.join(map(str, models))}")
+    model = models[0]
+    every = model.served
+    found = [each for each in every if not service or service in (each.service.spec_name, str(each))]
+    if not found:
+        what = f"no service {service} serves {model}" if service else f"no service serves {model}"
+        fail(what, USAGE, f"services: {', '.join(map(str, every))}" if every else "declare one with the model's URL")
+    if len(found) > 1:
+        fail(f"several services serve {model}", USAGE, f"choose with --service: {', '.join(map(str, found))}")
+    served = found[0]
+    if not served.service.doc.file.endswith((".yaml", ".yml")):
+        fail(f"{served.service.doc.file} is not YAML", USAGE, "edit the file")
+    return model, served
+
+
+def repository(specs: Path, branch: str, remote: str) -> Repository:
+    """Return the repository that a remote names, as a clone in avactl's cache; exits if there is none."""
+    from avactl.delivery.repository import Author, Repository
+    from avactl.directories import cache_directory
+    from avactl.source.git import GitError, git, locate
+    from avactl.source.tree import find_root
+
+    root = find_root(specs)
+
+    def ask(*arguments: str) -> str:
+        try:
+            return git(root, *arguments).decode().strip()
+        except GitError:
+            return ""
+
+    try:
+        prefix = locate(root).prefix
+    except GitError as error:
+        fail(str(error), MISSING, error.hint)
+    url = ask("config", "--get", f"remote.{remote}.url")
+    if not url:
+        fail(f"the repository has no remote `{remote}`", USAGE, "`git remote add origin URL`; `--remote` names another")
+    author = Author(ask("config", "user.name"), ask("config", "user.email"))
+    if not all(author):
+        fail(
+            "git does not know who you are", MISSING,
+            "`git config --global user.name NAME`, and `git config --global user.email ADDRESS`",
+        )  # fmt: skip
+    return Repository(url, branch, prefix, Path(cache_directory()) / "delivery", author)
+
+
+def change(
+    served: Served, wanted: Change, specs: Path, branch: str, remote: str, pull_request: bool, dry_run: bool
+) -> None:
+    """Commit a change and push it, or open a pull request; prints what is done."""
+    from avactl.delivery.repository import Served as Now
+
+    place = repository(specs, branch, remote)
+    proposals = _proposals(place) if pull_request and not dry_run else None
+    place.fetch()
+    target = served.target
+    now = place.served(target)
+    if now.url == wanted.url:
+        print(inert(f"{served} serves version {now.version} of {served.name} already, on {branch}"))
+        return
+    print(inert(f"{target.file}: {served}, model {served.name}, on {branch} at {place.head[:10]}"))
+    print(inert(f"  version  {now.version or '-'} → {wanted.version}\n  url      {now.url or '-'} → {wanted.url}"))
+    if dry_run:
+        return
+    message = "\n\n".join(
+        [f"{served.service.spec_name}: {wanted.title}"[:72], *([wanted.message] if wanted.message else []),
+         f"Model: {wanted.url}\nBefore: {now.url or '-'}"]
+    )  # fmt: skip
+    new = Now(wanted.url, wanted.version)
+    if proposals is None:
+        if not place.deploy(target, new, message + "\n", only=now.url):
+            fail(f"{branch} has changed meanwhile", MISSING, "try again")
+        print(f"pushed {place.head[:10]} to {branch}")
+        return
+    name = f"avactl/{served.service.team}-{served.service.spec_name}-{served.name}-{wanted.version}-{place.head[:8]}"
+    place.propose(target, new, message + "\n", name)
+    title, _, text = message.partition("\n\n")
+    print(f"opened {proposals.open(name, branch, title, text)}")
+
+
+def _proposals(place: Repository) -> Proposals:
+    from avactl.kinds.cluster.delivery import forge_of
+    from avactl.review.environment import token
+    from avactl.review.proposals import GitHubProposals, GitLabProposals
+
+    forge, api, project = forge_of(place.url)
+    if not forge:
+        fail(f"the forge of {place.shown} is unknown", USAGE, "open the pull request there, or omit --pull-request")
+    names = ("GITHUB_TOKEN", "GH_TOKEN") if forge == "github" else ("GITLAB_TOKEN",)
+    secret = token(os.environ, *names)
+    if not secret:
+        fail(f"{names[0]} is not set", MISSING, "a pull request needs a token of the forge")
+    kind = GitHubProposals if forge == "github" else GitLabProposals
+    return kind(os.environ.get("GITHUB_API_URL" if forge == "github" else "CI_API_V4_URL") or api, project, secret)

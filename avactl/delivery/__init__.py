@@ -1,0 +1,1 @@
+"""Delivery of models: publication of versions, and the decisions of pipelines."""

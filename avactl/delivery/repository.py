@@ -1,0 +1,267 @@
+"""The repository of the specs: what its branch says, and commits that change values of a file.
+
+Only the newest commit of the branch counts. A commit is made on it, checked by compiling, and pushed if the branch has
+not moved; a repetition finds the values that are there already, and does nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from avactl.compiler.driver import compile_change
+from avactl.delivery.config import Target
+from avactl.emit.publish.store import FILE, PASSWORD, Entry, PublishError, Store
+from avactl.emit.publish.target import Remote
+from avactl.errors import HintedError
+from avactl.policy.path_patterns import matches
+from avactl.source.document import Document
+from avactl.source.edit import EditError, set_values
+from avactl.source.git import GitError, init_bare
+from avactl.source.git_tree import GitTree
+from avactl.source.tree import MAX_INPUT, OverlayTree
+from avactl.source.value_path import Entry as ListEntry
+from avactl.source.value_path import PathError, parse_path
+from avactl.source.yaml import load_yaml
+
+ATTEMPTS = 5
+"""Pushes of one change, if others push at the same time."""
+TRAILER = "Avactl-Pipeline"
+"""Trailer of the commits of pipelines: they trigger none."""
+_HISTORY = 1000
+"""Commits of the branch that are searched for a change of certain files."""
+_KIND = "ServingDeployment"
+
+
+class DeliveryError(HintedError):
+    """The repository cannot be read or changed now; nothing is lost, and it is tried again."""
+
+
+class Author(NamedTuple):
+    """Author of the commits."""
+
+    name: str
+    email: str
+
+
+class Served(NamedTuple):
+    """The model of a service in the specs."""
+
+    url: str
+    version: str
+
+
+class Repository:
+    """A clone of the repository of the specs. Not for several threads at once."""
+
+    def __init__(self, url: str, branch: str, path: str, cache: Path, author: Author) -> None:
+        """`path`: directory of the specs in the repository. `cache`: directory for the clone."""
+        self.branch, self.url = branch, url
+        self._url, self._author = url, author
+        self._prefix = f"{path.strip('/')}/" if path.strip("/") else ""
+        shown = re.sub(r"[^A-Za-z0-9]+", "-", PASSWORD.sub(r"\1", url)).strip("-")[-40:]
+        self._place = cache / f"{shown}-{hashlib.sha256(url.encode()).hexdigest()[:12]}.git"
+        self._open: Store | None = None
+        self.shown = PASSWORD.sub(r"\1***@", url)
+        """The URL without credentials."""
+        self.head = ""
+        """Newest commit that is known; "" before `fetch`."""
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def fetch(self) -> str:
+        """Read the newest commit of the branch. Raises DeliveryError."""
+        try:
+            tip = Remote(self._store(), self._url, self.branch).tip()
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        if tip is None:
+            raise DeliveryError(f"the repository has no branch `{self.branch}`")
+        self.head = tip
+        return tip
+
+    def served(self, target: Target) -> Served:
+        """Return the model's URL and version at the head; empty where the spec does not have them.
+
+        Raises DeliveryError if the service is not where the plan says.
+        """
+        return self._served_at(self.head, target)
+
+    def _served_at(self, commit: str, target: Target) -> Served:
+        _, document = self._document(commit, target)
+        found = [_value(document.value, path) for path in (target.url_path, target.version_path)]
+        return Served(*("" if value is None else str(value)[:4000] for value in found))
+
+    def last_change(self, paths: Sequence[str]) -> str:
+        """Return the newest commit of the branch, of the last 1000, that changes a file of these patterns; "" if none.
+
+        Deployments by pipelines do not count. A merge counts with what it brings to the branch.
+        """
+        return _last_change(self._store(), self.head, tuple(paths))
+
+    def before(self, target: Target) -> Served | None:
+        """Return the model that was served before the one at the head came; None if the history does not tell.
+
+        A version that was rolled back does not count: what counts is what preceded the first commit with the present
+        URL, of the last 1000 that changed the file.
+        """
+        path = self._prefix + target.file
+        try:
+            listed = self._store().run(
+                "log", "--first-parent", "--format=%H", f"--max-count={_HISTORY}", self.head, "--", path
+            )
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        history = []
+        for commit in listed.split():
+            try:
+                history.append(self._served_at(commit, target))
+            except DeliveryError:
+                break  # the file was another one then
+        if not history:
+            return None
+        now = history[0].url
+        first = max(index for index, each in enumerate(history) if each.url == now)
+        return next((each for each in history[first + 1 :] if each.url and each.url != now), None)
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def deploy(self, target: Target, wanted: Served, message: str, *, unless: str = "", only: str = "") -> bool:
+        """Commit the URL and version of a service's model to the branch, and push it; False if nothing was to be done.
+
+        Nothing is done where the URL is `wanted` or `unless`, or is not `only`. Raises DeliveryError.
+        """
+        for _ in range(ATTEMPTS):
+            head = self.fetch()
+            now = self.served(target)
+            if now.url == wanted.url or (unless and now.url == unless) or (only and now.url != only):
+                return False
+            commit = self._commit(target, wanted, message)
+            try:
+                if Remote(self._store(), self._url, self.branch).move(head, commit):
+                    self.head = commit
+                    return True
+            except PublishError as error:
+                raise DeliveryError(str(error), error.hint) from None
+        raise DeliveryError(f"others push to {self.branch} all the time: {ATTEMPTS} attempts")
+
+    def propose(self, target: Target, wanted: Served, message: str, branch: str) -> None:
+        """Push a branch with the change; one that is there stays as it is. Raises DeliveryError."""
+        try:
+            remote = Remote(self._store(), self._url, branch)
+            if remote.tip() is None:
+                self.fetch()
+                remote.move(None, self._commit(target, wanted, message))
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
+    def _commit(self, target: Target, wanted: Served, message: str) -> str:
+        """Return a commit on the head that sets the URL and version."""
+        store = self._store()
+        text, document = self._document(self.head, target)
+        edits: list[tuple[str, str | None]] = [
+            (target.url_path, wanted.url), (target.version_path, f'"{wanted.version}"' if wanted.version else None)
+        ]  # fmt: skip
+        if not wanted.version and _value(document.value, target.version_path) is None:
+            edits.pop()
+        try:
+            changed = set_values(target.file, text, document.index, edits).encode()
+        except (EditError, PathError) as error:
+            raise DeliveryError(f"{target.file}: {error}", error.hint) from None
+        self._want_no_new_errors(target.file, changed)
+        path = self._prefix + target.file
+        try:
+            files = store.files(self.head)
+            mode = files[path].mode if path in files else FILE
+            store.write_blobs([changed])
+            files[path] = Entry(mode, store.oid(changed))
+            who = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in (
+                ("NAME", self._author.name), ("EMAIL", self._author.email)
+            )}  # fmt: skip
+            return store.write_commit(store.write_tree(files), self.head, message, who)
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
+    def _want_no_new_errors(self, file: str, changed: bytes) -> None:
+        try:
+            below = GitTree(self._store().directory / self._prefix, self.head)
+            before, after = compile_change(below, OverlayTree(below, file, changed))
+        except (GitError, HintedError) as error:
+            raise DeliveryError(f"the specs cannot be compiled: {error}") from None
+        known = {(each.code, each.message) for each in before.diagnostics}
+        for each in after.diagnostics:
+            if each.severity == "error" and (each.code, each.message) not in known:
+                raise DeliveryError(f"the specs would not compile: {each.message}", each.hint or "")
+
+    def _document(self, commit: str, target: Target) -> tuple[str, Document]:
+        """Return the text of the service's file at a commit, and its document there."""
+        store, path = self._store(), self._prefix + target.file
+        try:
+            entry = store.run("ls-tree", "-z", "--full-tree", commit, "--", path).rstrip("\0")
+            mode, _, oid = entry.partition("\t")[0].split() if entry else ("", "", "")
+            if mode not in ("100644", "100755"):
+                raise DeliveryError(f"{path} is not a file of {self.branch} at {commit[:10]}")
+            if int(store.run("cat-file", "-s", oid)) > MAX_INPUT:
+                raise DeliveryError(f"{path} is larger than {MAX_INPUT >> 20} MiB")
+            text = store.run("cat-file", "blob", oid)
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        documents, _ = load_yaml(target.file, text.encode("utf-8", "surrogateescape"))
+        found = [each for each in documents if _is(each, target)]
+        if len(found) != 1:
+            count = "several specs" if found else "no spec"
+            raise DeliveryError(f"{path} at {commit[:10]} has {count} of {_KIND} `{target.document}`")
+        return text, found[0]
+
+    def _store(self) -> Store:
+        if self._open is None:
+            try:
+                if not (self._place / ".git" / "HEAD").exists():
+                    init_bare(self._place)
+                self._open = Store(self._place)
+            except (GitError, PublishError) as error:
+                raise DeliveryError(str(error), error.hint) from None
+        return self._open
+
+
+def _is(document: Document, target: Target) -> bool:
+    metadata = document.get("metadata")
+    return (
+        document.get("kind") == _KIND and isinstance(metadata, dict) and metadata.get("name") == target.document
+        and metadata.get("team", target.team) == target.team
+    )  # fmt: skip
+
+
+def _value(root: Any, path: str) -> Any:
+    """Return the value at a path; None if there is none."""
+    for step in parse_path(path):
+        if isinstance(step, ListEntry):
+            entries = root if isinstance(root, list) else []
+            root = next((each for each in entries if isinstance(each, dict) and each.get(step.key) == step.value), None)
+        elif isinstance(root, Mapping):
+            root = root.get(step)
+        else:
+            return None
+    return root
+
+
+@lru_cache(maxsize=256)
+def _last_change(store: Store, head: str, paths: tuple[str, ...]) -> str:
+    form = "--format=%x01%H%x02%(trailers:key=" + TRAILER + ",valueonly,separator=%x2C)%x02"
+    try:
+        text = store.run(
+            "log", "--first-parent", "-m", "--name-only", "-z", f"--max-count={_HISTORY}", "--no-renames", form, head
+        )
+    except PublishError as error:
+        raise DeliveryError(str(error), error.hint) from None
+    for entry in text.split("\1")[1:]:
+        commit, trailer, names = entry.split("\2", 2)
+        if not trailer.strip() and any(
+            matches(path, name) for name in names.strip("\n\0").split("\0") for path in paths
+        ):
+            return commit.strip()
+    return ""

@@ -1,0 +1,59 @@
+"""How the rollout of a deployed version goes, as the serving daemon has written it down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from avactl.delivery.config import Target
+from avactl.delivery.decide import Rollout
+from avactl.kube.client import ApiError, Client, list_all
+from avactl.names import MANAGED_BY, MANAGER, MODEL_URLS, ROLLOUT, ROLLOUT_STATE
+from avactl.serving.config import parse_state
+from avactl.serving.revisions import revisions_of, same, template_of
+
+Body = dict[str, Any]
+_MOST = 64 * 1024
+
+
+async def rollout_of(client: Client, target: Target, url: str) -> Rollout | None:
+    """Return how the rollout to a URL goes; None if the service has not taken it up.
+
+    Raises ApiError and UnreachableError.
+    """
+    base = f"/apis/apps/v1/namespaces/{target.namespace}"
+    try:
+        deployment = await client.request("GET", f"{base}/deployments/{target.service}")
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    # Not by the selector of the Deployment: those of versions on their way do not match it.
+    own = {"labelSelector": f"{MANAGED_BY}={MANAGER}", "limit": "500"}
+    sets = await list_all(lambda query: client.page(f"{base}/replicasets", query), own)
+    return verdict(deployment, sets, target.model, url)
+
+
+def verdict(deployment: Body, sets: Iterable[Body], model: str, url: str) -> Rollout | None:
+    """Return how the rollout to a URL goes, from the Deployment and the ReplicaSets of its versions."""
+    notes = deployment["metadata"].get("annotations") or {}
+    if ROLLOUT not in notes or _urls(notes.get(MODEL_URLS, "")).get(model) != url:
+        return None
+    state, template = parse_state(notes.get(ROLLOUT_STATE)), template_of(deployment)
+    revisions = revisions_of(deployment, sets)
+    hash = next((each.hash for each in revisions.values() if same(each.template, template)), "")
+    if not hash or state.phase != "steady":
+        return "progressing"
+    if state.stable == hash:
+        return "promoted"
+    return "rejected" if state.outcome == "rolledBack" and state.version == hash else "progressing"
+
+
+def _urls(text: str) -> dict[str, Any]:
+    try:
+        data = orjson.loads(text) if len(text) <= _MOST else None
+    except orjson.JSONDecodeError:
+        return {}
+    return data if isinstance(data, dict) else {}

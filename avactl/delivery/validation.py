@@ -1,0 +1,91 @@
+"""Metrics of a validation: reading what a pod has written, and comparing it with the bounds of a pipeline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+MAX_TEXT = 4096
+"""Longest text that Kubernetes keeps of a container, in bytes."""
+MAX_NAMES = 64
+_LARGEST = 1e300
+
+
+class MetricsError(ValueError):
+    """The text of a validation is no JSON object of numbers."""
+
+
+class Bound(NamedTuple):
+    """Bounds of one metric; None where there is none."""
+
+    name: str
+    min: float | None = None
+    max: float | None = None
+    at_least: float | None = None
+    """Smallest multiple of the live version's value."""
+    at_most: float | None = None
+
+
+class Measured(NamedTuple):
+    """Metrics of a candidate, and those of the live version on the same data, if the validation measured it."""
+
+    values: Mapping[str, float]
+    live: Mapping[str, float]
+
+
+def parse_metrics(text: str) -> Measured:
+    """Read what a pod has written. Raises MetricsError."""
+    if len(text) > MAX_TEXT:
+        raise MetricsError(f"the metrics have over {MAX_TEXT} bytes")
+    try:
+        data = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise MetricsError(f"the metrics are not JSON: {error.msg}" if text.strip() else "no metrics") from None
+    if not isinstance(data, dict):
+        raise MetricsError("the metrics are not a JSON object")
+    live = data.pop("live", {})
+    if not isinstance(live, dict):
+        raise MetricsError("`live` is not a JSON object")
+    return Measured(_numbers(data), _numbers(live))
+
+
+def _numbers(data: dict[str, Any]) -> dict[str, float]:
+    """Return the finite numbers; a metric that is none is as one that is missing."""
+    found = {
+        name: float(value)
+        for name, value in list(data.items())[:MAX_NAMES]
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+    }
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def failures(bounds: Iterable[Bound], measured: Measured, published: Mapping[str, float] | None) -> list[str]:
+    """Return the bounds that a candidate misses, each with its numbers.
+
+    `published`: the metrics that the live version was published with; None if no version is live. What the validation
+    measured of the live version comes first.
+    """
+    found = []
+    for bound in bounds:
+        value = measured.values.get(bound.name)
+        if value is None:
+            found.append(f"{bound.name}: missing")
+            continue
+        if bound.min is not None and value < bound.min:
+            found.append(f"{bound.name}: {value:g}, at least {bound.min:g}")
+        if bound.max is not None and value > bound.max:
+            found.append(f"{bound.name}: {value:g}, at most {bound.max:g}")
+        if (bound.at_least is None and bound.at_most is None) or published is None:
+            continue
+        live = measured.live.get(bound.name, published.get(bound.name))
+        if live is None:
+            continue  # the live version is from before this bound
+        # Relative to the size of the value: for negative metrics, `atLeast: 0.99` allows 1% less, too.
+        if bound.at_least is not None and value < live - abs(live) * (1 - bound.at_least):
+            found.append(f"{bound.name}: {value:g}, at least {bound.at_least:g} × {live:g} of the live version")
+        if bound.at_most is not None and value > live + abs(live) * (bound.at_most - 1):
+            found.append(f"{bound.name}: {value:g}, at most {bound.at_most:g} × {live:g} of the live version")
+    return found

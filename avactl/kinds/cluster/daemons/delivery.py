@@ -1,0 +1,48 @@
+"""The delivery daemon: one Deployment in the system namespace, for the pipelines of a cluster."""
+
+from __future__ import annotations
+
+from avactl.kinds.cluster.daemons import rbac
+from avactl.kinds.cluster.daemons.deployment import Daemon
+from avactl.kinds.cluster.delivery import place
+from avactl.kinds.lowering.pods import TMP, resources
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.names import DELIVERY_DAEMON
+
+COMPONENT = "delivery"
+_CREDENTIALS, _CACHE = "/etc/avactl/git", "/cache"
+
+
+def objects(item: Item, program: Program) -> list[Manifest]:
+    """Return the daemon's objects; none if it is disabled. Rights on pipelines come with each of them."""
+    found = place(item)
+    if not item.spec.daemons.delivery or found is None:
+        return []
+    daemon = Daemon(item, COMPONENT, DELIVERY_DAEMON, item.spec.system_namespace)
+    author = item.spec.delivery.author if item.spec.delivery is not None else None
+    args = ["run", "--repo", found.repository, "--branch", found.branch, "--cache", _CACHE]
+    if found.path:
+        args += ["--path", found.path]
+    if author is not None:
+        args += ["--author", author.name, "--email", author.email]
+    if found.forge:
+        args += ["--forge", found.forge, "--api", found.api, "--project", found.project]
+    if program.environment:
+        args += ["--environment", program.environment]
+    volumes: dict[str, tuple[str, Body]] = {
+        "tmp": (TMP, {"emptyDir": {"sizeLimit": "1Gi"}}), "cache": (_CACHE, {"emptyDir": {"sizeLimit": "4Gi"}})
+    }  # fmt: skip
+    if found.secret:
+        args += ["--credentials", _CREDENTIALS]
+        volumes["git"] = (_CREDENTIALS, {"secret": {"secretName": found.secret, "defaultMode": 0o440}})
+    return [
+        *daemon.deployment(args, resources("500m", "1Gi"), volumes),
+        *daemon.role([*rbac.leader_rules(daemon.name), rbac.config_rule()]),
+    ]
+
+
+def account(item: Item) -> str:
+    """Return the user name of the daemon's service account; "" if it is disabled."""
+    on = item.spec.daemons.delivery and place(item) is not None
+    return f"system:serviceaccount:{item.spec.system_namespace}:{DELIVERY_DAEMON}" if on else ""

@@ -1,0 +1,150 @@
+"""`Cluster.spec.delivery`: the repository in which the delivery daemon commits, and its forge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import Field
+
+from avactl.diagnostics import Diagnostic
+from avactl.kinds.base import Model
+from avactl.kinds.cluster.reconcile import Branch, GitUrl
+from avactl.kinds.fields.values import Name, RelPath
+from avactl.kinds.program import Item
+
+ForgeKind = Literal["github", "gitlab"]
+_FOLLOWS_SPECS = ("builtin", "pulumiOperator")
+"""Modes of `reconcile` whose `repository` has the specs; that of others has rendered manifests."""
+
+
+class Author(Model):
+    """Author of commits."""
+
+    name: Annotated[str, Field(pattern=r"^[^<>\n]+$", min_length=1, max_length=100)] = Field(
+        "avactl", description="Name."
+    )
+    email: Annotated[str, Field(pattern=r"^[^<>\s@]+@[^<>\s@]+$", max_length=200)] = Field(
+        "avactl@localhost", description="E-mail address; that of the account which pushes, where the forge checks it."
+    )
+
+
+class Delivery(Model):
+    """Repository in which pipelines commit new versions of models."""
+
+    repository: GitUrl | None = Field(
+        None,
+        description="Repository of the specs, by https. Default: that of `reconcile`, where it has the specs "
+        "(`builtin`, `pulumiOperator`).",
+    )
+    branch: Branch | None = Field(None, description="Its branch. Default: that of `reconcile`, else `main`.")
+    path: RelPath | None = Field(
+        None, description="Directory of the specs in it. Default: that of `reconcile` with `builtin`, else the root."
+    )
+    secret: Name | None = Field(
+        None,
+        description="Secret in the system namespace with the keys `username` and `password`, of an account that may "
+        "push to the branch; for pull requests `password` is a token of the forge.",
+    )
+    forge: ForgeKind | None = Field(
+        None, description="Forge of the repository, for pull requests. Default: by the host of its URL."
+    )
+    api: GitUrl | None = Field(
+        None,
+        description="Root of the forge's REST API. Default: `https://api.github.com`, `https://HOST/api/v3` of GitHub "
+        "Enterprise, `https://HOST/api/v4` of GitLab.",
+    )
+    author: Author = Field(default_factory=Author, description="Author of the commits.")
+
+
+class Place(NamedTuple):
+    """Where the daemon commits."""
+
+    repository: str
+    branch: str
+    path: str
+    secret: str
+    forge: str
+    """`github`, `gitlab`, or "" if it is unknown."""
+    api: str
+    project: str
+    """Path of the repository on its host."""
+
+
+def place(item: Item) -> Place | None:
+    """Return where the daemon of a cluster commits; None without a repository of specs."""
+    own, followed = item.spec.delivery or Delivery(), item.spec.reconcile
+    specs = followed.mode in _FOLLOWS_SPECS
+    repository = own.repository or (followed.repository if specs else None)
+    if repository is None:
+        return None
+    same = specs and repository == followed.repository
+    forge, api, project = forge_of(repository, own.forge or "")
+    return Place(
+        repository,
+        own.branch or (followed.branch if same else None) or "main",
+        own.path or (followed.path if same and followed.mode == "builtin" else None) or "",
+        own.secret or "",
+        forge,
+        (own.api or api).rstrip("/"),
+        project,
+    )
+
+
+def forge_of(url: str, forge: str = "") -> tuple[str, str, str]:
+    """Return the forge of a repository (by its host, unless it is given), the root of its API, and the project's path.
+
+    `url`: as git takes it; "" where the forge is unknown.
+    """
+    place = url.partition("://")[2] or url.replace(":", "/", 1)
+    host, _, project = place.rpartition("@")[2].partition("/")
+    host = host.partition(":")[0]
+    forge = forge or ("github" if "github" in host else "gitlab" if "gitlab" in host else "")
+    api = {
+        "github": "https://api.github.com" if host == "github.com" else f"https://{host}/api/v3",
+        "gitlab": f"https://{host}/api/v4",
+    }.get(forge, "")
+    return forge, api, project.strip("/").removesuffix(".git")
+
+
+def problems(item: Item) -> Iterator[Diagnostic]:
+    """Yield the problems of one cluster's `delivery`."""
+    spec = item.spec
+    given: Delivery | None = spec.delivery
+    if not spec.daemons.delivery:
+        if given is not None:
+            yield Diagnostic(
+                "without-effect",
+                f"`delivery` has no effect: cluster {item.name} does not run the delivery daemon",
+                item.span("spec", "delivery", key=True),
+                severity="warning",
+                hint="write `daemons: {delivery: true}`, or remove the key",
+            )
+        return
+    found = place(item)
+    if found is None:
+        yield Diagnostic(
+            "missing-key",
+            "the delivery daemon needs the repository of the specs, which `reconcile` with "
+            f"`mode: {spec.reconcile.mode}` does not name",
+            item.span("spec", "daemons", "delivery", key=True),
+            hint="add `delivery: {repository: https://…, secret: NAME}`",
+        )
+        return
+    own = given is not None and given.repository is not None
+    at = ("spec", "delivery", "repository") if own else ("spec", "reconcile", "repository")
+    if not found.repository.startswith("http"):
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.{'.'.join(at[1:])}: the delivery daemon pushes by https",
+            item.span(*at),
+            hint="add `delivery: {repository: https://…, secret: NAME}`, with the keys `username` and `password` in "
+            "the Secret",
+        )
+    elif found.secret and found.repository.startswith("http:"):
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.{'.'.join(at[1:])}: http would send the credentials of `secret` unencrypted",
+            item.span(*at),
+            hint=f"write `https{found.repository[4:]}`",
+        )

@@ -1,0 +1,325 @@
+"""Checks of a pipeline: its trigger, training, validation, paths and service, alone and beside other pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import did_you_mean
+from avactl.kinds import dataset_access
+from avactl.kinds.cluster.delivery import place
+from avactl.kinds.dataset_access import mount_problems, read_problems
+from avactl.kinds.feasibility.capacity import gpu_problems
+from avactl.kinds.fields.compute import DatasetMount
+from avactl.kinds.fields.credentials import argument_problems, credential_problems
+from avactl.kinds.fields.images import require_image
+from avactl.kinds.fields.unique_entries import duplicates
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.fields.words import word_problems
+from avactl.kinds.pipeline.service import service_problems
+from avactl.kinds.pipeline.steps import STEPS, directory, step_name
+from avactl.kinds.pipeline.training import (
+    PREFIX,
+    RUN,
+    checkpoints,
+    job_names,
+    job_owners,
+    running,
+    training_names,
+    training_problems,
+)
+from avactl.kinds.pipeline.workload import validation_role
+from avactl.kinds.pod_settings.check import pod_problems
+from avactl.kinds.program import Item, Program
+from avactl.kinds.team.buckets import bucket_problems, team_bucket
+
+_DEPLOY = ("spec", "deploy")
+_SHORTEST = 60
+"""Seconds between two runs by `checkpoint`, at least."""
+_LONGEST = 52
+"""Characters of the name of a CronJob. Source: pkg/apis/batch/validation of Kubernetes."""
+
+
+def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield the problems of one pipeline."""
+    yield from _daemon(item, program)
+    yield from _trigger(item, program)
+    yield from _job(item, program)
+    yield from training_problems(item, program)
+    yield from _source(item)
+    yield from _validation(item, program)
+    yield from _publish(item, program)
+    yield from service_problems(item, program)
+    longest = max([*(step_name(item, step) for step in STEPS), *training_names(item)], key=len)
+    if len(longest) > _LONGEST:
+        yield Diagnostic(
+            "name-too-long",
+            f"the CronJob `{longest}` would have {len(longest)} characters; the limit is {_LONGEST}",
+            item.span("metadata", "name"),
+            hint=f"shorten the pipeline's name by {len(longest) - _LONGEST}",
+        )
+
+
+def check_all(program: Program) -> Iterator[Diagnostic]:
+    """Yield pipelines that publish to the same directory, or into that of another, or that deploy the same model."""
+    pipelines = sorted(program.of("Pipeline"), key=lambda item: item.origin)
+    for index, item in enumerate(pipelines):
+        for other in pipelines[:index]:
+            own, its = f"{directory(item)}/", f"{directory(other)}/"
+            if own.startswith(its) or its.startswith(own):
+                yield Diagnostic(
+                    "published-twice",
+                    f"{item} and {other} publish to the same place: their versions have the same numbers",
+                    item.span("spec", "publish", "to"),
+                    hint="give each pipeline a directory of its own",
+                    notes=(Note(other.span("spec", "publish", "to"), str(other)),),
+                )
+                break
+        mine = item.spec.deploy
+        for other in pipelines[:index] if mine is not None else ():
+            its_own = other.spec.deploy
+            if (
+                its_own is not None
+                and other.team == item.team
+                and (its_own.service, its_own.model) == (mine.service, mine.model)
+            ):
+                yield Diagnostic(
+                    "published-twice",
+                    f"{item} and {other} deploy the same model: each replaces what the other has deployed",
+                    item.span("spec", "deploy", "service"),
+                    hint="remove `deploy` from one of them, or name different models",
+                    notes=(Note(other.span("spec", "deploy", "service"), str(other)),),
+                )
+                break
+
+
+def _daemon(item: Item, program: Program) -> Iterator[Diagnostic]:
+    cluster = program.cluster(item.cluster)
+    note = (Note(cluster.span("spec", key=True), f"Cluster {cluster.name}"),)
+    if not cluster.spec.daemons.delivery:
+        yield Diagnostic(
+            "missing-daemon",
+            f"{item} needs the delivery daemon, which cluster {cluster.name} does not run",
+            item.span("spec", key=True),
+            hint=f"write `daemons: {{delivery: true}}` in Cluster {cluster.name}",
+            notes=note,
+        )
+        return
+    found = place(cluster)
+    if found is None or item.spec.deploy is None:
+        return
+    if not found.secret:
+        yield Diagnostic(
+            "missing-key",
+            f"the delivery daemon of cluster {cluster.name} has no credentials to commit with",
+            item.span(*_DEPLOY, key=True),
+            hint="add `delivery: {secret: NAME}` to the Cluster: a Secret in its system namespace with the keys "
+            "`username` and `password`",
+            notes=note,
+        )
+    if item.spec.deploy.by == "pullRequest" and not found.forge:
+        yield Diagnostic(
+            "missing-key",
+            f"the forge of {found.repository} is unknown, and {item} deploys by pull request",
+            item.span(*_DEPLOY, key=True) if item.doc.get(*_DEPLOY, "by") is None else item.span(*_DEPLOY, "by"),
+            hint="add `delivery: {forge: github}` or `gitlab` to the Cluster, or write `by: commit`",
+            notes=note,
+        )
+
+
+def _trigger(item: Item, program: Program) -> Iterator[Diagnostic]:
+    trigger, path = item.spec.trigger, ("spec", "trigger")
+    if trigger.dataset is not None:
+        mount = DatasetMount(name=trigger.dataset.name)
+        yield from read_problems(item, program, mount, (*path, "dataset"))
+        yield from _unread(item, program)
+    if trigger.checkpoint is not None and seconds(trigger.checkpoint.every) < _SHORTEST:
+        yield Diagnostic(
+            "invalid-value",
+            f"trigger.checkpoint.every: {trigger.checkpoint.every} is too short to validate and deploy a model",
+            item.span(*path, "checkpoint", "every"),
+            hint="write `every: 1m` or more",
+        )
+    if (trigger.checkpoint is None) != (item.spec.train.job is None):
+        if trigger.checkpoint is None:
+            yield Diagnostic(
+                "conflicting-keys",
+                "`train.job` is a job that runs without end, which only `trigger: {checkpoint: …}` publishes from",
+                item.span("spec", "train", "job"),
+                hint="write `template` with the job's spec, or `trigger: {checkpoint: {every: 30m}}`",
+            )
+        else:
+            yield Diagnostic(
+                "conflicting-keys",
+                "`trigger.checkpoint` publishes from a job that runs without end, and `train.template` is started anew",
+                item.span("spec", "train", "template", key=True),
+                hint="declare a TrainingJob and write `train: {job: NAME}`, or choose another trigger",
+                notes=(Note(item.span(*path, "checkpoint", key=True), "the trigger"),),
+            )
+
+
+def _unread(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield a warning if the training does not read the newest version of the dataset that triggers it."""
+    template, name = item.spec.train.template, item.spec.trigger.dataset.name
+    wanted = dataset_access.find(program, item.team, name)
+    if template is None or wanted is None:
+        return
+    for index, mount in enumerate(template.datasets):
+        if dataset_access.find(program, item.team, mount.name) is wanted:
+            if mount.version is not None:
+                yield Diagnostic(
+                    "without-effect",
+                    f"a new version of `{name}` starts a run that reads the old version `{mount.version}`",
+                    item.span(*PREFIX, "datasets", index, "version"),
+                    severity="warning",
+                    hint="remove `version`: the newest is read",
+                )
+            return
+    yield Diagnostic(
+        "without-effect",
+        f"a new version of `{name}` starts a run that does not read it",
+        item.span("spec", "trigger", "dataset", "name"),
+        severity="warning",
+        hint=f"add `datasets: [{{name: {name}, mount: /data}}]` to the template",
+    )
+
+
+def _job(item: Item, program: Program) -> Iterator[Diagnostic]:
+    name = item.spec.train.job
+    if name is None:
+        return
+    job, span = running(item, program), item.span("spec", "train", "job")
+    if job is None:
+        if any(broken == name for _, broken in program.broken):
+            return
+        owner = next(iter(job_owners(name, program)), None)
+        known = job_names(item, program)
+        yield Diagnostic(
+            "missing-reference",
+            f"team {item.team} has no training job `{name}`" + (f": it belongs to team {owner}" if owner else ""),
+            span,
+            hint="a pipeline publishes from jobs of its own team"
+            if owner
+            else did_you_mean(name, known, "jobs of the team")
+            if known
+            else "declare it",
+        )
+        return
+    note = (Note(job.span("metadata", "name"), "the job"),)
+    if (job.cluster, job.ns) != (item.cluster, item.ns):
+        yield Diagnostic(
+            "other-cluster",
+            f"{job} is in namespace {job.ns} of cluster {job.cluster}, and {item} in {item.ns} of {item.cluster}",
+            span,
+            hint="run both in one namespace of one cluster",
+            notes=note,
+        )
+    if checkpoints(item, program) is None:
+        yield Diagnostic(
+            "missing-key",
+            f"{job} has no `checkpoint.path`, so there is nothing to publish",
+            span,
+            hint="add `checkpoint: {path: s3://BUCKET/DIRECTORY}` to the job",
+            notes=note,
+        )
+    if item.spec.train.output is None:
+        yield Diagnostic(
+            "missing-key",
+            f"{job} goes on writing while its directory is copied",
+            span,
+            hint='add `output` and `marker` to `train`: `output: "export/*"`, `marker: _SUCCESS`',
+            notes=note,
+        )
+
+
+def _source(item: Item) -> Iterator[Diagnostic]:
+    train = item.spec.train
+    if train.marker is not None and train.output is None:
+        yield Diagnostic(
+            "without-effect",
+            "spec.train.marker has no effect without `output`: the whole directory is copied after training",
+            item.span("spec", "train", "marker", key=True),
+            severity="warning",
+            hint="remove the key",
+        )
+
+
+def _validation(item: Item, program: Program) -> Iterator[Diagnostic]:
+    spec, path = item.spec.validation, ("spec", "validation")
+    yield from credential_problems(item, spec.env, (*path, "env"))
+    for name in spec.env:
+        if name.startswith("AVACTL_"):
+            yield Diagnostic(
+                "invalid-value",
+                f"spec.validation.env: `{name}` is reserved for avactl",
+                item.span(*path, "env", name, key=True),
+                hint="use a name that does not begin with `AVACTL_`",
+            )
+    for key in ("command", "args"):
+        yield from argument_problems(item, getattr(spec, key), (*path, key))
+        yield from word_problems(item, getattr(spec, key), (*path, key))
+    yield from duplicates(item, (*path, "metrics"), (metric.name for metric in spec.metrics), "metric")
+    for index, metric in enumerate(spec.metrics):
+        if metric.min is not None and metric.max is not None and metric.min > metric.max:
+            yield Diagnostic(
+                "conflicting-keys",
+                f"metric `{metric.name}` has `min` above `max`: nothing passes",
+                item.span(*path, "metrics", index, "min"),
+                hint="exchange the two",
+                notes=(Note(item.span(*path, "metrics", index, "max"), "`max`"),),
+            )
+        if metric.name == "live":
+            yield Diagnostic(
+                "invalid-value",
+                "`live` is the key of the live version's metrics",
+                item.span(*path, "metrics", index, "name"),
+                hint="choose another name",
+            )
+    yield from mount_problems(item, program, spec.datasets, (*path, "datasets"))
+    yield from pod_problems(item, program, spec.pod, (*path, "pod"), [spec.resources])
+    role = validation_role(item)
+    yield from gpu_problems(item, program, role.compute, role.path, 1)
+    if not seconds(spec.timeout):
+        yield Diagnostic(
+            "invalid-value",
+            "spec.validation.timeout: the Job would fail at once",
+            item.span(*path, "timeout"),
+            hint="write `timeout: 1h`, or remove it",
+        )
+
+
+def _publish(item: Item, program: Program) -> Iterator[Diagnostic]:
+    path, url = ("spec", "publish", "to"), directory(item)
+    yield from require_image(item, program, "avactl", ("spec", "publish"))
+    yield from bucket_problems(item, program, url, path, writes=True)
+    if url.startswith("hdfs://"):
+        yield Diagnostic(
+            "invalid-value",
+            "models are published to object stores, and `hdfs://` is a file system",
+            item.span(*path),
+            hint="use s3://, gs://, oss://, cos:// or kodo://",
+        )
+    source = checkpoints(item, program)
+    if source is None:
+        return
+    base = source.removesuffix(f"/{RUN}")
+    at = (*PREFIX, "checkpoint", "path") if item.spec.train.template is not None else ("spec", "train", "job")
+    if f"{url}/".startswith(f"{base}/") or f"{base}/".startswith(f"{url}/"):
+        yield Diagnostic(
+            "published-twice",
+            f"models are published to `{url}`, and training writes to `{base}`: one is in the other",
+            item.span(*path),
+            hint="publish to a directory that nothing else writes",
+            notes=(Note(item.span(*at), "where training writes"),),
+        )
+    secrets = [team_bucket(program, item, each) for each in (base, url)]
+    names = [None if bucket is None else bucket.secret for bucket in secrets]
+    if names[0] != names[1] and all(bucket is not None for bucket in secrets):
+        yield Diagnostic(
+            "bucket-access",
+            f"the pod that publishes reads `{base}` with Secret `{names[0]}`, and writes `{url}` with `{names[1]}`: it "
+            "has one set of credentials",
+            item.span(*path),
+            hint="publish to a bucket with the same Secret",
+            notes=(Note(item.span(*at), "where training writes"),),
+        )

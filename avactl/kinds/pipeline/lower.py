@@ -1,0 +1,168 @@
+"""Pipeline → templates of Jobs (suspended CronJobs), the objects beside its training, and the plan for the daemon.
+
+The plan is in the system namespace, where members of the team cannot write: the daemon commits by it. The templates are
+in the team's namespace, and decide only what the team's own pods do.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from avactl.kinds import dataset_access
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import k8s
+from avactl.kinds.lowering.k8s import compact
+from avactl.kinds.lowering.ownership import Owned
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pipeline.service import deployed, live_urls, service_of, value_paths
+from avactl.kinds.pipeline.steps import SEAL, STAGE, VALIDATE, directory, step_name, step_objects
+from avactl.kinds.pipeline.training import running, training_objects
+from avactl.kinds.pipeline.workload import mounts, trigger
+from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.rollout.lower import strategy
+from avactl.names import CONFIG_LABEL, DELIVERY_DAEMON, PIPELINE_CONFIG, PIPELINE_STATE, PIPELINE_STEP
+
+STATE = Owned("ConfigMap", ("data",), "the delivery daemon, in the ConfigMap `pipeline-state.NAMESPACE.NAME`")
+_RBAC = "rbac.authorization.k8s.io"
+_RULES = [
+    # Templates, and the Jobs of runs.
+    k8s.policy_rule(["batch"], ["cronjobs"], ["get"]),
+    k8s.policy_rule(["batch"], ["jobs"], ["list", "create", "delete"]),
+    # What pods have written: metrics, and why they failed.
+    k8s.policy_rule([""], ["pods"], ["list"]),
+    # How the rollout of a deployed version goes.
+    k8s.policy_rule(["apps"], ["deployments"], ["get"]),
+    k8s.policy_rule(["apps"], ["replicasets"], ["list"]),
+    # Begin and end of runs.
+    k8s.policy_rule(["events.k8s.io"], ["events"], ["create"]),
+]
+
+
+def lower(item: Item, program: Program) -> list[Manifest]:
+    """Return the objects of one pipeline."""
+    training = training_objects(item, program)
+    jobs = [each.name for each in training if PIPELINE_STEP in each.body["metadata"].get("annotations", {})]
+    return [*training, *step_objects(item, program), _plan(item, program, jobs), *_state(item, program)]
+
+
+def _state(item: Item, program: Program) -> list[Manifest]:
+    """Return the ConfigMap that the daemon writes, and its rights: that one, and the Jobs of this namespace.
+
+    Without it, numbers of versions would begin anew: it outlives the pipeline.
+    """
+    system, name = program.cluster_spec(item.cluster).system_namespace, f"pipeline-state.{item.ns}.{item.name}"
+
+    def rights(role: str, namespace: str, rules: list[Body]) -> list[Manifest]:
+        subject = {"kind": "ServiceAccount", "name": DELIVERY_DAEMON, "namespace": system}
+        own = {"apiGroup": _RBAC, "kind": "Role", "name": role}
+        fields: dict[str, Any] = {"namespace": namespace, "component": "delivery"}
+        return [
+            k8s.manifest(item, item.cluster, f"{_RBAC}/v1", "Role", role, rules=rules, **fields),
+            k8s.manifest(
+                item, item.cluster, f"{_RBAC}/v1", "RoleBinding", role, roleRef=own, subjects=[subject], **fields
+            ),
+        ]  # fmt: skip
+
+    state = k8s.manifest(
+        item, item.cluster, "v1", "ConfigMap", name, namespace=system, component="state", owned=(STATE.field,),
+        holds_data=True, extra_labels={CONFIG_LABEL: PIPELINE_STATE},
+    )  # fmt: skip
+    return [
+        state,
+        *rights(name, system, [k8s.policy_rule([""], ["configmaps"], ["patch"], resourceNames=[name])]),
+        *rights(f"{item.name}-delivery", item.ns, _RULES),
+    ]
+
+
+def _plan(item: Item, program: Program, jobs: list[str]) -> Manifest:
+    """Return the ConfigMap that the delivery daemon reads."""
+    spec = item.spec
+    document: Body = {
+        "name": item.spec_name,
+        "team": item.team,
+        "namespace": item.ns,
+        "trigger": _trigger(item, program),
+        "train": {"jobs": jobs, "running": None if (job := running(item, program)) is None else job.name},
+        "stage": step_name(item, STAGE),
+        "validate": {"job": step_name(item, VALIDATE), "metrics": [_metric(each) for each in spec.validation.metrics]},
+        "seal": step_name(item, SEAL),
+        "publish": {"to": directory(item), "keep": spec.publish.keep, "declared": live_urls(item, program)},
+        "deploy": _deploy(item, program),
+        "concurrency": spec.concurrency,
+        "timeout": None if spec.timeout is None else ceil(seconds(spec.timeout)),
+        "retries": spec.retries,
+        "suspended": spec.suspended,
+        "lineage": _lineage(item, program),
+    }
+    return k8s.config_map(
+        item, item.cluster, f"pipeline.{item.ns}.{item.name}", program.cluster_spec(item.cluster).system_namespace,
+        {"pipeline.json": k8s.json_text(document)},
+        component="plan", extra_labels={CONFIG_LABEL: PIPELINE_CONFIG},
+    )  # fmt: skip
+
+
+def _trigger(item: Item, program: Program) -> Body:
+    spec: Any = item.spec.trigger
+    kind, _ = trigger(item)
+    if kind == "schedule":
+        return {"kind": kind, "cron": spec.schedule.cron, "timeZone": spec.schedule.time_zone}
+    if kind == "commit":
+        return {"kind": kind, "paths": list(spec.commit.paths)}
+    if kind == "checkpoint":
+        return {"kind": kind, "every": ceil(seconds(spec.checkpoint.every))}
+    dataset = dataset_access.find(program, item.team, spec.dataset.name)
+    assert dataset is not None
+    return {"kind": kind, "dataset": spec.dataset.name, "version": dataset.spec.versions[-1].name}
+
+
+def _metric(metric: Any) -> Body:
+    live = metric.vs_live
+    return compact(
+        name=metric.name,
+        min=metric.min,
+        max=metric.max,
+        atLeast=None if live is None else live.at_least,
+        atMost=None if live is None else live.at_most,
+    )
+
+
+def _deploy(item: Item, program: Program) -> Body | None:
+    service = service_of(item, program)
+    found = None if service is None else deployed(item, service)
+    if service is None or found is None:
+        return None
+    return {
+        "by": item.spec.deploy.by,
+        "service": service.name,
+        "namespace": service.ns,
+        "model": found[1].name,
+        "url": found[1].url,
+        "file": service.doc.file,
+        "document": service.spec_name,
+        "paths": value_paths(*found),
+        "rollout": strategy(service.spec) is not None,
+    }
+
+
+def _lineage(item: Item, program: Program) -> Body:
+    """Return what the compiler knows of the origin of a version: data, image, code and parameters."""
+    template = item.spec.train.template
+    source = template if template is not None else getattr(running(item, program), "spec", None)
+    data = {}
+    for _, found in mounts(item):
+        for mount in found:
+            dataset = dataset_access.find(program, item.team, mount.name)
+            version = None if dataset is None else dataset_access.version_of(dataset, mount.version)
+            if version is not None:
+                data[mount.name] = version.name
+    code = None if source is None or source.code is None or source.code.git is None else source.code.git
+    return compact(
+        datasets=data,
+        image=None if source is None else source.image,
+        command=None if source is None else [*source.command, *source.args],
+        parameters=None
+        if source is None
+        else {name: value for name, value in source.env.items() if isinstance(value, str)},
+        code=None if code is None else {"url": code.url, "ref": code.ref},
+    )

@@ -1,0 +1,170 @@
+"""The service of a pipeline: which of its models gets the new version, and where the spec says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import did_you_mean
+from avactl.kinds.pipeline.steps import directory
+from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.models import models
+from avactl.kinds.serving.rollout.lower import strategy
+from avactl.kinds.serving.spec import ServingDeployment
+from avactl.kinds.team.buckets import below
+
+_AT = ("spec", "deploy")
+
+
+def service_of(item: Item, program: Program) -> Item | None:
+    """Return the service that the pipeline deploys to."""
+    deploy = item.spec.deploy
+    return None if deploy is None else program.find(ServingDeployment.KIND, deploy.service, item.team)
+
+
+def deployed(item: Item, service: Item) -> tuple[int | None, Any] | None:
+    """Return the model that gets new versions, with its index in `models`, None for `model`; None if it is unclear."""
+    name = item.spec.deploy.model
+    if service.spec.model is not None:
+        return (None, service.spec.model) if name in (None, service.spec.model.name) else None
+    found = [(index, model) for index, model in enumerate(service.spec.models) if name is None or model.name == name]
+    return found[0] if len(found) == 1 else None
+
+
+def value_paths(index: int | None, model: Any) -> dict[str, str]:
+    """Return the paths, as `avactl set` takes them, of the model's URL and version."""
+    base = "spec.model" if index is None else f"spec.models[name={model.name}]"
+    return {"url": f"{base}.url", "version": f"{base}.version"}
+
+
+def live_urls(item: Item, program: Program) -> list[str]:
+    """Return the URLs below the pipeline's directory that services of all teams serve, sorted."""
+    found = set()
+    for service in program.of(ServingDeployment.KIND):
+        for model in models(service.spec):
+            if model.url is not None and below(directory(item), model.url):
+                found.add(str(model.url.rstrip("/")))
+    return sorted(found)
+
+
+def service_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield the problems of `spec.deploy`."""
+    deploy = item.spec.deploy
+    if deploy is None:
+        return
+    service = service_of(item, program)
+    if service is None:
+        if (ServingDeployment.KIND, deploy.service) not in program.broken:
+            yield _unknown(item, program, deploy.service)
+        return
+    declared = Note(service.span("metadata", "name"), "the service")
+    found = deployed(item, service)
+    if found is None:
+        yield _unclear(item, service, declared)
+        return
+    index, model = found
+    path: tuple[str | int, ...] = ("spec", "model") if index is None else ("spec", "models", index)
+    for key in ("dataset", "path"):
+        if getattr(model, key) is not None:
+            yield Diagnostic(
+                "conflicting-keys",
+                f"{service} takes model `{model.name}` from `{key}`, and the pipeline deploys by its `url`",
+                item.span(*_AT, "service"),
+                hint=f"replace `{key}` in the service by `url: {directory(item)}/VERSION`",
+                notes=(Note(service.span(*path, key, key=True), f"`{key}`"),),
+            )
+            return
+    if model.versions is not None:
+        yield Diagnostic(
+            "conflicting-keys",
+            f"{service} serves several `versions` of model `{model.name}`, and the pipeline sets one `version`",
+            item.span(*_AT, "service"),
+            hint="write `version` instead of `versions` in the service",
+            notes=(Note(service.span(*path, "versions", key=True), "`versions`"),),
+        )
+        return
+    if model.url is not None and not below(directory(item), model.url):
+        yield Diagnostic(
+            "not-published-there",
+            f"{service} serves `{model.url}`, and the pipeline publishes below `{directory(item)}`: the first run "
+            "replaces a model that it has not published",
+            item.span(*_AT, "service"),
+            severity="warning",
+            hint=f"publish to the directory of that URL, or begin with `url: {directory(item)}/1`",
+            notes=(Note(service.span(*path, "url"), "the model that is served"),),
+        )
+    yield from _not_editable(item, service, path)
+    if strategy(service.spec) is None:
+        yield Diagnostic(
+            "no-rollout",
+            f"{service} has no canary and no blue-green rollout: new models get all requests at once, and a bad one "
+            "is not rolled back",
+            item.span(*_AT, "service"),
+            severity="warning",
+            hint="add `rollout: {canary: {steps: …, analysis: …}}` to the service",
+            notes=(declared,),
+        )
+    if service.cluster != item.cluster:
+        yield Diagnostic(
+            "other-cluster",
+            f"{service} is on cluster {service.cluster}, and {item} on {item.cluster}: its daemon does not see the "
+            "rollout",
+            item.span(*_AT, "service"),
+            hint=f"write `cluster: {service.cluster}` in the pipeline",
+            notes=(declared,),
+        )
+
+
+def _unknown(item: Item, program: Program, name: str) -> Diagnostic:
+    services = program.of(ServingDeployment.KIND)
+    own = [each.spec_name for each in services if each.team == item.team]
+    owner = next((each.team for each in services if each.spec_name == name), None)
+    message = f"team {item.team} has no {ServingDeployment.KIND} `{name}`"
+    hint = did_you_mean(name, own, "services of the team") if own else "declare it, or remove `deploy`"
+    if owner is not None:
+        message += f": it belongs to team {owner}"
+        hint = "a pipeline changes services of its own team; publish, and let that team deploy"
+    return Diagnostic("missing-reference", message, item.span(*_AT, "service"), hint=hint)
+
+
+def _unclear(item: Item, service: Item, declared: Note) -> Diagnostic:
+    names = [model.name for model in models(service.spec)]
+    wanted = item.spec.deploy.model
+    if wanted is None:
+        return Diagnostic(
+            "missing-key",
+            f"{service} has {len(names)} models, and `deploy` does not say which one gets new versions",
+            item.span(*_AT, key=True),
+            hint=f"add `model: {names[0]}`, or another of them",
+            notes=(declared,),
+        )
+    return Diagnostic(
+        "missing-reference",
+        f"{service} has no model `{wanted}`",
+        item.span(*_AT, "model"),
+        hint=did_you_mean(wanted, names, "models of the service"),
+        notes=(declared,),
+    )
+
+
+def _not_editable(item: Item, service: Item, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+    """Yield a problem if a commit cannot set the URL in the document of the service."""
+    where = service.span(*path, "url")
+    if not service.doc.file.endswith((".yaml", ".yml")):
+        yield Diagnostic(
+            "not-editable",
+            f"{service} is declared by {service.doc.file}, and a pipeline deploys by a change of YAML",
+            item.span(*_AT, "service"),
+            hint="declare the service in YAML, or remove `deploy`",
+            notes=(Note(service.span("metadata", "name"), "the service"),),
+        )
+    elif where.file != service.doc.file:
+        yield Diagnostic(
+            "not-editable",
+            f"the URL of the model of {service} is decided by {where.file}, so a change of {service.doc.file} has no "
+            "effect",
+            item.span(*_AT, "service"),
+            hint=f"write `url` and `version` in {service.doc.file}, and remove them there",
+            notes=(Note(where, "decides the URL"),),
+        )

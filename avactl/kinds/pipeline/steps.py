@@ -1,0 +1,128 @@
+"""The Jobs of a pipeline beside its training: `stage` copies the model, `validate` measures it, `seal` publishes it."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from avactl import names
+from avactl.kinds.fields.compute import GpuLinkCompute
+from avactl.kinds.fields.gpu import link_annotations
+from avactl.kinds.fields.values import seconds
+from avactl.kinds.lowering import k8s, pods
+from avactl.kinds.lowering.k8s import compact
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.pipeline.training import RUN, as_template, checkpoints, store_secrets
+from avactl.kinds.program import Item, Program
+from avactl.kinds.team.names import RUN_ACCOUNT
+
+STAGE, VALIDATE, SEAL = "stage", "validate", "seal"
+STEPS = (STAGE, VALIDATE, SEAL)
+RESULT_FILE = "/dev/termination-log"
+"""File of a container whose content Kubernetes puts into the pod's status, up to 4 KiB."""
+_COPY_TIMEOUT = 6 * 3600
+
+
+def directory(item: Item) -> str:
+    """Return the directory of all versions."""
+    return str(item.spec.publish.to.rstrip("/"))
+
+
+def candidate(item: Item) -> str:
+    """Return the directory of the version that a run publishes."""
+    return f"{directory(item)}/{RUN}"
+
+
+def step_name(item: Item, step: str) -> str:
+    """Name of the template, and of the Job, of a step."""
+    return f"{item.name}-{step}"
+
+
+def step_objects(item: Item, program: Program) -> list[Manifest]:
+    """Return the templates of the three steps, and the GPU claim of the validation."""
+    source = checkpoints(item, program)
+    if source is None:
+        raise LookupError(f"{item} has no checkpoint path")
+    train = item.spec.train
+    more = [
+        *(["--model", train.output] if train.output else []),
+        *(["--marker", train.marker] if train.marker else []),
+    ]
+    stage = _copier(item, program, STAGE, ["--from", source, *more, "--to", candidate(item), "--result", RESULT_FILE])
+    keep = ["--keep", str(item.spec.publish.keep), "--keep-versions", "$(AVACTL_KEEP)"]
+    seal = _copier(item, program, SEAL, ["--to", candidate(item), *keep])
+    gpu = validation_gpu(item, program)
+    claims = gpu.claim(item.ns) if item.spec.validation.resources.gpus else []
+    return [*claims, stage, _validation(item, program, gpu), seal]
+
+
+def validation_gpu(item: Item, program: Program) -> pods.GpuRequest:
+    """Return how the pod of the validation gets its GPUs."""
+    return pods.GpuRequest(item, program, item.spec.validation.resources, VALIDATE, 1)
+
+
+def _annotation(name: str, key: str) -> Body:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}}
+
+
+def _copier(item: Item, program: Program, step: str, args: list[str]) -> Manifest:
+    """Return the template of a step that avactl's own image does, with the rights of the bucket's Secret only."""
+    own = [_annotation("AVACTL_LINEAGE", names.LINEAGE), _annotation("AVACTL_KEEP", names.KEEP)] if step == SEAL else []
+    container = compact(
+        name=step,
+        image=program.cluster_spec(item.cluster).images.avactl,
+        command=["avactl", "delivery", step],
+        args=args,
+        env=pods.merge_env(own, store_secrets(item, program, directory(item))),
+        resources=pods.resources("1", "1Gi"),
+    )
+    pod = pods.pod_spec(item, program, container, service_account=RUN_ACCOUNT, restartPolicy="Never")
+    notes = {names.LINEAGE: "{}", names.KEEP: ""} if step == SEAL else {}
+    return _template(item, step, pod, notes, _COPY_TIMEOUT)
+
+
+def _validation(item: Item, program: Program, gpu: pods.GpuRequest) -> Manifest:
+    spec: Any = item.spec.validation
+    volumes = pods.Volumes(item, program)
+    if spec.resources.shared_memory:
+        volumes.empty("shared-memory", "/dev/shm", size=spec.resources.shared_memory, memory=True)  # noqa: S108
+    volumes.datasets(spec.datasets)
+    own = {"AVACTL_CANDIDATE_URL": candidate(item), "AVACTL_METRICS": RESULT_FILE}
+    container = compact(
+        name=VALIDATE,
+        image=spec.image,
+        command=spec.command or None,
+        args=spec.args or None,
+        # Its variables may use those of the run.
+        env=pods.merge_env(pods.env_list(own), store_secrets(item, program, directory(item)), pods.env_list(spec.env)),
+        resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
+        terminationMessagePath=RESULT_FILE,
+    )
+    settings = spec.pod
+    pod = pods.pod_spec(
+        item, program, container, volumes=volumes, gpu=gpu, service_account=RUN_ACCOUNT, priority="avactl-normal",
+        settings=settings, settings_at=(("spec", "validation", "pod"),), restartPolicy="Never",
+    )  # fmt: skip
+    notes = dict(link_annotations(spec.resources)) if isinstance(spec.resources, GpuLinkCompute) else {}
+    return _template(item, VALIDATE, pod, notes, max(1, ceil(seconds(spec.timeout))), settings)
+
+
+def _template(item: Item, step: str, pod: Body, notes: dict[str, str], timeout: int, settings: Any = None) -> Manifest:
+    labels = k8s.labels(item, step)
+    if settings is not None:
+        labels, notes = {**settings.labels, **labels}, {**settings.annotations, **notes}
+    job = k8s.manifest(
+        item, item.cluster, "batch/v1", "Job", step_name(item, step), namespace=item.ns, component=step,
+        spec={
+            "backoffLimit": item.spec.retries,
+            "activeDeadlineSeconds": timeout,
+            "podFailurePolicy": {
+                "rules": [
+                    # Preemption, drains and lost nodes are no failures of the step.
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+                ]
+            },
+            "template": {"metadata": compact(labels=labels, annotations=notes or None), "spec": pod},
+        },
+    )  # fmt: skip
+    return as_template(item, job, step)

@@ -1,0 +1,102 @@
+"""Hooks for the workloads of pipelines: what one run requests at once, facts and look in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+
+from avactl.kinds.feasibility.capacity import gpu_model
+from avactl.kinds.fields.compute import DatasetMount
+from avactl.kinds.pipeline.spec import TRIGGERS
+from avactl.kinds.pipeline.training import training_roles
+from avactl.kinds.program import Item, Program
+from avactl.kinds.registry import Fact
+from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
+
+_VALIDATION = ("spec", "validation", "resources")
+
+
+def roles(item: Item) -> Iterator[Role]:
+    """Yield the pods of the largest step of a run; none while it is suspended. Steps follow each other."""
+    if item.spec.suspended:
+        return
+    training = list(training_roles(item))
+    measuring = validation_role(item)
+
+    def gpus(found: list[Role]) -> Fraction:
+        return sum((Fraction(str(role.compute.gpus)) * role.least for role in found), Fraction(0))
+
+    yield from training if training and gpus(training) >= gpus([measuring]) else [measuring]
+
+
+def validation_role(item: Item) -> Role:
+    """Return the pod of the validation."""
+    return Role(_VALIDATION, item.spec.validation.resources, 1, 1)
+
+
+def trigger(item: Item) -> tuple[str, str]:
+    """Return the key of the trigger, and what it says."""
+    spec = item.spec.trigger
+    key = next(key for key in TRIGGERS if getattr(spec, key) is not None)
+    text = {
+        "schedule": lambda: f"{spec.schedule.cron} {spec.schedule.time_zone}",
+        "dataset": lambda: f"new version of {spec.dataset.name}",
+        "commit": lambda: f"commit to {', '.join(spec.commit.paths)}",
+        "checkpoint": lambda: f"checkpoint every {spec.checkpoint.every}",
+    }
+    return key, text[key]()
+
+
+def summary(item: Item) -> str:
+    """Return trigger and service."""
+    deploy = item.spec.deploy
+    return trigger(item)[1] + (f" · {deploy.service}" if deploy is not None else "")
+
+
+def facts(item: Item, program: Program) -> dict[str, Fact]:
+    """Trigger, what a run requests, bounds, and where models go."""
+    spec = item.spec
+    result: dict[str, Fact] = {"trigger": trigger(item)[1]}
+    sums: dict[str, Fraction] = {}
+    for role in roles(item):
+        model = gpu_model(program, item.cluster, role.compute)
+        if model is not None:
+            sums[model] = sums.get(model, Fraction(0)) + Fraction(str(role.compute.gpus)) * role.most
+    if sums:
+        result["GPUs"] = ", ".join(f"{float(count):g} {model}" for model, count in sorted(sums.items()))
+    if spec.train.template is not None:
+        result["image"] = spec.train.template.image
+    else:
+        result["job"] = spec.train.job
+    result["metrics"] = ", ".join(metric.name for metric in spec.validation.metrics)
+    result["publish"] = f"{spec.publish.to}, {spec.publish.keep} kept"
+    if spec.deploy is not None:
+        how = "pull request" if spec.deploy.by == "pullRequest" else "commit"
+        result["deploy"] = f"{spec.deploy.service} by {how}"
+    if spec.concurrency != "forbid":
+        result["concurrency"] = spec.concurrency
+    if spec.suspended:
+        result["suspended"] = "yes"
+    return result
+
+
+def mounts(item: Item) -> list[tuple[tuple[str, ...], list[DatasetMount]]]:
+    """Return the lists of mounted datasets with their paths."""
+    train = item.spec.train
+    found: list[tuple[tuple[str, ...], list[DatasetMount]]] = [
+        (("spec", "validation", "datasets"), item.spec.validation.datasets)
+    ]
+    if train.template is not None:
+        found.insert(0, (("spec", "train", "template", "datasets"), train.template.datasets))
+    return found
+
+
+WORKLOAD = WorkloadHooks(
+    Lifecycle.JOB,
+    "pipeline",
+    roles,
+    checks_capacity=True,
+    badge="flow",
+    summary=summary,
+    timeout=lambda item: item.spec.timeout,
+)

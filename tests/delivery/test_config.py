@@ -1,0 +1,90 @@
+"""Plans and states that the daemon reads: written by the compiler and itself, or damaged."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from avactl.compiler import compile_tree
+from avactl.delivery.config import PlanError, dump_state, parse_plan, parse_state
+from avactl.delivery.decide import Config, State
+from avactl.delivery.validation import Bound
+from tests.example_trees import example_tree
+
+
+@cache
+def plans() -> dict[str, str]:
+    """The plans of `examples/pipelines` by pipeline."""
+    found = {}
+    for manifest in compile_tree(example_tree("pipelines")).manifests:
+        text = (manifest.body.get("data") or {}).get("pipeline.json")
+        if text is not None:
+            found[json.loads(text)["name"]] = text
+    return found
+
+
+def test_the_plans_of_the_examples() -> None:
+    ranker = parse_plan(plans()["ranker"])
+    assert ranker.config == Config(
+        "s3://search-models/published/ranker", True,
+        (Bound("auc", 0.7, None, 0.99, None), Bound("loss", None, None, None, 1.05)),
+        "commit", True, "forbid", 86400.0, False,
+    )  # fmt: skip
+    assert ranker.target is not None
+    assert (ranker.target.file, ranker.target.url_path) == ("teams/ranker.yaml", "spec.model.url")
+    assert ranker.trigger.version == "week-47"
+    assert (ranker.train, str(ranker)) == (("ranker-train-worker",), "search/ranker")
+    stream = parse_plan(plans()["ctr"])
+    assert (stream.config.trains, stream.trigger.every, stream.config.concurrency) == (False, 1800, "queue")
+    assert parse_plan(plans()["embeddings"]).target is None
+    assert parse_plan(plans()["spelling"]).trigger.paths == ("spelling/**", "vocabulary.txt")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("name", "../x"), ("namespace", "a/b"), ("namespace", None), ("train", []), ("stage", "a b"),
+        ("trigger", {"kind": "webhook"}), ("concurrency", "all"), ("timeout", "1h"), ("timeout", float("inf")),
+        ("publish", {}), ("validate", {"job": "x", "metrics": [{"name": "auc", "min": True}]}),
+        ("deploy", {"by": "force"}), ("deploy", []), ("lineage", 3),
+    ],
+)  # fmt: skip
+def test_damaged_plans(key: str, value: Any) -> None:
+    plan = {**json.loads(plans()["ranker"]), key: value}
+    with pytest.raises(PlanError):
+        parse_plan(json.dumps(plan))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "x" * (1 << 21)])
+def test_no_documents(text: str) -> None:
+    with pytest.raises(PlanError):
+        parse_plan(text)
+    if text:
+        with pytest.raises(PlanError):
+            parse_state(text)
+
+
+def test_states_survive() -> None:
+    state = State(
+        phase="rolling", run=7, begun=1.5, since=2.5, handled="v7", primed=True, queued="v8", commit="4f53",
+        origin={"image": "x"}, metrics={"auc": 0.8}, before="s3://a/6", before_version="6",
+        known={"s3://a/6": {"auc": 0.7}}, reason="Running", message="for v7",
+    )  # fmt: skip
+    assert parse_state(dump_state(state)) == state
+    assert parse_state(dump_state(State())) == parse_state(None) == State()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"phase": "flying"}, {"run": -1}, {"run": "7"}, {"run": 1e12}, {"primed": 1}, {"handled": ["v1"]},
+        {"known": {"x": {"auc": "high"}}}, {"known": {str(i): {} for i in range(300)}}, {"message": "x" * 5000},
+    ],
+)  # fmt: skip
+def test_damaged_states_begin_nothing(damage: dict[str, Any]) -> None:
+    """A state that counts as empty would give a number to a version that exists."""
+    with pytest.raises(PlanError):
+        parse_state(json.dumps({"phase": "idle", "run": 3, **damage}))

@@ -1,0 +1,282 @@
+"""Decisions of pipelines: every order of events, with a daemon that dies after any action."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+import pytest
+
+from avactl.delivery.decide import (
+    STEPS,
+    UNCHANGED,
+    Action,
+    Config,
+    Deploy,
+    Job,
+    Plan,
+    Remove,
+    Revert,
+    Seen,
+    Start,
+    State,
+    Status,
+    Step,
+    candidate,
+    decide,
+)
+from avactl.delivery.validation import Bound
+
+GOOD, BAD, GARBAGE = '{"auc": 0.9}', '{"auc": 0.5}', "Traceback (most recent call last)"
+OLD, OTHER = "s3://models/old", "s3://models/by-hand"
+BOUNDS = (Bound("auc", min=0.7, at_least=0.99),)
+By = Literal["", "commit", "pullRequest"]
+
+
+class World(NamedTuple):
+    """What is true outside of the daemon, and the state that it has written."""
+
+    state: State
+    cause: str
+    jobs: tuple[tuple[Step, Job], ...] = ()
+    served: str = OLD
+    rollout: Literal["progressing", "promoted", "rejected"] | None = None
+    proposal: Literal["", "open", "closed"] = ""
+    proposed: str = ""
+    causes: int = 2
+    """Causes that may still arrive."""
+    hands: int = 1
+    """Deployments by hand that may still be made."""
+    sealed: frozenset[str] = frozenset()
+    passed: frozenset[int] = frozenset()
+    """Runs whose validation wrote good metrics."""
+    shown: tuple[str, ...] = (OLD,)
+    """Everything that was served, in order."""
+
+    def seen(self) -> Seen:
+        return Seen(self.cause, "4f53", dict(self.jobs), self.served, self.rollout, self.proposal)
+
+    def with_job(self, step: Step, job: Job | None) -> World:
+        jobs = dict(self.jobs)
+        if job is None:
+            jobs.pop(step, None)
+        else:
+            jobs[step] = job
+        return self._replace(jobs=tuple(sorted(jobs.items())))
+
+    def serving(self, url: str) -> World:
+        return self._replace(served=url, rollout=None, shown=(*self.shown, url))
+
+
+def apply(config: Config, world: World, action: Action) -> World:
+    """Carry out one action, which must be allowed."""
+    match action:
+        case Start(step, run, _, lineage):
+            assert dict(world.jobs).get(step) is None, "a Job of that name is there"
+            assert all(job.run == run for _, job in world.jobs), "Jobs of two runs at the same time"
+            assert not any(job.status == "running" for _, job in world.jobs), "two steps at the same time"
+            if step == "seal":
+                assert run in world.passed, "published without a validation"
+                assert dict(lineage["metrics"]) == {"auc": 0.9}
+            return world.with_job(step, Job(run, "running"))
+        case Remove(step):
+            return world.with_job(step, None)
+        case Deploy(url, version, by):
+            assert (by, url) == (config.deploys, f"{config.to}/{version}")
+            assert url in world.sealed, "deployed before it is published"
+            assert url not in world.shown or url == world.served, "deployed twice"
+            if by == "pullRequest":
+                return world._replace(proposal=world.proposal or "open", proposed=url)
+            return world if world.served == url else world.serving(url)
+        case Revert(url, back):
+            assert world.rollout == "rejected" or world.served != url
+            return world.serving(back) if world.served == url else world
+
+
+def passes(config: Config, world: World) -> Iterator[World]:
+    """One pass of the daemon, which may die after each action."""
+    plan = decide(config, world.state, world.seen(), 100.0)
+    if plan.actions:
+        assert plan.state == world.state, "a state is written only when everything is as it wants it"
+        for action in plan.actions:
+            world = apply(config, world, action)
+            yield world
+    elif plan.state != world.state:
+        new = world._replace(state=plan.state)
+        # A proposal is that of one run.
+        yield new._replace(proposal="", proposed="") if plan.state.run != world.state.run else new
+
+
+def events(config: Config, world: World) -> Iterator[World]:
+    """What may happen without the daemon."""
+    if world.causes:
+        yield world._replace(cause=f"v{4 - world.causes}", causes=world.causes - 1)
+    if world.hands:
+        yield world.serving(OTHER)._replace(hands=0)
+    for step, job in world.jobs:
+        if job.status != "running":
+            continue
+        yield world.with_job(step, job._replace(status="failed", message="exit code 1"))
+        if step == "validate":
+            yield world.with_job(step, Job(job.run, "succeeded", GOOD))._replace(passed=world.passed | {job.run})
+            yield world.with_job(step, Job(job.run, "succeeded", BAD))
+        elif step == "stage" and not config.trains:
+            yield world.with_job(step, Job(job.run, "succeeded"))
+            yield world.with_job(step, Job(job.run, "succeeded", UNCHANGED))
+        else:
+            done = world.with_job(step, Job(job.run, "succeeded"))
+            if step == "seal":
+                done = done._replace(sealed=done.sealed | {candidate(config, job.run)})
+            yield done
+    if world.proposal == "open":
+        yield world.serving(world.proposed)._replace(proposal="closed", proposed="")
+        yield world._replace(proposal="closed", proposed="")
+    if config.rollout and world.served.startswith(config.to) and world.rollout is None:
+        yield world._replace(rollout="promoted")
+        yield world._replace(rollout="rejected")
+
+
+def explored(config: Config) -> tuple[dict[str, World], dict[str, set[str]]]:
+    """Every world that can be reached, and who leads to whom."""
+    first = World(State(), "v1")
+    worlds, before, todo = {repr(first): first}, {repr(first): set[str]()}, deque([first])
+    while todo:
+        world = todo.popleft()
+        for after in (*passes(config, world), *events(config, world)):
+            key = repr(after)
+            if key not in worlds:
+                worlds[key], before[key] = after, set()
+                todo.append(after)
+            before[key].add(repr(world))
+    return worlds, before
+
+
+@pytest.mark.parametrize("concurrency", ["forbid", "replace", "queue"])
+@pytest.mark.parametrize(
+    ("deploys", "rollout"), [("", False), ("commit", False), ("commit", True), ("pullRequest", True)]
+)
+@pytest.mark.parametrize("trains", [True, False])
+def test_every_order_of_events(
+    concurrency: Literal["forbid", "replace", "queue"], deploys: By, rollout: bool, trains: bool
+) -> None:
+    config = Config("s3://models/published", trains, BOUNDS, deploys, rollout, concurrency)
+    worlds, before = explored(config)
+    # From everywhere the pipeline comes to rest: no run hangs, whatever has happened before.
+    calm = [key for key, world in worlds.items() if world.state.phase == "idle" and not world.state.queued]
+    reaches, todo = set(calm), deque(calm)
+    while todo:
+        for key in before[todo.popleft()] - reaches:
+            reaches.add(key)
+            todo.append(key)
+    assert set(worlds) - reaches == set()
+    reasons = {world.state.reason for world in worlds.values()}
+    assert {"ValidationFailed", "Rejected", "StagingFailed", "PublicationFailed"} <= reasons
+    assert ("TrainingFailed" in reasons, "Unchanged" in reasons) == (trains, not trains)
+    assert ("Replaced" in reasons) == (concurrency == "replace")
+    expected = {"": {"Published"}, "commit": {"Deployed", "Superseded"}, "pullRequest": {"Deployed", "Declined"}}
+    assert expected[deploys] <= reasons
+    assert ("RolledBack" in reasons) == rollout
+    runs = {world.state.run for world in worlds.values()}
+    assert max(runs) == 2
+
+
+def run(config: Config, world: World, until: str) -> World:
+    """Let everything succeed until a phase."""
+    for _ in range(60):
+        if world.state.phase == until and world.state.reason:
+            return world
+        for step, job in world.jobs:
+            if job.status == "running":
+                world = world.with_job(step, Job(job.run, "succeeded", GOOD if step == "validate" else ""))
+                world = world._replace(passed=world.passed | {job.run})
+                if step == "seal":
+                    world = world._replace(sealed=world.sealed | {candidate(config, job.run)})
+        for after in passes(config, world):
+            world = after
+    raise AssertionError(f"never {until}: {world}")
+
+
+def begun(config: Config) -> World:
+    first = World(State(), "v1")
+    return next(passes(config, first))._replace(cause="v2")
+
+
+def test_what_was_there_before_is_no_cause() -> None:
+    config = Config("s3://models/published")
+    plan = decide(config, State(), Seen("v1"), 0)
+    assert (plan.state.handled, plan.state.phase) == ("v1", "idle")
+    assert decide(config, plan.state, Seen("v1"), 1) == Plan(plan.state)
+    assert decide(config, plan.state, Seen(""), 1) == Plan(plan.state)
+    assert decide(config, plan.state, Seen("v2"), 1).state.phase == "clearing"
+
+
+def test_a_worse_model_stops_with_its_numbers() -> None:
+    config = Config("s3://models/published", bounds=BOUNDS)
+    world = run(config, begun(config), "validating")
+    world = world.with_job("validate", Job(1, "succeeded", '{"auc": 0.6, "live": {"auc": 0.8}}'))
+    state = decide(config, world.state, world.seen(), 5).state
+    assert (state.reason, state.message) == (
+        "Rejected", "auc: 0.6, at least 0.7; auc: 0.6, at least 0.99 × 0.8 of the live version"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [GARBAGE, "", "[]", '{"live": 3}', "{" + " " * 5000 + "}"])
+def test_garbage_is_no_pass(text: str) -> None:
+    config = Config("s3://models/published", bounds=BOUNDS)
+    world = run(config, begun(config), "validating").with_job("validate", Job(1, "succeeded", text))
+    assert decide(config, world.state, world.seen(), 5).state.reason == "ValidationFailed"
+
+
+@pytest.mark.parametrize("text", ["{}", '{"auc": "0.9"}', '{"auc": true}', '{"auc": 1e999}', '{"auc": null}'])
+def test_a_metric_that_is_no_number_is_missing(text: str) -> None:
+    config = Config("s3://models/published", bounds=BOUNDS)
+    world = run(config, begun(config), "validating").with_job("validate", Job(1, "succeeded", text))
+    state = decide(config, world.state, world.seen(), 5).state
+    assert state.reason in ("Rejected", "ValidationFailed")
+    assert state.phase == "stopping"
+
+
+def test_the_live_version_by_its_published_metrics() -> None:
+    """The first version of a pipeline compares with nothing; the next one with the metrics of the first."""
+    config = Config("s3://models/published", bounds=(Bound("auc", at_least=0.99),), deploys="commit")
+    world = run(config, begun(config), "idle")
+    assert (world.state.reason, world.served) == ("Deployed", "s3://models/published/1")
+    world = run(config, world._replace(cause="v3"), "validating")
+    for value, phase in ((0.89, "stopping"), (0.892, "sealing")):
+        judged = world.with_job("validate", Job(2, "succeeded", f'{{"auc": {value}}}'))
+        assert decide(config, judged.state, judged.seen(), 5).state.phase == phase
+
+
+def test_a_run_ends_after_its_timeout() -> None:
+    config = Config("s3://models/published", timeout=3600)
+    world = run(config, begun(config), "training")
+    (world,) = passes(config, world)
+    assert decide(config, world.state, world.seen(), world.state.begun + 3600) == Plan(world.state)
+    state = decide(config, world.state, world.seen(), world.state.begun + 3601).state
+    assert (state.phase, state.reason) == ("stopping", "TimedOut")
+    assert decide(config, state, world.seen(), 9999).actions == (Remove("train", 1),)
+    assert decide(config, state, world.seen()._replace(jobs={}), 9999).state.phase == "idle"
+
+
+def test_a_suspended_pipeline_begins_nothing() -> None:
+    config = Config("s3://models/published", suspended=True)
+    world = begun(config)
+    plan = decide(config, world.state, world.seen(), 5)
+    assert (plan.state.phase, plan.state.handled) == ("idle", "v2")
+
+
+def test_jobs_of_old_runs_go_first() -> None:
+    config = Config("s3://models/published")
+    status: Status = "failed"
+    jobs = {step: Job(3, status) for step in STEPS}
+    state = State(phase="clearing", run=4, primed=True, handled="v2", begun=90, since=90)
+    assert set(decide(config, state, Seen("v2", jobs=jobs), 100).actions) == {Remove(step, 3) for step in STEPS}
+    assert decide(config, state, Seen("v2"), 100).state.phase == "training"
+
+
+def test_a_job_of_another_run_says_nothing_of_this_one() -> None:
+    config = Config("s3://models/published", bounds=BOUNDS)
+    world = run(config, begun(config), "validating")
+    seen = world.seen()._replace(jobs={"validate": Job(7, "succeeded", GOOD)})
+    assert decide(config, world.state, seen, 5) == Plan(world.state, (Remove("validate", 7),))

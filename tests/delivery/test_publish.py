@@ -1,0 +1,272 @@
+"""Publication of versions: directories and an S3 service, killed at any point."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from avactl.datasets.errors import ArgumentError, DatasetError
+from avactl.datasets.stores.opening import open_store
+from avactl.datasets.stores.store import CHUNK
+from avactl.delivery import publish
+from tests.cli.running import Run
+from tests.datasets.conftest import avactl, bucket, environment, fill, put, s3  # noqa: F401 - fixtures
+
+MODEL = {
+    "config.pbtxt": b"name: 'ranker'",
+    **{f"1/weights-{number:03}.bin": random.Random(number).randbytes(200_000) for number in range(24)},
+}
+LINEAGE = {"commit": "4f53", "datasets": {"clicks": "week-47"}, "metrics": {"auc": 0.81}, "parent": 3}
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    """The files of a directory, without those that are being written."""
+    files = (path for path in directory.rglob("*") if path.is_file() and not path.name.endswith(".partial"))
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
+
+
+def model(version: Path) -> dict[str, bytes]:
+    return {name: content for name, content in tree(version).items() if name not in publish.OWN}
+
+
+def staged(source: Path, target: Path, output: str = "", marker: str = "") -> publish.Staged:
+    return publish.stage(open_store(str(source)), open_store(str(target)), output, marker)
+
+
+def published(directory: Path, version: int, files: dict[str, bytes]) -> Path:
+    """A version of other files than those before."""
+    fill(directory / f"run-{version}", files)
+    target = directory / "out" / str(version)
+    staged(directory / f"run-{version}", target)
+    publish.seal(open_store(str(target)), {"run": version})
+    return target
+
+
+def test_a_version_with_checksums_and_lineage(tmp_path: Path, avactl: Run) -> None:  # noqa: F811
+    fill(tmp_path / "ckpt", {f"export/{name}": content for name, content in MODEL.items()} | {"step-1.ckpt": b"x"})
+    done = avactl("delivery", "stage", "--from", "ckpt", "--model", "export", "--to", "out/4")
+    assert (done.returncode, done.stdout) == (0, "out/4: 25 files, 4.8 MB\n"), done.stderr
+    version = tmp_path / "out" / "4"
+    assert model(version) == MODEL
+    assert not (version / "lineage.json").exists()
+    entries = [orjson.loads(line) for line in (version / "manifest.jsonl").read_bytes().splitlines()]
+    base = f"file://{version}/"
+    assert {each["url"].removeprefix(base): each["sha256"] for each in entries} == {
+        name: hashlib.sha256(content).hexdigest() for name, content in MODEL.items()
+    }
+    assert (
+        "25 objects agree, content of 25 too" in avactl("dataset", "verify", "out/4/manifest.jsonl", "--content").stdout
+    )
+    done = avactl("delivery", "seal", "--to", "out/4", AVACTL_LINEAGE=json.dumps(LINEAGE))
+    assert done.returncode == 0, done.stderr
+    lineage = json.loads((version / "lineage.json").read_text())
+    manifest = hashlib.sha256((version / "manifest.jsonl").read_bytes()).hexdigest()
+    assert lineage == {**LINEAGE, "version": 4, "files": 25, "bytes": 4_800_014, "manifestSha256": manifest}
+
+
+def test_again_is_the_same(tmp_path: Path) -> None:
+    fill(tmp_path / "ckpt", MODEL)
+    target = tmp_path / "out" / "7"
+    first = staged(tmp_path / "ckpt", target)
+    publish.seal(open_store(str(target)), LINEAGE)
+    before = tree(target)
+    assert staged(tmp_path / "ckpt", target) == first
+    publish.seal(open_store(str(target)), LINEAGE)
+    assert tree(target) == before
+
+
+def test_another_content_or_lineage_is_refused(tmp_path: Path) -> None:
+    fill(tmp_path / "ckpt", MODEL)
+    fill(tmp_path / "out" / "7", {"config.pbtxt": b"name: 'other!'"})
+    with pytest.raises(DatasetError, match=r"config\.pbtxt is not of this model"):
+        staged(tmp_path / "ckpt", tmp_path / "out" / "7")
+    assert (tmp_path / "out" / "7" / "config.pbtxt").read_bytes() == b"name: 'other!'"
+    fill(tmp_path / "out" / "8", {"left-over.bin": b"x"})
+    with pytest.raises(DatasetError, match=r"left-over\.bin is not of this model"):
+        staged(tmp_path / "ckpt", tmp_path / "out" / "8")
+    target = published(tmp_path, 9, MODEL)
+    with pytest.raises(DatasetError, match="published with another lineage"):
+        publish.seal(open_store(str(target)), {"run": 10})
+
+
+def test_a_version_is_sealed_only_as_staged(tmp_path: Path) -> None:
+    fill(tmp_path / "ckpt", MODEL)
+    target = tmp_path / "out" / "7"
+    with pytest.raises(DatasetError, match=r"has no manifest\.jsonl"):
+        publish.seal(open_store(str(target)), LINEAGE)
+    staged(tmp_path / "ckpt", target)
+    (target / "1" / "weights-003.bin").write_bytes(b"short")
+    with pytest.raises(DatasetError, match=r"weights-003\.bin is not as staged"):
+        publish.seal(open_store(str(target)), LINEAGE)
+    (target / "1" / "weights-003.bin").write_bytes(MODEL["1/weights-003.bin"])
+    (target / "more.bin").write_bytes(b"x")
+    with pytest.raises(DatasetError, match=r"more\.bin is not of this model"):
+        publish.seal(open_store(str(target)), LINEAGE)
+    assert not (target / "lineage.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("output", "marker", "chosen"),
+    [
+        ("export/*", "_SUCCESS", "export/120"),
+        ("export/*", "", None),
+        ("step-*.ckpt", "", "step-000000000030.ckpt"),
+        ("export/90", "", "export/90"),
+        ("export/1000", "_SUCCESS", None),
+        ("nothing", "", None),
+        ("nothing/*", "_SUCCESS", None),
+    ],
+)
+def test_the_newest_complete_output(tmp_path: Path, output: str, marker: str, chosen: str | None) -> None:
+    files = {f"export/{number}/model.bin": b"m%d" % number for number in (90, 120, 1000)}
+    fill(tmp_path, files | {"export/90/_SUCCESS": b"", "export/120/_SUCCESS": b"", "step-000000000030.ckpt": b"30",
+                            "step-000000000009.ckpt": b"9"})  # fmt: skip
+    store = open_store(str(tmp_path))
+    if chosen is None:
+        with pytest.raises(DatasetError):
+            publish.choose(store, output, marker)
+    else:
+        assert publish.choose(store, output, marker) == chosen
+
+
+def test_a_single_file_is_a_model(tmp_path: Path) -> None:
+    fill(tmp_path / "ckpt", {"step-000000000030.ckpt": b"30", "step-000000000009.ckpt": b"9"})
+    assert staged(tmp_path / "ckpt", tmp_path / "out" / "1", "step-*.ckpt").files == 1
+    assert model(tmp_path / "out" / "1") == {"step-000000000030.ckpt": b"30"}
+
+
+def test_a_run_that_goes_on_copies_what_it_began(tmp_path: Path) -> None:
+    """The newest export is another one after a kill: half of each would be a model that nobody trained."""
+    export = {f"export/{n}/{name}": content + b"%d" % n for n in (1, 2) for name, content in MODEL.items()}
+    fill(tmp_path / "ckpt", {name: content for name, content in export.items() if name.startswith("export/1/")})
+    fill(tmp_path / "ckpt", {"export/1/_SUCCESS": b""})
+    target = tmp_path / "out" / "5"
+    target.mkdir(parents=True)
+    (target / "origin.json").write_bytes(orjson.dumps({"from": "", "output": "export/1"}))
+    (target / "config.pbtxt").write_bytes(export["export/1/config.pbtxt"])
+    fill(tmp_path / "ckpt", {name: content for name, content in export.items() if name.startswith("export/2/")})
+    fill(tmp_path / "ckpt", {"export/2/_SUCCESS": b""})
+    assert staged(tmp_path / "ckpt", target, "export/*", "_SUCCESS").source == "export/1"
+    assert model(target)["config.pbtxt"] == export["export/1/config.pbtxt"]
+    assert model(target)["1/weights-007.bin"] == export["export/1/1/weights-007.bin"]
+
+
+def test_nothing_newer_is_no_version(tmp_path: Path, avactl: Run) -> None:  # noqa: F811
+    fill(tmp_path / "ckpt", {"export/1/model.bin": b"1", "export/1/_SUCCESS": b""})
+    command = ("delivery", "stage", "--from", "ckpt", "--model", "export/*", "--marker", "_SUCCESS", "--to")
+    assert avactl(*command, "out/1", "--result", "result").returncode == 0
+    # Not published yet: a validation that failed for another reason is tried again.
+    assert avactl(*command, "out/2", "--result", "result").stdout == "out/2: 2 files, 1 B\n"
+    assert not (tmp_path / "result").exists()
+    publish.seal(open_store(str(tmp_path / "out" / "1")), {})
+    done = avactl(*command, "out/3", "--result", "result")
+    assert (done.returncode, "is version 1 already" in done.stdout) == (0, True), done.stderr
+    assert (tmp_path / "result").read_text() == "unchanged"
+    assert not (tmp_path / "out" / "3").exists()
+    fill(tmp_path / "ckpt", {"export/2/model.bin": b"2", "export/2/_SUCCESS": b""})
+    assert avactl(*command, "out/3", "--result", "result").stdout == "out/3: 2 files, 1 B\n"
+
+
+def test_places_that_cannot_be(tmp_path: Path) -> None:
+    fill(tmp_path / "ckpt", MODEL)
+    with pytest.raises(ArgumentError, match="is not the directory of a version"):
+        staged(tmp_path / "ckpt", tmp_path / "out" / "latest")
+    with pytest.raises(ArgumentError, match="overlap"):
+        staged(tmp_path / "ckpt", tmp_path / "ckpt" / "7")
+    fill(tmp_path / "taken", {"lineage.json": b"{}"})
+    with pytest.raises(DatasetError, match=r"has a file `lineage\.json`"):
+        staged(tmp_path / "taken", tmp_path / "out" / "7")
+    assert not (tmp_path / "out" / "7" / "lineage.json").exists()
+
+
+def test_kept_versions(tmp_path: Path) -> None:
+    for version in (1, 2, 3, 5, 6, 8):
+        published(tmp_path, version, {"model.bin": b"%d" % version, "a/b.bin": b""})
+    out = tmp_path / "out"
+    fill(tmp_path / "run-4", MODEL)
+    staged(tmp_path / "run-4", out / "4")  # failed its validation
+    staged(tmp_path / "run-4", out / "9")  # of a later run
+    fill(out / "notes", {"x.txt": b"x"})
+    assert publish.prune(str(out), 8, 2, frozenset({2})) == [1, 3, 4, 5]
+    assert sorted(path.name for path in out.iterdir()) == ["2", "6", "8", "9", "notes"]
+    assert publish.prune(str(out), 8, 2, frozenset({2})) == []
+
+
+KILLED = """
+import os, signal, sys
+from avactl.datasets.stores.opening import open_store
+from avactl.delivery import publish
+
+source, target, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
+
+def hook(event, arguments):
+    global left
+    if event in ("open", "os.rename") and str(arguments[0]).startswith(target):
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(hook)
+publish.stage(open_store(source), open_store(target))
+publish.seal(open_store(target), {})
+"""
+
+
+@pytest.mark.parametrize("rounds", [6, pytest.param(100, marks=pytest.mark.slow)])
+def test_kill_at_any_point(tmp_path: Path, rounds: int) -> None:
+    """Each round ends before another file is opened or gets its name; the result is that of one run."""
+    fill(tmp_path / "ckpt", MODEL)
+    staged(tmp_path / "ckpt", tmp_path / "whole" / "3")
+    publish.seal(open_store(str(tmp_path / "whole" / "3")), LINEAGE)
+    target, rng, killed = tmp_path / "out" / "3", random.Random(rounds), 0
+    for _ in range(rounds):
+        command = [sys.executable, "-c", KILLED, str(tmp_path / "ckpt"), str(target), str(rng.randint(1, 12))]
+        killed += subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        if (target / "lineage.json").exists():
+            break
+        found = model(target)
+        assert all(MODEL[name] == content for name, content in found.items()), "what is seen is whole"
+    assert killed >= 3
+    if (target / "lineage.json").exists():
+        assert model(target) == MODEL
+        return
+    staged(tmp_path / "ckpt", target)
+    publish.seal(open_store(str(target)), LINEAGE)
+    assert model(target) == MODEL
+    manifests = [(tmp_path / where / "3" / "manifest.jsonl").read_bytes() for where in ("whole", "out")]
+    assert manifests[0].replace(b"/whole/", b"/out/") == manifests[1]
+
+
+def test_an_object_store(s3: str, bucket: str) -> None:  # noqa: F811
+    source = open_store(f"{bucket}/training/7", s3)
+    files = {**MODEL, "1/large.bin": random.Random(1).randbytes(CHUNK * 5 // 2)}
+    for name, content in files.items():
+        source.write(f"export/{name}", content)
+    for version in (1, 2):
+        target = open_store(f"{bucket}/published/{version}", s3)
+        assert publish.stage(source, target, "export").files == len(files)
+        publish.seal(target, LINEAGE)
+        publish.seal(target, LINEAGE)
+    assert {each.key for each in target.objects()} == {*files, *publish.OWN}
+    copied = target.find("1/large.bin")
+    assert copied is not None
+    assert target.read(copied) == files["1/large.bin"]
+    assert publish.prune(f"{bucket}/published", 2, 1, frozenset(), s3) == [1]
+    assert {each.key.partition("/")[0] for each in open_store(f"{bucket}/published", s3).objects()} == {"2"}
+
+
+@pytest.mark.parametrize(
+    ("lineage", "keep", "message"),
+    [("[]", "", "AVACTL_LINEAGE is not a JSON object"), ("{", "", "AVACTL_LINEAGE"), ("{}", "3,x", "--keep-versions")],
+)
+def test_bad_input(tmp_path: Path, avactl: Run, lineage: str, keep: str, message: str) -> None:  # noqa: F811
+    done = avactl("delivery", "seal", "--to", "out/1", "--keep-versions", keep, AVACTL_LINEAGE=lineage)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr

@@ -1,0 +1,203 @@
+"""Pipelines: the objects of `examples/pipelines`, one golden file each, and what counts for their GPUs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from avactl import names
+from avactl.compiler import Compilation, compile_tree
+from avactl.kinds.feasibility.capacity import demand
+from avactl.kinds.lowering.pods import FETCH_SCRIPT
+from avactl.kinds.manifest import templates_of
+from avactl.kinds.registry import kind
+from avactl.plan.workloads import WorkloadId, workloads
+from tests.conftest import ROOT
+from tests.example_trees import example_tree
+from tests.kinds.compiling import DIGEST, codes, compiled, unchecked
+from tests.kinds.specs import SCHEDULED, TEAM, joined
+from tests.kinds.test_cluster import documented
+
+GOLDEN = ROOT / "tests" / "golden" / "pipelines"
+PIPELINES = ("ctr", "embeddings", "ranker", "spelling")
+CLUSTER = (
+    SCHEDULED.replace("scheduler: true", "scheduler: true, delivery: true")
+    + "  delivery: {repository: 'https://github.com/example/specs', secret: avactl-delivery}\n"
+)
+POOL = "kind: NodePool\nmetadata: {name: v100}\nspec: {cluster: main, machineType: v100-pcie-8, count: 4}"
+PIPELINE = f"""
+kind: Pipeline
+metadata: {{name: ranker, team: vision}}
+spec:
+  trigger: {{schedule: {{cron: "0 3 * * *"}}}}
+  train:
+    template:
+      strategy: parameterServer
+      framework: tensorflow
+      image: registry.example.com/train{DIGEST}
+      command: [python, train.py]
+      workers: {{replicas: 2, gpus: 2, gpu: V100}}
+      servers: {{replicas: 1}}
+      checkpoint: {{path: "s3://models/training"}}
+  validation:
+    image: registry.example.com/check{DIGEST}
+    resources: {{gpus: 1, gpu: V100}}
+    metrics: [{{name: auc, min: 0.7}}]
+  publish: {{to: "s3://models/published"}}
+"""
+
+
+@cache
+def example() -> Compilation:
+    return compile_tree(example_tree("pipelines"))
+
+
+def objects(result: Compilation, name: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """The objects of a pipeline by kind and name."""
+    return {
+        (each.kind, each.name): each.body
+        for each in result.manifests
+        if (each.item.kind, each.item.name) == ("Pipeline", name)
+    }
+
+
+def plan(result: Compilation, name: str) -> dict[str, Any]:
+    space = result.program.get("Pipeline", name, result.program.of("Pipeline")[0].team).ns
+    found: dict[str, Any] = json.loads(
+        objects(result, name)["ConfigMap", f"pipeline.{space}.{name}"]["data"]["pipeline.json"]
+    )
+    return found
+
+
+def test_the_example_has_every_trigger() -> None:
+    assert list(example().diagnostics) == []
+    assert {item.name for item in example().program.of("Pipeline")} == set(PIPELINES)
+    triggers = {plan(example(), name)["trigger"]["kind"] for name in PIPELINES}
+    assert triggers == {"schedule", "dataset", "commit", "checkpoint"}
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_objects(pipeline: str, golden: Callable[[Path, str], None]) -> None:
+    bodies = json.dumps(list(objects(example(), pipeline).values()))
+    bodies = bodies.replace(json.dumps(FETCH_SCRIPT), '"(FETCH_SCRIPT)"')  # it has tests of its own
+    text = yaml.safe_dump_all(json.loads(bodies), sort_keys=False, width=120, allow_unicode=True)
+    golden(GOLDEN / f"{pipeline}.yaml", text)
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_templates_start_nothing_and_know_their_run(pipeline: str) -> None:
+    found = objects(example(), pipeline)
+    assert not any(kind in ("Job", "Pod", "Deployment") for kind, _ in found)
+    crons = [body for (kind, _), body in found.items() if kind == "CronJob"]
+    steps = {body["metadata"]["annotations"][names.PIPELINE_STEP] for body in crons}
+    assert steps == {"stage", "validate", "seal"} | (set() if pipeline == "ctr" else {"train"})
+    for body in crons:
+        assert body["spec"]["suspend"] is True
+        assert "ttlSecondsAfterFinished" not in body["spec"]["jobTemplate"]["spec"]
+        ((_, template),) = templates_of(body)
+        assert template["spec"]["serviceAccountName"] == "avactl-run"
+        assert template["spec"]["automountServiceAccountToken"] is False
+        for container in template["spec"]["containers"]:
+            # Kubernetes expands only what is defined before.
+            assert container["env"][0]["name"] == "AVACTL_RUN"
+            assert "$(AVACTL_RUN)" in json.dumps(container)
+
+
+def test_the_plan_is_where_members_cannot_write() -> None:
+    found = [body for (kind, name), body in objects(example(), "ranker").items() if name.startswith("pipeline.")]
+    assert [body["metadata"]["namespace"] for body in found] == ["avactl-system"]
+    deploy = plan(example(), "ranker")["deploy"]
+    assert (deploy["file"], deploy["document"]) == ("teams/ranker.yaml", "ranker")
+    assert deploy["paths"] == {"url": "spec.model.url", "version": "spec.model.version"}
+    assert plan(example(), "ranker")["lineage"]["datasets"] == {"clicks": "week-47"}
+
+
+def test_followers_find_the_run_of_their_leader() -> None:
+    """Followers compare the annotation of the leading Job with that of their own pod."""
+    result = compiled(joined(CLUSTER, TEAM, POOL, PIPELINE))
+    crons = [body for (kind, _), body in objects(result, "ranker").items() if kind == "CronJob"]
+    trains = [body for body in crons if body["metadata"]["annotations"][names.PIPELINE_STEP] == "train"]
+    assert len(trains) == 3
+    runs = {body["spec"]["jobTemplate"]["metadata"]["annotations"]["avactl.dev/run"] for body in trains}
+    runs |= {templates_of(body)[0][1]["metadata"]["annotations"]["avactl.dev/run"] for body in trains}
+    assert len(runs) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "gpus"),
+    [
+        ("", "", 4),
+        ("replicas: 2, gpus: 2", "replicas: 4, gpus: 2", 8),
+        ("resources: {gpus: 1", "resources: {gpus: 8", 8),
+        ("  publish", "  suspended: true\n  publish", None),
+    ],
+)
+def test_the_largest_step_counts(old: str, new: str, gpus: int | None) -> None:
+    result = compiled(joined(CLUSTER, TEAM, POOL, PIPELINE.replace(old, new) if old else PIPELINE))
+    item = result.program.get("Pipeline", "ranker", "vision")
+    assert demand(item, result.program).get(("main", "V100")) == gpus
+
+
+@pytest.mark.parametrize(("gpus", "found"), [(4, []), (3, ["quota-exceeded"])])
+def test_the_quota_of_the_team(gpus: int, found: list[str]) -> None:
+    quota = f"kind: Quota\nmetadata: {{name: gpus, team: vision}}\nspec: {{gpus: [{{gpu: V100, guaranteed: {gpus}}}]}}"
+    assert codes(unchecked(joined(CLUSTER, TEAM, POOL, quota, PIPELINE))) == found
+
+
+def test_a_plan_is_for_the_time_of_a_run() -> None:
+    found = workloads(compiled(joined(CLUSTER, TEAM, POOL, PIPELINE)).manifests, "main")
+    counts = {id_.name: work.count() for id_, work in found.items() if id_.kind == "Job"}
+    assert counts == {"ranker-train-chief": 1, "ranker-train-server": 1, "ranker-train-worker": 1}
+    assert found[WorkloadId("Job", "vision", "ranker-train-chief")].owner.name == "ranker"
+    idle = PIPELINE.replace("  publish", "  suspended: true\n  publish")
+    assert workloads(compiled(joined(CLUSTER, TEAM, POOL, idle)).manifests, "main").keys() == {
+        each for each in found if each.kind != "Job"
+    }
+
+
+def test_facts_and_look() -> None:
+    program = example().program
+    item = program.get("Pipeline", "ranker", "search")
+    assert kind("Pipeline").facts(item, program) == {
+        "trigger": "new version of clicks",
+        "GPUs": "16 A100",
+        "image": item.spec.train.template.image,
+        "metrics": "auc, loss",
+        "publish": "s3://search-models/published/ranker, 10 kept",
+        "deploy": "ranker by commit",
+    }
+    hooks = kind("Pipeline").workload
+    assert hooks is not None
+    assert hooks.summary(item) == "new version of clicks · ranker"
+
+
+def test_docs_list_the_rights_of_the_daemon() -> None:
+    found = objects(compiled(joined(CLUSTER, TEAM, POOL, PIPELINE)), "ranker")
+    rules = found["Role", "ranker-delivery"]["rules"]
+    triples = {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    assert triples == documented("`NAME-delivery`, in the namespaces of teams")
+    state = found["Role", "pipeline-state.vision.ranker"]["rules"]
+    assert state == [
+        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"],
+         "resourceNames": ["pipeline-state.vision.ranker"]}
+    ]  # fmt: skip
+
+
+def test_secrets_of_source_and_target() -> None:
+    """The pod that publishes has one set of credentials."""
+    team = """
+kind: Team
+metadata: {name: vision}
+spec:
+  buckets:
+    - {name: a, url: "s3://models/training", secret: a-s3}
+    - {name: b, url: "s3://models/published", secret: b-s3}
+"""
+    assert codes(unchecked(joined(CLUSTER, team, POOL, PIPELINE))) == ["bucket-access"]
+    assert codes(unchecked(joined(CLUSTER, team.replace("b-s3", "a-s3"), POOL, PIPELINE))) == []

@@ -1,0 +1,66 @@
+"""Pull requests are opened once, found again, and told from those that were closed; both forges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from avactl.review.forge import ForgeError
+from avactl.review.proposals import GitHubProposals, GitLabProposals, Proposals, open_proposals
+from tests.review.pulls import TOKEN, FakePulls, serve_pulls
+
+
+@pytest.fixture(params=["github", "gitlab"])
+def forge(request: pytest.FixtureRequest) -> Iterator[FakePulls]:
+    with serve_pulls(request.param) as fake:
+        yield fake
+
+
+def of(forge: FakePulls, token: str = TOKEN, project: str = "acme/specs") -> Proposals:
+    kind = GitHubProposals if forge.forge == "github" else GitLabProposals
+    return kind(forge.url, project, token, lambda seconds: None)
+
+
+def test_opened_and_found(forge: FakePulls) -> None:
+    proposals = of(forge)
+    assert proposals.state("avactl/x-1") == ""
+    url = proposals.open("avactl/x-1", "main", "web: deploy", "Run 1")
+    assert url.endswith("/acme/specs/pull/1")
+    assert (proposals.state("avactl/x-1"), proposals.state("avactl/x-2")) == ("open", "")
+    assert forge.pulls[0] | {"number": 1} == {
+        "branch": "avactl/x-1", "state": "open", "title": "web: deploy", "number": 1, "base": "main", "text": "Run 1"
+    }  # fmt: skip
+    forge.close()
+    assert proposals.state("avactl/x-1") == "closed"
+    proposals.open("avactl/x-1", "main", "again", "")
+    forge.close(merged=True)
+    assert proposals.state("avactl/x-1") == "merged"
+
+
+def test_opened_once(forge: FakePulls) -> None:
+    """An answer that was lost, and a second replica."""
+    proposals = of(forge)
+    forge.lost = 1
+    first = proposals.open("avactl/x-1", "main", "web: deploy", "")
+    assert first == proposals.open("avactl/x-1", "main", "web: deploy", "")
+    assert len(forge.pulls) == 1
+
+
+def test_errors(forge: FakePulls, tmp_path: Path) -> None:
+    with pytest.raises(ForgeError) as error:
+        of(forge, token="wrong").state("x")
+    assert "401" in str(error.value)
+    assert "token" in error.value.hint
+    with pytest.raises(ForgeError) as error:
+        of(forge, project="acme/other").open("x", "main", "t", "")
+    assert "does the repository exist" in error.value.hint
+    proposals = open_proposals(forge.forge, forge.url, "acme/specs", tmp_path)
+    with pytest.raises(ForgeError, match="No such file"):
+        proposals.state("x")
+    (tmp_path / "password").write_text("two words\n")
+    with pytest.raises(ForgeError, match="invalid in a token"):
+        proposals.state("x")
+    (tmp_path / "password").write_text(f"{TOKEN}\n")
+    assert proposals.state("x") == ""
