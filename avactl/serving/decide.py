@@ -243,7 +243,8 @@ class _Rollout:
             limit, least = self.total, self.total - 1
         else:
             limit, least = self.total + (self.config.surge if self.by_replicas else self.total), self.total
-        following = toward(sizes, ready, goal, limit=limit, floor=least, stable_first=False)
+        unready = self.view.unready()
+        following = toward(sizes, ready, unready, goal, limit=limit, floor=least, stable_first=False)
         if following != sizes:
             return Plan(self.state, self._scaled(following))
         if sizes == goal and ready.canary >= goal.canary:
@@ -365,9 +366,8 @@ class _Rollout:
             plan = self._weighed(max(share, self.state.weight))
             if plan is not None:
                 return plan
-        following = toward(
-            sizes, ready, Sizes(0, self.total), limit=self.total, floor=self.total - 1, stable_first=False
-        )
+        goal, least = Sizes(0, self.total), self.total - 1
+        following = toward(sizes, ready, self.view.unready(), goal, limit=self.total, floor=least, stable_first=False)
         if following.stable == 0 and sizes.stable and self.now - self.state.weighed < self.settle:
             return Plan(self.state)
         if following.stable == 0 and sizes.stable and self.state.weight < 100:
@@ -380,7 +380,8 @@ class _Rollout:
         least = self.total - 1
         if self.now - self.state.since > 3 * STUCK:
             least = min(least, ready.stable)  # the stable version has lost pods, too: less is better than wrong
-        following = toward(sizes, ready, Sizes(self.total, 0), limit=self.total, floor=least, stable_first=True)
+        goal = Sizes(self.total, 0)
+        following = toward(sizes, ready, self.view.unready(), goal, limit=self.total, floor=least, stable_first=True)
         if following.canary < sizes.canary and not self.by_replicas:
             share = min(self.state.weight, floor(100 * following.canary / max(1, self.total)))
             plan = self._weighed(share, removing=True)

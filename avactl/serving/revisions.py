@@ -37,7 +37,9 @@ class Revision(NamedTuple):
     attached: bool
     replicas: int
     ready: int
-    """Ready pods, as far as the controller has seen the current number of replicas."""
+    """Ready pods; 0 as long as the controller has not seen the current number of replicas."""
+    unready: int
+    """Pods that are not ready, with the same exception."""
     rejected: bool
     failure: str
     """Why the controller cannot create pods; empty if it can."""
@@ -96,7 +98,7 @@ def revisions_of(deployment: Mapping[str, Any], owned: Iterable[Body]) -> dict[s
         replicas = int(body["spec"].get("replicas", 1))
         ready = min(int(status.get("availableReplicas", 0)), replicas) if seen else 0
         found[hash] = Revision(
-            hash, body, bool(own.get("controller")), replicas, ready,
+            hash, body, bool(own.get("controller")), replicas, ready, replicas - ready if seen else 0,
             REJECTED in (metadata.get("annotations") or {}), failure,
         )  # fmt: skip
     return found

@@ -23,23 +23,26 @@ def wanted(total: int, percent: int, *, by_replicas: bool, in_place: bool) -> Si
     return Sizes(total - canary if by_replicas or in_place else total, canary) if total else Sizes(0, 0)
 
 
-def toward(now: Sizes, ready: Sizes, goal: Sizes, *, limit: int, floor: int, stable_first: bool) -> Sizes:
+def toward(
+    now: Sizes, ready: Sizes, unready: Sizes, goal: Sizes, *, limit: int, floor: int, stable_first: bool
+) -> Sizes:
     """Return the next sizes on the way to `goal`.
 
-    `limit`: most pods of both; `floor`: ready pods that remain when others stop. Pods that are not ready stop without
-    regard to it. `stable_first`: the stable version grows first, on the way back.
+    `ready`, `unready`: pods that are known to be so; of a size that was just changed nothing is known. `limit`: most
+    pods of both; `floor`: ready pods that remain when others stop. Pods that are not ready stop without regard to it.
+    `stable_first`: the stable version grows first, on the way back.
     """
     sizes = dict(zip(("stable", "canary"), now, strict=True))
-    aims, up = goal._asdict(), ready._asdict()
+    aims, down = goal._asdict(), unready._asdict()
     room = limit - sum(sizes.values())
     for name in ("stable", "canary") if stable_first else ("canary", "stable"):
         grown = min(max(0, aims[name] - sizes[name]), max(0, room))
         sizes[name] += grown
         room -= grown
-    spare = sum(up.values()) - floor
+    spare = sum(ready) - floor
     for name in ("canary", "stable") if stable_first else ("stable", "canary"):
         excess = max(0, now._asdict()[name] - aims[name])
-        late = min(excess, max(0, now._asdict()[name] - up[name]))
+        late = min(excess, down[name])
         stopped = min(excess - late, max(0, spare))
         sizes[name] -= late + stopped
         spare -= stopped

@@ -55,6 +55,11 @@ class View:
         found = (self.of(self.state.stable), self.of(self.state.canary))
         return Sizes(*(each.ready if each is not None else 0 for each in found))
 
+    def unready(self) -> Sizes:
+        """Return the pods of both versions that are known not to be ready."""
+        found = (self.of(self.state.stable), self.of(self.state.canary))
+        return Sizes(*(each.unready if each is not None else 0 for each in found))
+
     def service_name(self, hash: str) -> str:
         """Name of the Service of a version."""
         return f"{self.name}-{hash}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ def view(state: State, stable: int, canary: int, ready: int, in_place: bool = Fa
     return View(made, config, state, revisions_of(made, sets), {}, None, {})
 
 
+NONE = Sizes(0, 0)
 STEPPING = State(stable="old", canary="new", phase="stepping", since=1000.0, proven=True)
 
 
@@ -84,15 +86,43 @@ def test_sizes_come_to_their_goal_and_keep_the_floor(total: int, by_replicas: bo
     for percent in (1, 5, 33, 50, 99, 100):
         now, goal = Sizes(total, 0), wanted(total, percent, by_replicas=by_replicas, in_place=in_place)
         for _ in range(3 * total + 3):
-            following = toward(now, now, goal, limit=limit, floor=floor, stable_first=False)
+            following = toward(now, now, NONE, goal, limit=limit, floor=floor, stable_first=False)
             assert sum(following) <= max(limit, sum(now))
             assert sum(map(min, following, now)) >= min(floor, sum(now))
             now = following
         assert now == goal or (in_place and total == 1), (percent, now, goal)
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("total", [2, 4, 7, 30])
+def test_ready_pods_never_fall_below_the_floor(total: int, in_place: bool) -> None:
+    """The controller takes up each size at a time of its own, and pods become ready later still."""
+    limit, floor = (total, total - 1) if in_place else (total + 1, total)
+    for seed in range(60):
+        order = random.Random(seed)
+        goal = order.choice([Sizes(0, total), wanted(total, 50, by_replicas=True, in_place=in_place)])
+        sizes, seen, ready = Sizes(total, 0), Sizes(total, 0), [total, 0]
+        for _ in range(200 * total):
+            match order.randrange(3):
+                case 0:
+                    known = [each == size for each, size in zip(seen, sizes, strict=True)]
+                    up = Sizes(*(count if sure else 0 for count, sure in zip(ready, known, strict=True)))
+                    pairs = zip(sizes, ready, known, strict=True)
+                    down = Sizes(*(size - count if sure else 0 for size, count, sure in pairs))
+                    sizes = toward(sizes, up, down, goal, limit=limit, floor=floor, stable_first=False)
+                case 1:
+                    which = order.randrange(2)
+                    seen = Sizes(*(sizes[each] if each == which else seen[each] for each in range(2)))
+                    ready[which] = min(ready[which], seen[which])
+                case 2:
+                    which = order.randrange(2)
+                    ready[which] = min(ready[which] + 1, seen[which])
+            assert sum(ready) >= floor, (seed, sizes, ready)
+        assert (sizes, tuple(ready)) == (goal, goal)
+
+
 def test_sizes_in_place_of_one_pod_never_exceed_it() -> None:
-    now = toward(Sizes(1, 0), Sizes(1, 0), Sizes(0, 1), limit=1, floor=0, stable_first=False)
+    now = toward(Sizes(1, 0), Sizes(1, 0), NONE, Sizes(0, 1), limit=1, floor=0, stable_first=False)
     assert now == Sizes(0, 0)
 
 
