@@ -23,6 +23,16 @@ def member(world: World) -> Iterator[KubeClient]:
     """A member of the team, and a service of it with a rollout."""
     world.deploy(world.service(1, CANARY))
     with world.plane.client(world.plane.token("member")) as kube:
+
+        def enforced() -> bool:
+            try:
+                kube.patch(named(world, annotations=FORGED), dry_run=True)
+            except ApiError:
+                return True
+            return False
+
+        # The API server takes up a new policy a moment after it was written.
+        world.until(enforced)
         yield kube
 
 
