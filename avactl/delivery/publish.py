@@ -1,6 +1,7 @@
 """Publication of a model: an immutable directory for each version, which appears at once.
 
-`stage` copies a model to `TO/VERSION/` and then writes `manifest.jsonl`, with the SHA-256 of each file. `seal` writes
+`stage` copies a model to `TO/VERSION/` and then writes `manifest.sha256` and `manifest.jsonl`, with the SHA-256 of each
+file: pods that serve the model check by the first that they have what was published. `seal` writes
 `lineage.json` last: a directory without it is not a version. Each may be killed at any point and run again, with the
 same result; neither changes what another run has written.
 """
@@ -24,9 +25,9 @@ from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.store import CHUNK, Found, Store
 from avactl.terminal import shortened, visible
 
-LINEAGE, MANIFEST, ORIGIN = "lineage.json", "manifest.jsonl", "origin.json"
+LINEAGE, MANIFEST, ORIGIN, SUMS = "lineage.json", "manifest.jsonl", "origin.json", "manifest.sha256"
 """Files that a version has beside the model. `origin.json` says which output is being copied, before it is."""
-OWN = frozenset((LINEAGE, MANIFEST, ORIGIN))
+OWN = frozenset((LINEAGE, MANIFEST, ORIGIN, SUMS))
 THREADS = 4
 """Files copied at once."""
 MAX_LINEAGE = 256 * 1024
@@ -90,6 +91,8 @@ def stage(source: Store, target: Store, output: str = "", marker: str = "", vers
         return _copied(source, target, file, known.get(file.key))
 
     entries = sorted(in_threads(copy, files, THREADS, 2 * THREADS), key=lambda entry: entry.url.encode())
+    base = f"{target.location.url}/"
+    target.write(SUMS, "".join(f"{entry.sha256}  {entry.url.removeprefix(base)}\n" for entry in entries).encode())
     target.write(MANIFEST, b"".join(dump(entry) for entry in entries))
     return Staged(chosen, len(entries), sum(entry.size or 0 for entry in entries))
 

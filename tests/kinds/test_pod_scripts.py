@@ -30,6 +30,7 @@ spec:
 SCRIPTS = [
     pods.GIT_SCRIPT,
     pods.FETCH_SCRIPT,
+    pods.FETCH_MODEL_SCRIPT,
     followers.FOLLOW_SCRIPT,
     followers.PARTNER_SCRIPT,
     INDEX_SCRIPT,

@@ -12,7 +12,7 @@ import yaml
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.lowering.pods import FETCH_SCRIPT
+from avactl.kinds.lowering.pods import FETCH_MODEL_SCRIPT
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT
 from avactl.source.tree import MemoryTree
 from tests.conftest import ROOT
@@ -25,7 +25,7 @@ SERVICES = (
     "classify", "embed", "search", "detect", "segment", "caption", "chat", "code", "rewrite", "agent", "judge",
     "rerank", "rank", "suggest", "score", "reason", "plan", "complete",
 )  # fmt: skip
-SCRIPTS = {FETCH_SCRIPT: "(FETCH_SCRIPT)", FOLLOW_SCRIPT: "(FOLLOW_SCRIPT)"}
+SCRIPTS = {FETCH_MODEL_SCRIPT: "(FETCH_SCRIPT)", FOLLOW_SCRIPT: "(FOLLOW_SCRIPT)"}
 
 
 @cache

@@ -276,6 +276,22 @@ if [ "${RCLONE_S3_PROVIDER:-}" = AWS ] && [ -n "${RCLONE_S3_ENDPOINT:-}" ]; then
 exec rclone copy --transfers 8 --stats 30s --stats-one-line ":$BACKEND:$place" "$TARGET"
 """
 
+VERIFY = r"""
+# A published model has the SHA-256 of each file. What differs is removed, so that it is copied again.
+verified() {
+  [ -f "$1/manifest.sha256" ] || return 0
+  if ! rclone checksum sha256 "$1/manifest.sha256" "$1" --one-way; then
+    rm -rf "${1:?}"/*
+    echo "error: $2: a file has another checksum than when it was published" >&2
+    return 1
+  fi
+}
+"""
+"""Shell function: compares the files of a directory with `manifest.sha256` in it, which `avactl delivery` publishes.
+Source: https://rclone.org/commands/rclone_checksum/"""
+FETCH_MODEL_SCRIPT = FETCH_SCRIPT.replace("exec rclone", "rclone") + VERIFY + 'verified "$TARGET" "$SOURCE"\n'
+"""As `FETCH_SCRIPT`, for models: what was published is compared with its checksums."""
+
 
 def rclone_backend(scheme: str) -> Mapping[str, str]:
     """Return rclone's backend (`BACKEND`) for a scheme of object-store URLs, and its options as variables."""
@@ -291,7 +307,13 @@ def secret_env(secret: str, variables: Mapping[str, str]) -> list[Body]:
 
 
 def fetch_container(
-    program: Program, item: Item, name: str, access: dataset_access.Access, volume: str, path: str
+    program: Program,
+    item: Item,
+    name: str,
+    access: dataset_access.Access,
+    volume: str,
+    path: str,
+    script: str = FETCH_SCRIPT,
 ) -> Body:
     """Build an init container that copies an object-store prefix into a volume.
 
@@ -305,7 +327,7 @@ def fetch_container(
         keys = {"RCLONE_S3_ACCESS_KEY_ID": "accessKeyId", "RCLONE_S3_SECRET_ACCESS_KEY": "secretAccessKey"}
         env += secret_env(access.secret, {**keys, "RCLONE_S3_ENDPOINT": "endpoint"})
     image = program.cluster_spec(item.cluster).images.fetch
-    return helper(name, image, FETCH_SCRIPT, env, resources("500m", "1Gi"), [{"name": volume, "mountPath": path}])
+    return helper(name, image, script, env, resources("500m", "1Gi"), [{"name": volume, "mountPath": path}])
 
 
 def pod_spec(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from avactl.kinds.lowering.pods import VERIFY
 from avactl.kinds.serving.models import MODELS
 
 LIST = "/etc/avactl-models"
@@ -11,7 +12,9 @@ WORK = f"{MODELS}/work"
 READY = f"{WORK}/ready"
 """File that exists while all models serve that did before."""
 
-FOLLOW_SCRIPT = r"""set -eu
+FOLLOW_SCRIPT = (
+    f"set -eu\n{VERIFY}"
+    + r"""
 umask 0002
 for store in $STORES; do
   eval "type=\$RCLONE_CONFIG_${store}_TYPE key=\${RCLONE_CONFIG_${store}_ACCESS_KEY_ID:-}"
@@ -37,6 +40,7 @@ fetch() {
       echo "error: $source has no files" >&2
       return 1
     fi
+    verified "$WORK/stage/$target" "$source" </dev/null || return 1
   done <"$1"
 }
 
@@ -133,6 +137,7 @@ while :; do
   wait $!
 done
 """
+)
 """Copies the models of LIST into LIVE with rclone, once (ONCE) or until it is stopped.
 
 LIST has three files for each model: `NAME.sources` with lines of target, source and `all` or `unnumbered`,

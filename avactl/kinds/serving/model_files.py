@@ -53,7 +53,8 @@ def add_files(volumes: pods.Volumes, run: Server) -> None:
         else:
             continue
         volumes.empty(name, where, size=access.size)
-        volumes.init.append(pods.fetch_container(program, item, name, access, name, where))
+        made = pods.fetch_container(program, item, name, access, name, where, pods.FETCH_MODEL_SCRIPT)
+        volumes.init.append(made)
 
 
 def followers(item: Item, program: Program, loading: Dynamic, port: int) -> list[Body]:
