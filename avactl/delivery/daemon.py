@@ -166,10 +166,10 @@ class Daemon:
         try:
             async with self._git:
                 head = await asyncio.to_thread(self._repository.fetch)
-        except DeliveryError as error:
+        except Exception as error:  # a full disk, for example: pipelines go on with what is known
             metrics.GIT_ERRORS.inc()
             if self._problems.get("") != str(error):
-                logs.warn("git", error=str(error), hint=error.hint)
+                logs.warn("git", error=str(error), hint=getattr(error, "hint", ""))
             self._problems[""] = str(error)
             # The next read comes after as many seconds as a good one.
             self._fetched = monotonic()

@@ -25,8 +25,10 @@ _WORKING: dict[str, Step] = {"training": "train", "staging": "stage", "validatin
 _FAILED: dict[Step, str] = {
     "train": "TrainingFailed", "stage": "StagingFailed", "validate": "ValidationFailed", "seal": "PublicationFailed"
 }  # fmt: skip
-MAX_KNOWN = 256
+MAX_KNOWN = 128
 """Versions whose metrics a state holds."""
+MAX_MESSAGE = 1000
+"""Characters of a message; pods write some of them."""
 
 
 class Config(NamedTuple):
@@ -197,7 +199,8 @@ def _idle(config: Config, state: State, due: str, seen: Seen, now: float) -> Pla
 
 def _ended(state: State, reason: str, message: str, now: float) -> State:
     """Return the state of a run that ends: what of it still works is stopped first."""
-    return state.but(phase="stopping", since=now, reason=reason, message=message)
+    text = "".join(each if each.isprintable() else " " for each in message[:MAX_MESSAGE])
+    return state.but(phase="stopping", since=now, reason=reason, message=text)
 
 
 def _clearing(config: Config, state: State, seen: Seen, now: float) -> Plan:
@@ -261,7 +264,9 @@ def _judged(config: Config, state: State, seen: Seen, job: Job, now: float) -> P
 def _published(config: Config, state: State, seen: Seen, now: float) -> Plan:
     url = candidate(config, state.run)
     kept = [each for each in state.known if each != url][-MAX_KNOWN + 1 :]
-    known = {**{each: state.known[each] for each in kept}, url: dict(state.metrics)}
+    # Only what is compared: pods may write more.
+    own = {bound.name: state.metrics[bound.name] for bound in config.bounds if bound.name in state.metrics}
+    known = {**{each: state.known[each] for each in kept}, url: own}
     state = state.but(known=known)
     if not config.deploys:
         return Plan(_ended(state, "Published", url, now))

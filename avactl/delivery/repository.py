@@ -35,6 +35,7 @@ TRAILER = "Avactl-Pipeline"
 _HISTORY = 1000
 """Commits of the branch that are searched for a change of certain files."""
 _KIND = "ServingDeployment"
+_MOST_KNOWN = 10_000
 
 
 class DeliveryError(HintedError):
@@ -66,6 +67,7 @@ class Repository:
         shown = re.sub(r"[^A-Za-z0-9]+", "-", PASSWORD.sub(r"\1", url)).strip("-")[-40:]
         self._place = cache / f"{shown}-{hashlib.sha256(url.encode()).hexdigest()[:12]}.git"
         self._open: Store | None = None
+        self._known: dict[tuple[str, Target], Served] = {}
         self.shown = PASSWORD.sub(r"\1***@", url)
         """The URL without credentials."""
         self.head = ""
@@ -92,9 +94,16 @@ class Repository:
         return self._served_at(self.head, target)
 
     def _served_at(self, commit: str, target: Target) -> Served:
+        known = self._known.get((commit, target))
+        if known is not None:
+            return known
         _, document = self._document(commit, target)
         found = [_value(document.value, path) for path in (target.url_path, target.version_path)]
-        return Served(*("" if value is None else str(value)[:4000] for value in found))
+        served = Served(*("" if value is None else str(value)[:4000] for value in found))
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[commit, target] = served
+        return served
 
     def last_change(self, paths: Sequence[str]) -> str:
         """Return the newest commit of the branch, of the last 1000, that changes a file of these patterns; "" if none.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ MAX_TEXT = 4096
 """Longest text that Kubernetes keeps of a container, in bytes."""
 MAX_NAMES = 64
 _LARGEST = 1e300
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,62}").fullmatch
 
 
 class MetricsError(ValueError):
@@ -53,11 +55,11 @@ def parse_metrics(text: str) -> Measured:
 
 
 def _numbers(data: dict[str, Any]) -> dict[str, float]:
-    """Return the finite numbers; a metric that is none is as one that is missing."""
+    """Return the finite numbers with names as specs have them; any other metric is as one that is missing."""
     found = {
         name: float(value)
         for name, value in list(data.items())[:MAX_NAMES]
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
+        if _NAME(name) and isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST
     }
     return {name: value for name, value in found.items() if math.isfinite(value)}
 

@@ -10,7 +10,7 @@ import pytest
 
 from avactl.compiler import compile_tree
 from avactl.delivery.config import PlanError, dump_state, parse_plan, parse_state
-from avactl.delivery.decide import Config, State
+from avactl.delivery.decide import MAX_MESSAGE, Config, Job, Seen, State, decide
 from avactl.delivery.validation import Bound
 from tests.example_trees import example_tree
 
@@ -75,6 +75,27 @@ def test_states_survive() -> None:
     )  # fmt: skip
     assert parse_state(dump_state(state)) == state
     assert parse_state(dump_state(State())) == parse_state(None) == State()
+
+
+def test_what_pods_write_stays_within_bounds() -> None:
+    """A state that cannot be read again would stop its pipeline for good."""
+    config = Config("s3://models", bounds=(Bound("auc", min=0.7),))
+    begun = State(phase="validating", run=1, primed=True, handled="v1", begun=1.0, since=1.0)
+    shout = "\x1b[31m" + "x" * 10_000 + "\n\nAvactl-Pipeline: other"
+    failed = decide(config, begun, Seen("v1", jobs={"validate": Job(1, "failed", shout)}), 2.0).state
+    assert len(failed.message) <= MAX_MESSAGE
+    assert failed.message.isprintable()
+    assert parse_state(dump_state(failed)) == failed
+    noisy = {"auc": 0.9, "a\n\nb": 1.0, "y" * 64: 1.0, **{f"m{number}": 1.0 for number in range(60)}}
+    judged = decide(config, begun, Seen("v1", jobs={"validate": Job(1, "succeeded", json.dumps(noisy))}), 2.0).state
+    assert judged.phase == "sealing"
+    assert all(name.isidentifier() for name in judged.metrics)
+    state = judged
+    for run in range(1, 400):
+        state = state.but(phase="sealing", run=run)
+        state = decide(config, state, Seen("v1", jobs={"seal": Job(run, "succeeded")}), 2.0).state
+    assert len(dump_state(state)) < 50_000
+    assert parse_state(dump_state(state)) == state
 
 
 @pytest.mark.parametrize(
