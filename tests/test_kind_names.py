@@ -61,6 +61,16 @@ ALLOWED = {
     "avactl/plan/snapshot/capture.py": {"Cluster"},
     # Remedies for keys and kinds of Kubernetes say which kind has another one.
     "avactl/kinds/reference/kubernetes_keys.py": WORKLOADS | {"Dataset", "NodePool", "Quota", "Team"},
+    # The delivery daemon is of pipelines, and deploys to services; so are the commands about models.
+    "avactl/delivery/daemon.py": {"Pipeline"},
+    "avactl/delivery/status.py": {"Pipeline"},
+    "avactl/delivery/models.py": {"Pipeline", "ServingDeployment"},
+    "avactl/delivery/repository.py": {"Pipeline", "ServingDeployment"},
+    "avactl/cli/cluster/delivery.py": {"Pipeline"},
+    "avactl/kinds/pipeline/lower.py": {"ServingDeployment"},
+    # A pipeline on one machine: its training is a job.
+    "avactl/local/pipeline.py": {"Pipeline", "TrainingJob"},
+    "avactl/local/selection.py": {"Pipeline"},
     # The account of pods that have no rights.
     "avactl/diff/consequences.py": {"Team"},
     # `avactl run` is about training jobs, as `avactl jobs` and `avactl logs` are.

@@ -67,7 +67,7 @@ class State:
     commit: str = ""
     """Commit of the specs at the begin of the run."""
     origin: Mapping[str, Any] = field(default_factory=dict)
-    """What the specs said at the begin of the run of data, image, code and parameters."""
+    """Data, image, code and parameters in the specs at the begin of the run."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     before: str = ""
     """URL that was served before the deployment."""
@@ -108,7 +108,7 @@ class Seen(NamedTuple):
     version: str = ""
     """Version of the service's model in the specs."""
     origin: Mapping[str, Any] = {}
-    """What the specs say of data, image, code and parameters."""
+    """Data, image, code and parameters in the specs."""
 
 
 class Start(NamedTuple):

@@ -18,6 +18,7 @@ DEFINITIONS = frozenset(("CustomResourceDefinition",))
 _LOGINS = {
     GIT_SECRET: (("ssh-privatekey",), ("username", "password")),
     "/etc/git-credentials": (("username", "password"),),
+    "/etc/avactl/git": (("username", "password"),),
 }
 """Keys that avactl's own containers read from a mounted Secret, by mount path: those of one of the alternatives."""
 _CSI_KEYS = {"csi.juicefs.com": ("name", "metaurl")}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Change(NamedTuple):
-    """What is to be served."""
+    """A version to serve, and the texts of its commit."""
 
     url: str
     version: str
@@ -112,9 +112,9 @@ def change(
 
 
 def _proposals(place: Repository) -> Proposals:
-    from avactl.kinds.cluster.delivery import forge_of
     from avactl.review.environment import token
     from avactl.review.proposals import GitHubProposals, GitLabProposals
+    from avactl.source.forges import forge_of
 
     forge, api, project = forge_of(place.url)
     if not forge:

@@ -12,6 +12,7 @@ from avactl.kinds.base import Model
 from avactl.kinds.cluster.reconcile import Branch, GitUrl
 from avactl.kinds.fields.values import Name, RelPath
 from avactl.kinds.program import Item
+from avactl.source.forges import forge_of
 
 ForgeKind = Literal["github", "gitlab"]
 _FOLLOWS_SPECS = ("builtin", "pulumiOperator")
@@ -89,22 +90,6 @@ def place(item: Item) -> Place | None:
         (own.api or api).rstrip("/"),
         project,
     )
-
-
-def forge_of(url: str, forge: str = "") -> tuple[str, str, str]:
-    """Return the forge of a repository (by its host, unless it is given), the root of its API, and the project's path.
-
-    `url`: as git takes it; "" where the forge is unknown.
-    """
-    place = url.partition("://")[2] or url.replace(":", "/", 1)
-    host, _, project = place.rpartition("@")[2].partition("/")
-    host = host.partition(":")[0]
-    forge = forge or ("github" if "github" in host else "gitlab" if "gitlab" in host else "")
-    api = {
-        "github": "https://api.github.com" if host == "github.com" else f"https://{host}/api/v3",
-        "gitlab": f"https://{host}/api/v4",
-    }.get(forge, "")
-    return forge, api, project.strip("/").removesuffix(".git")
 
 
 def problems(item: Item) -> Iterator[Diagnostic]:
