@@ -20,6 +20,12 @@ from avactl.source.tree import MemoryTree
 HERE = Path(__file__).parent / "golden" / "invalid"
 CASES = sorted(path for path in HERE.glob("*/*__invalid*") if path.suffix != ".txt")
 BASE = {f"base/{path.name}": path.read_bytes() for path in sorted((HERE / "base").iterdir())}
+DELIVERY = b"""
+spec:
+  daemons: {delivery: true}
+  delivery: {repository: "https://github.com/example/specs", secret: avactl-delivery}
+"""
+"""Settings of the Cluster of `base/` that every pipeline needs."""
 
 
 def case_files(case: Path) -> dict[str, bytes]:
@@ -29,7 +35,10 @@ def case_files(case: Path) -> dict[str, bytes]:
     else:
         files = {case.name.replace("__invalid", ""): case.read_bytes()}
     bare = any(data.startswith(b"# base: none") for data in files.values())
-    return files if bare else {**BASE, **files}
+    base = dict(BASE)
+    if case.parent.name == "pipeline":
+        base["base/platform.yaml"] = base["base/platform.yaml"].replace(b"\nspec:\n", DELIVERY, 1)
+    return files if bare else {**base, **files}
 
 
 def tree_of(files: dict[str, bytes]) -> MemoryTree:

@@ -126,13 +126,13 @@ def test_only_monitoring_reads_metrics(namespaces: str, readers: list[str]) -> N
     assert [name for each in expressions for name in each["values"]] == readers
 
 
-ALL_DAEMONS = DAEMONS.replace(
-    "scheduler: true", "scheduler: true, topology: true, cache: true, serving: true, delivery: true"
-)
+ALL_DAEMONS = DAEMONS.replace("scheduler: true", "scheduler: true, topology: true, cache: true, serving: true")
+"""All daemons but that of pipelines, which needs a repository."""
+EVERY_DAEMON = ALL_DAEMONS.replace("serving: true", "serving: true, delivery: true")
 
 
 def test_no_rule_is_a_wildcard_or_reads_secrets() -> None:
-    result = compiled(ALL_DAEMONS + BUILTIN + TIER)
+    result = compiled(EVERY_DAEMON + BUILTIN + TIER)
     rules = [
         rule for manifest in own(result) if manifest.kind in ("Role", "ClusterRole") for rule in manifest.body["rules"]
     ]
@@ -163,7 +163,7 @@ kind: Team
 metadata: {name: vision}
 spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 """
-    result = compiled(ALL_DAEMONS + BUILTIN + WRITE_TIER + team + machine("H100"))
+    result = compiled(EVERY_DAEMON + BUILTIN + WRITE_TIER + team + machine("H100"))
 
     def rules(kind: str, name: str, namespace: str = "") -> set[tuple[str, str, str]]:
         listed = body(result, kind, name, namespace)["rules"]
@@ -190,7 +190,7 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
 
 
 def test_the_reconciler_may_give_away_the_daemons_cluster_roles_and_no_others() -> None:
-    result = compiled(ALL_DAEMONS + BUILTIN + TIER + machine("H100"))
+    result = compiled(EVERY_DAEMON + BUILTIN + TIER + machine("H100"))
     found = {m.name for m in own(result) if m.kind == "ClusterRole"}
     (rule,) = (
         rule
@@ -253,7 +253,7 @@ def plane(control_plane_binaries: None) -> Iterator[ControlPlane]:
         yield running
 
 
-EVERYTHING = ALL_DAEMONS + BUILTIN + WRITE_TIER + machine("A10") + machine("A100-80GB") + machine("H100")
+EVERYTHING = EVERY_DAEMON + BUILTIN + WRITE_TIER + machine("A10") + machine("A100-80GB") + machine("H100")
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ spec:
     avactl: registry.example.com/a{DIGEST}
     git: registry.example.com/g{DIGEST}
     fetch: registry.example.com/f{DIGEST}
-  daemons: {{scheduler: true}}
+  daemons: {{scheduler: true, delivery: true}}
+  delivery: {{repository: "https://git.example.com/specs.git", secret: git}}
 ---
 kind: NodePool
 metadata: {{name: a10}}
@@ -90,7 +91,7 @@ def test_the_main_container_sees_what_the_scheduler_chose_and_the_others_nothing
 def test_the_driver_or_the_device_plugin_chooses_elsewhere(kind: str) -> None:
     *_, by_claim = seen(kind, "1", "count: 3}", "count: 3, allocation: dra}").values()
     assert by_claim == "void"  # the DRA driver injects devices by CDI, whatever the variable says
-    *_, by_plugin = seen(kind, "1", "{scheduler: true}", "{scheduler: false}").values()
+    *_, by_plugin = seen(kind, "1", "scheduler: true", "scheduler: false").values()
     assert by_plugin is None
 
 
