@@ -230,6 +230,28 @@ def _job(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint='add `output` and `marker` to `train`: `output: "export/*"`, `marker: _SUCCESS`',
             notes=note,
         )
+    elif "*" not in item.spec.train.output:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.train.output: {job} writes `{item.spec.train.output}` again while it is copied",
+            item.span("spec", "train", "output"),
+            hint='let the job write a directory for each export, and write `output: "export/*"`, `marker: _SUCCESS`',
+            notes=note,
+        )
+    for key, value, why in (
+        ("suspended", job.spec.suspended, "is suspended, and saves nothing to publish"),
+        ("schedule", job.spec.schedule, "runs at certain times, and saves nothing in between"),
+        ("timeout", job.spec.timeout, "ends after its `timeout`, and then saves nothing more"),
+    ):
+        if value:
+            yield Diagnostic(
+                "without-effect",
+                f"{job} {why}",
+                span,
+                severity="warning",
+                hint=f"remove `{key}` from the job, or use `train.template` with another trigger",
+                notes=(Note(job.span("spec", key, key=True), f"`{key}`"),),
+            )
 
 
 def _source(item: Item) -> Iterator[Diagnostic]:
@@ -267,6 +289,14 @@ def _validation(item: Item, program: Program) -> Iterator[Diagnostic]:
                 item.span(*path, "metrics", index, "min"),
                 hint="exchange the two",
                 notes=(Note(item.span(*path, "metrics", index, "max"), "`max`"),),
+            )
+        if metric.vs_live is not None and item.spec.deploy is None:
+            yield Diagnostic(
+                "without-effect",
+                f"metric `{metric.name}`: without `deploy` no version is live, so `vsLive` always holds",
+                item.span(*path, "metrics", index, "vsLive", key=True),
+                severity="warning",
+                hint="write `min` or `max`, or add `deploy`",
             )
         if metric.name == "live":
             yield Diagnostic(

@@ -35,13 +35,15 @@ class NewVersion(Model):
 
 
 def _pattern(value: str) -> str:
+    if value.startswith("./"):
+        raise bad(f"`{value[:80]}` matches no file: paths have no `./`", f"write `{value[2:82]}`")
     if value.startswith("/") or ".." in value.split("/") or not value.isprintable() or len(value) > 200:
         raise bad(f"`{value[:80]}` is not a pattern of paths in the repository", "write e.g. `train/**`")
     return value
 
 
 PathPattern = Annotated[
-    str, AfterValidator(_pattern), WithJsonSchema({"type": "string", "pattern": r"^[^/].*$", "maxLength": 200})
+    str, AfterValidator(_pattern), WithJsonSchema({"type": "string", "pattern": r"^([^./]|\.[^/]).*$", "maxLength": 200})
 ]
 
 
@@ -136,7 +138,7 @@ class AgainstLive(Model):
 
     model_config = _exactly_one("atLeast", "atMost")
 
-    at_least: Annotated[float, Field(gt=0, le=1000)] | None = Field(
+    at_least: Annotated[float, Field(gt=0, le=10)] | None = Field(
         None, description="Smallest multiple of the live version's value, for metrics that are better if higher."
     )
     at_most: Annotated[float, Field(gt=0, le=1000)] | None = Field(
