@@ -43,7 +43,9 @@ def _pattern(value: str) -> str:
 
 
 PathPattern = Annotated[
-    str, AfterValidator(_pattern), WithJsonSchema({"type": "string", "pattern": r"^([^./]|\.[^/]).*$", "maxLength": 200})
+    str,
+    AfterValidator(_pattern),
+    WithJsonSchema({"type": "string", "pattern": r"^([^./]|\.[^/]).*$", "maxLength": 200}),
 ]
 
 
