@@ -126,6 +126,12 @@ PIPELINE_STATE = "delivery-state"
 """Value of the same label: the state of a pipeline, which the delivery daemon writes."""
 DELIVERY_DAEMON = "avactl-delivery"
 """Name of the delivery daemon's objects, and its service account in the system namespace."""
+TEMPLATE_DIGEST = f"{GROUP}/template-digest"
+"""Annotation of the Deployment of a service with a rollout: digest of its pod template as compiled. Each ReplicaSet has
+that of its version, by which the delivery daemon finds the version in git."""
+ROLLBACK_CONFIG = "rollback"
+"""Value of `CONFIG_LABEL` in the system namespace: where the spec of a service with a rollout is, for the delivery
+daemon."""
 MODEL_URLS = f"{GROUP}/model-urls"
 """Annotation of the Deployment of a service: JSON object with the URL of each model that has one."""
 RUN = f"{GROUP}/pipeline-run"

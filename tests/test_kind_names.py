@@ -62,10 +62,10 @@ ALLOWED = {
     # Remedies for keys and kinds of Kubernetes say which kind has another one.
     "avactl/kinds/reference/kubernetes_keys.py": WORKLOADS | {"Dataset", "NodePool", "Quota", "Team"},
     # The delivery daemon is of pipelines, and deploys to services; so are the commands about models.
-    "avactl/delivery/daemon.py": {"Pipeline"},
+    "avactl/delivery/pipelines.py": {"Pipeline"},
     "avactl/delivery/status.py": {"Pipeline"},
     "avactl/delivery/models.py": {"Pipeline", "ServingDeployment"},
-    "avactl/delivery/repository.py": {"Pipeline", "ServingDeployment"},
+    "avactl/delivery/commits/repository.py": {"Pipeline", "ServingDeployment"},
     "avactl/cli/cluster/delivery.py": {"Pipeline"},
     "avactl/kinds/pipeline/lower.py": {"ServingDeployment"},
     # A pipeline on one machine: its training is a job.

@@ -8,8 +8,10 @@ from dataclasses import replace
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.fields.reconcile_modes import PULUMI
+from avactl.kinds.lowering.k8s import digest
 from avactl.kinds.manifest import Manifest, ObjectId
 from avactl.kinds.program import Program
+from avactl.names import ROLLOUT, TEMPLATE_DIGEST
 
 APPLY_ORDER = (
     "Namespace", "CustomResourceDefinition", "PriorityClass", "StorageClass", "DeviceClass", "Node", "ServiceAccount",
@@ -121,6 +123,9 @@ def mark(manifest: Manifest, program: Program) -> None:
     notes: dict[str, str] = {}
     if manifest.holds_data:
         notes["avactl.dev/holds-data"] = "true"
+    if ROLLOUT in manifest.body["metadata"].get("annotations", {}):
+        # With the patches of the spec, which are applied after its lowering.
+        notes[TEMPLATE_DIGEST] = digest(manifest.body["spec"]["template"], 16)
     waits = _PULUMI_WAITS.get(manifest.kind, {}) if mode in PULUMI else {}
     if mode == "flux":
         if manifest.holds_data or manifest.patch:

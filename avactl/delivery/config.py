@@ -57,6 +57,21 @@ class Target(NamedTuple):
     version_path: str
 
 
+class Service(NamedTuple):
+    """The plan of a service with a rollout: what a roll-back in git changes."""
+
+    cluster: str
+    namespace: str
+    name: str
+    """Name of the Deployment."""
+    team: str
+    file: str
+    """YAML file of the service, from the root of the specs."""
+    document: str
+    """Name of the service in that file."""
+    by: Literal["commit", "pullRequest"]
+
+
 class Pipeline(NamedTuple):
     """The plan of one pipeline."""
 
@@ -92,6 +107,20 @@ def parse_plan(text: str) -> Pipeline:
             None if deploy is None else _target(deploy, _name(data["team"])), dict(data["lineage"]), _config(data),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PlanError(f"invalid plan: {type(error).__name__} {str(error)[:200]}") from None
+
+
+def parse_service(text: str) -> Service:
+    """Parse the document `service.json`. Raises PlanError."""
+    data = _mapping(text)
+    try:
+        if data["by"] not in ("commit", "pullRequest"):
+            raise ValueError("unknown word")
+        return Service(
+            _name(data["cluster"]), _name(data["namespace"]), _name(data["name"]), _name(data["team"]),
+            _text(data["file"]), _text(data["document"]), data["by"],
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
         raise PlanError(f"invalid plan: {type(error).__name__} {str(error)[:200]}") from None
 
 

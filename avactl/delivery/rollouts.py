@@ -23,17 +23,29 @@ async def rollout_of(client: Client, target: Target, url: str) -> Rollout | None
 
     Raises ApiError and UnreachableError.
     """
-    base = f"/apis/apps/v1/namespaces/{target.namespace}"
+    deployment = await deployment_of(client, target.namespace, target.service)
+    if deployment is None:
+        return None
+    return verdict(deployment, await replica_sets(client, target.namespace), target.model, url)
+
+
+async def deployment_of(client: Client, namespace: str, name: str) -> Body | None:
+    """Return the Deployment of a service; None if it does not exist. Raises ApiError and UnreachableError."""
     try:
-        deployment = await client.request("GET", f"{base}/deployments/{target.service}")
+        found: Body = await client.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}")
     except ApiError as error:
         if error.status == 404:
             return None
         raise
+    return found
+
+
+async def replica_sets(client: Client, namespace: str) -> list[Body]:
+    """Return the ReplicaSets of services' versions. Raises ApiError and UnreachableError."""
+    path = f"/apis/apps/v1/namespaces/{namespace}/replicasets"
     # Not by the selector of the Deployment: those of versions on their way do not match it.
     own = {"labelSelector": f"{MANAGED_BY}={MANAGER}", "limit": "500"}
-    sets = await list_all(lambda query: client.page(f"{base}/replicasets", query), own)
-    return verdict(deployment, sets, target.model, url)
+    return await list_all(lambda query: client.page(path, query), own)
 
 
 def verdict(deployment: Body, sets: Iterable[Body], model: str, url: str) -> Rollout | None:

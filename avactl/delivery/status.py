@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from avactl.delivery.config import PlanError, parse_plan, parse_state
-from avactl.delivery.daemon import PLAN_KEY, PROBLEM_KEY, STATE_KEY, state_name
+from avactl.delivery.config_maps import PLAN_KEY, PROBLEM_KEY, STATE_KEY, state_name
 from avactl.kube.client import Client, list_all
 from avactl.names import CONFIG_LABEL, PIPELINE_CONFIG, PIPELINE_STATE
 

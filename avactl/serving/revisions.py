@@ -139,6 +139,7 @@ def new_body(deployment: Mapping[str, Any], hash: str, replicas: int, *, attache
         "labels": {**template["metadata"].get("labels", {}), HASH_LABEL: hash},
     }
     labels, owners = membership(deployment, hash, attached=attached)
+    digest = (metadata.get("annotations") or {}).get(names.TEMPLATE_DIGEST, "")[:64]
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
@@ -146,6 +147,8 @@ def new_body(deployment: Mapping[str, Any], hash: str, replicas: int, *, attache
             "name": f"{metadata['name']}-{hash}",
             "namespace": metadata["namespace"],
             "labels": {**template["metadata"]["labels"], **labels},
+            # As the Deployment controller copies it to a ReplicaSet of its own.
+            **({"annotations": {names.TEMPLATE_DIGEST: digest}} if digest else {}),
             "ownerReferences": owners,
         },
         "spec": {

@@ -256,3 +256,36 @@ def _remove(text: str, parent: Any, key: Any, node: Any) -> str:
         following = re.compile(r"\n\s*").match(text, line_end)
         return text[:start] + text[following.end() if following else line_end :]
     return text[:line_start] + text[line_end + 1 :]
+
+
+def document_content(text: str, index: int) -> str:
+    """Return the text of a document, counted from 0, without the line `---` above it. Raises EditError."""
+    start, end = _content(text, index)
+    return text[start:end]
+
+
+def replace_document(text: str, index: int, content: str) -> str:
+    """Return the text with another content of one document. Raises EditError."""
+    start, end = _content(text, index)
+    ended = content if content.endswith("\n") or end == len(text) else f"{content}\n"
+    return text[:start] + ended + text[end:]
+
+
+def _content(text: str, index: int) -> tuple[int, int]:
+    """Return where the content of a document begins and ends. Comments above a `---` are those of what precedes it."""
+    try:
+        events: Any = yaml.parse(text, yaml.CSafeLoader)
+        begins: list[Any] = [each for each in events if isinstance(each, yaml.DocumentStartEvent)]
+    except yaml.YAMLError as error:
+        raise EditError(f"the file is not YAML: {getattr(error, 'problem', None) or error}") from None
+    if index >= len(begins):
+        raise EditError(f"the file has {len(begins)} documents")
+    own = begins[index]
+    if own.explicit:
+        start = own.end_mark.index
+        line_end = text.find("\n", start)
+        if line_end >= 0 and not text[start:line_end].strip():
+            start = line_end + 1
+    else:
+        start = own.start_mark.index if index else 0
+    return start, begins[index + 1].start_mark.index if index + 1 < len(begins) else len(text)

@@ -31,7 +31,8 @@ def world(delivery_plane: ControlPlane, tmp_path: Path, s3: str, bucket: str) ->
         world = World(delivery_plane, kube, f"team-{uuid.uuid4().hex[:8]}", tmp_path, s3)
         yield world
         world.stop()
-        for name in (f"pipeline.{world.team}.digits", f"pipeline-state.{world.team}.digits"):
+        own = (f"pipeline.{world.team}.digits", f"pipeline-state.{world.team}.digits", f"rollback.{world.team}.web")
+        for name in own:
             if kube.find("v1", "ConfigMap", name, "avactl-system"):
                 kube.delete("v1", "ConfigMap", name, "avactl-system")
         if kube.find("v1", "Namespace", world.team):

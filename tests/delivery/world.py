@@ -178,13 +178,22 @@ class World:
 
     def served(self) -> str:
         """Return the version of the model at the head of the branch."""
-        text = subprocess.run(
-            ["git", "-C", str(self.remote), "show", "main:web.yaml"], capture_output=True, text=True, check=True
-        ).stdout
-        line = next(line for line in text.splitlines() if line.startswith("  model:"))
+        line = next(line for line in self.text("web.yaml").splitlines() if line.startswith("  model:"))
         version = line.partition('version: "')[2].partition('"')[0]
         assert f'published/digits/{version}"' in line
         return version
+
+    def text(self, file: str) -> str:
+        """Return the text of a file at the head of the branch."""
+        return subprocess.run(
+            ["git", "-C", str(self.remote), "show", f"main:{file}"], capture_output=True, text=True, check=True
+        ).stdout
+
+    def head(self) -> str:
+        """Return the newest commit of the branch."""
+        return subprocess.run(
+            ["git", "-C", str(self.remote), "rev-parse", "main"], capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     def log_of_git(self) -> list[str]:
         """Return the subjects of all commits of the branch, the newest first."""

@@ -131,7 +131,7 @@ def run(
     """Run the daemon: begin runs of pipelines, publish what passes validation, deploy it by commits."""
     with packages():
         from avactl.delivery import daemon
-        from avactl.delivery.repository import Author, Repository
+        from avactl.delivery.commits.repository import Author, Repository
         from avactl.review.proposals import open_proposals
     from avactl.source.git import use_credentials
 

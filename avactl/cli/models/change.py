@@ -12,8 +12,8 @@ from avactl.exit_codes import MISSING, USAGE
 from avactl.terminal import inert
 
 if TYPE_CHECKING:
+    from avactl.delivery.commits.repository import Repository
     from avactl.delivery.models import Model, Served
-    from avactl.delivery.repository import Repository
     from avactl.review.proposals import Proposals
 
 
@@ -48,7 +48,7 @@ def chosen(specs: Path, name: str, service: str) -> tuple[Model, Served]:
 
 def repository(specs: Path, branch: str, remote: str) -> Repository:
     """Return the repository that a remote names, as a clone in avactl's cache; exits if there is none."""
-    from avactl.delivery.repository import Author, Repository
+    from avactl.delivery.commits.repository import Author, Repository
     from avactl.directories import cache_directory
     from avactl.source.git import GitError, git, locate
     from avactl.source.tree import find_root
@@ -81,7 +81,7 @@ def change(
     served: Served, wanted: Change, specs: Path, branch: str, remote: str, pull_request: bool, dry_run: bool
 ) -> None:
     """Commit a change and push it, or open a pull request; prints what is done."""
-    from avactl.delivery.repository import Served as Now
+    from avactl.delivery.commits.repository import Served as Now
 
     place = repository(specs, branch, remote)
     proposals = _proposals(place) if pull_request and not dry_run else None

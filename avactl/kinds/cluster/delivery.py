@@ -31,7 +31,7 @@ class Author(Model):
 
 
 class Delivery(Model):
-    """Repository in which pipelines commit new versions of models."""
+    """Repository in which the delivery daemon commits: new versions of models, and roll-backs."""
 
     repository: GitUrl | None = Field(
         None,
@@ -56,6 +56,11 @@ class Delivery(Model):
         "Enterprise, `https://HOST/api/v4` of GitLab.",
     )
     author: Author = Field(default_factory=Author, description="Author of the commits.")
+    rollback: Literal["commit", "pullRequest", "never"] = Field(
+        "commit",
+        description="How git follows a `canary` or `blueGreen` rollout that the serving daemon has rolled back: the "
+        "service's spec is set back to the version that runs. `never`: git goes on asking for the other one.",
+    )
 
 
 class Place(NamedTuple):
@@ -132,4 +137,11 @@ def problems(item: Item) -> Iterator[Diagnostic]:
             f"spec.{'.'.join(at[1:])}: http would send the credentials of `secret` unencrypted",
             item.span(*at),
             hint=f"write `https{found.repository[4:]}`",
+        )
+    if given is not None and given.rollback == "pullRequest" and not found.forge:
+        yield Diagnostic(
+            "missing-key",
+            f"the forge of {found.repository} is unknown, and roll-backs are proposed by pull requests",
+            item.span("spec", "delivery", "rollback"),
+            hint="add `forge: github` or `gitlab` to `delivery`, or write `rollback: commit`",
         )

@@ -158,7 +158,7 @@ class Daemons(Model):
     delivery: bool = Field(
         False,
         description="The daemon of pipelines: begins their runs, publishes models, and deploys them by commits to the "
-        "repository of the specs.",
+        "repository of the specs. Commits roll-backs of services, too.",
     )
     metrics_from: list[Name] = Field(
         default_factory=lambda: ["monitoring"],
@@ -234,7 +234,7 @@ class ClusterSpec(Model):
     )
     reconcile: Reconcile = Field(default_factory=Reconcile, description="Engine that applies the compiled objects.")
     delivery: Delivery | None = Field(
-        None, description="Repository in which pipelines commit, with `daemons: {delivery: true}`."
+        None, description="Repository in which the delivery daemon commits, with `daemons: {delivery: true}`."
     )
     oidc: Oidc = Field(default_factory=Oidc, description="Names of users and groups in RoleBindings.")
     pull_secrets: list[Name] = Field(

@@ -17,6 +17,7 @@ from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.rollout.lower import LONGEST_NAME, has_gateway, strategy, traffic
 from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
+from avactl.kinds.serving.rollout.rollback import rollback_problems
 from avactl.promql import confinement_problem, filled
 
 Path = tuple[str | int, ...]
@@ -30,6 +31,7 @@ def rollout_problems(item: Item, program: Program, least: int) -> Iterator[Diagn
     canary = item.spec.rollout.canary
     path: Path = ("spec", "rollout", "blueGreen" if canary is None else "canary")
     yield from _daemon(item, program, path)
+    yield from rollback_problems(item, program)
     if len(item.name) > LONGEST_NAME:
         yield Diagnostic(
             "name-too-long",

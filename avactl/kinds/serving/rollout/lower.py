@@ -18,6 +18,7 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.models import models
 from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
+from avactl.kinds.serving.rollout.rollback import rollback_objects
 from avactl.kinds.team.names import RUN_ACCOUNT
 
 SELECTOR = Owned("Service", ("spec", "selector"), "the serving daemon, with `rollout: {blueGreen: …}`")
@@ -77,7 +78,8 @@ def with_rollout(item: Item, program: Program, objects: list[Manifest], ports: d
         if not notes:
             del body["metadata"]["annotations"]
     job = chosen.analysis.job if chosen.analysis is not None else None
-    return objects if job is None else [*objects, _validation(item, program, job)]
+    validation = [] if job is None else [_validation(item, program, job)]
+    return [*objects, *validation, *rollback_objects(item, program)]
 
 
 def document(item: Item, program: Program, ports: dict[str, int]) -> Body:

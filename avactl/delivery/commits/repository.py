@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from avactl.compiler.driver import compile_change
 from avactl.delivery.config import Target
@@ -20,18 +20,18 @@ from avactl.emit.publish.target import Remote
 from avactl.errors import HintedError
 from avactl.policy.path_patterns import matches
 from avactl.source.document import Document
-from avactl.source.edit import EditError, set_values
+from avactl.source.edit import EditError, document_content, set_values
 from avactl.source.git import GitError, init_bare
 from avactl.source.git_tree import GitTree
-from avactl.source.tree import MAX_INPUT, OverlayTree
+from avactl.source.tree import MAX_INPUT, OverlayTree, Tree
 from avactl.source.value_path import Entry as ListEntry
 from avactl.source.value_path import PathError, parse_path
 from avactl.source.yaml import load_yaml
 
 ATTEMPTS = 5
 """Pushes of one change, if others push at the same time."""
-TRAILER = "Avactl-Pipeline"
-"""Trailer of the commits of pipelines: they trigger none."""
+TRAILER, ROLLBACK_TRAILER = "Avactl-Pipeline", "Avactl-Rollback"
+"""Trailers of the commits of pipelines, and of those that follow a roll-back: they trigger no pipeline."""
 _HISTORY = 1000
 """Commits of the branch that are searched for a change of certain files."""
 _KIND = "ServingDeployment"
@@ -47,6 +47,31 @@ class Author(NamedTuple):
 
     name: str
     email: str
+
+
+class Declared(Protocol):
+    """Where a service is declared; `file` is its path from the root of the specs, `document` its name there."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def document(self) -> str: ...
+    @property
+    def team(self) -> str: ...
+
+
+class Version(NamedTuple):
+    """The text of a service's document at a commit."""
+
+    commit: str
+    content: str
+
+
+class Edited(NamedTuple):
+    """The new text of a file of the specs, and the message of its commit."""
+
+    text: str
+    message: str
 
 
 class Served(NamedTuple):
@@ -73,6 +98,11 @@ class Repository:
         self.head = ""
         """Newest commit that is known; "" before `fetch`."""
 
+    @property
+    def store(self) -> Store:
+        """The object store of the clone. Raises DeliveryError."""
+        return self._store()
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def fetch(self) -> str:
@@ -97,7 +127,7 @@ class Repository:
         known = self._known.get((commit, target))
         if known is not None:
             return known
-        _, document = self._document(commit, target)
+        _, document = self.document(commit, target)
         found = [_value(document.value, path) for path in (target.url_path, target.version_path)]
         served = Served(*("" if value is None else str(value)[:4000] for value in found))
         if len(self._known) >= _MOST_KNOWN:
@@ -118,15 +148,8 @@ class Repository:
         A version that was rolled back does not count: what counts is what preceded the first commit with the present
         URL, of the last 1000 that changed the file.
         """
-        path = self._prefix + target.file
-        try:
-            listed = self._store().run(
-                "log", "--first-parent", "--format=%H", f"--max-count={_HISTORY}", self.head, "--", path
-            )
-        except PublishError as error:
-            raise DeliveryError(str(error), error.hint) from None
         history = []
-        for commit in listed.split():
+        for commit in self._commits(target.file):
             try:
                 history.append(self._served_at(commit, target))
             except DeliveryError:
@@ -137,6 +160,38 @@ class Repository:
         first = max(index for index, each in enumerate(history) if each.url == now)
         return next((each for each in history[first + 1 :] if each.url and each.url != now), None)
 
+    def versions(self, declared: Declared) -> Iterator[Version]:
+        """Yield the different texts of a document, from the newest to the oldest, each with its newest commit.
+
+        Ends where the history does not have the document in this file.
+        """
+        seen = set()
+        for commit in self._commits(declared.file):
+            try:
+                text, document = self.document(commit, declared)
+            except DeliveryError:
+                return  # the file was another one then
+            content = document_content(text, document.index)
+            if content not in seen:
+                seen.add(content)
+                yield Version(commit, content)
+
+    def _commits(self, file: str) -> list[str]:
+        """Return the newest commits of the branch that change a file. Raises DeliveryError."""
+        arguments = ("log", "--first-parent", "--format=%H", f"--max-count={_HISTORY}", self.head)
+        try:
+            return self._store().run(*arguments, "--", self._prefix + file).split()
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
+    def tree(self, file: str = "", text: str = "") -> Tree:
+        """Return the specs at the head, with another text of one file if it is given. Raises DeliveryError."""
+        try:
+            below = GitTree(self._store().directory / self._prefix, self.head)
+        except GitError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        return OverlayTree(below, file, text.encode("utf-8", "surrogateescape")) if file else below
+
     # -- changes -------------------------------------------------------------------------------------------------------
 
     def deploy(self, target: Target, wanted: Served, message: str, *, unless: str = "", only: str = "") -> bool:
@@ -144,12 +199,31 @@ class Repository:
 
         Nothing is done where the URL is `wanted` or `unless`, or is not `only`. Raises DeliveryError.
         """
-        for _ in range(ATTEMPTS):
-            head = self.fetch()
+
+        def edited() -> Edited | None:
             now = self.served(target)
             if now.url == wanted.url or (unless and now.url == unless) or (only and now.url != only):
+                return None
+            return Edited(self._with_values(target, wanted), message)
+
+        return self.change(target.file, edited)
+
+    def propose(self, target: Target, wanted: Served, message: str, branch: str) -> None:
+        """Push a branch with the change; one that is there stays as it is. Raises DeliveryError."""
+        self.change_on(branch, target.file, lambda: Edited(self._with_values(target, wanted), message))
+
+    def change(self, file: str, edited: Callable[[], Edited | None]) -> bool:
+        """Commit another text of a file of the specs, and push it; False if nothing was to be done.
+
+        `edited` is asked for the text at the newest commit, again if others push meanwhile; None: nothing is to be
+        done. Raises DeliveryError, also if the specs would compile worse than before.
+        """
+        for _ in range(ATTEMPTS):
+            head = self.fetch()
+            new = edited()
+            if new is None:
                 return False
-            commit = self._commit(target, wanted, message)
+            commit = self._commit(file, new)
             try:
                 if Remote(self._store(), self._url, self.branch).move(head, commit):
                     self.head = commit
@@ -158,31 +232,37 @@ class Repository:
                 raise DeliveryError(str(error), error.hint) from None
         raise DeliveryError(f"others push to {self.branch} all the time: {ATTEMPTS} attempts")
 
-    def propose(self, target: Target, wanted: Served, message: str, branch: str) -> None:
-        """Push a branch with the change; one that is there stays as it is. Raises DeliveryError."""
+    def change_on(self, branch: str, file: str, edited: Callable[[], Edited | None]) -> bool:
+        """Push a branch with a change, as `change` makes it; one that is there stays as it is. Raises DeliveryError."""
         try:
             remote = Remote(self._store(), self._url, branch)
-            if remote.tip() is None:
-                self.fetch()
-                remote.move(None, self._commit(target, wanted, message))
+            if remote.tip() is not None:
+                return True
+            self.fetch()
+            new = edited()
+            return new is not None and remote.move(None, self._commit(file, new))
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
 
-    def _commit(self, target: Target, wanted: Served, message: str) -> str:
-        """Return a commit on the head that sets the URL and version."""
-        store = self._store()
-        text, document = self._document(self.head, target)
+    def _with_values(self, target: Target, wanted: Served) -> str:
+        """Return the text of the target's file at the head, with this URL and version."""
+        text, document = self.document(self.head, target)
         edits: list[tuple[str, str | None]] = [
             (target.url_path, wanted.url), (target.version_path, f'"{wanted.version}"' if wanted.version else None)
         ]  # fmt: skip
         if not wanted.version and _value(document.value, target.version_path) is None:
             edits.pop()
         try:
-            changed = set_values(target.file, text, document.index, edits).encode()
+            return set_values(target.file, text, document.index, edits)
         except (EditError, PathError) as error:
             raise DeliveryError(f"{target.file}: {error}", error.hint) from None
-        self._want_no_new_errors(target.file, changed)
-        path = self._prefix + target.file
+
+    def _commit(self, file: str, new: Edited) -> str:
+        """Return a commit on the head with another text of a file."""
+        store = self._store()
+        changed = new.text.encode("utf-8", "surrogateescape")
+        self._want_no_new_errors(file, changed)
+        path = self._prefix + file
         try:
             files = store.files(self.head)
             mode = files[path].mode if path in files else FILE
@@ -191,13 +271,13 @@ class Repository:
             who = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in (
                 ("NAME", self._author.name), ("EMAIL", self._author.email)
             )}  # fmt: skip
-            return store.write_commit(store.write_tree(files), self.head, message, who)
+            return store.write_commit(store.write_tree(files), self.head, new.message, who)
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
 
     def _want_no_new_errors(self, file: str, changed: bytes) -> None:
+        below = self.tree()
         try:
-            below = GitTree(self._store().directory / self._prefix, self.head)
             before, after = compile_change(below, OverlayTree(below, file, changed))
         except (GitError, HintedError) as error:
             raise DeliveryError(f"the specs cannot be compiled: {error}") from None
@@ -206,9 +286,9 @@ class Repository:
             if each.severity == "error" and (each.code, each.message) not in known:
                 raise DeliveryError(f"the specs would not compile: {each.message}", each.hint or "")
 
-    def _document(self, commit: str, target: Target) -> tuple[str, Document]:
-        """Return the text of the service's file at a commit, and its document there."""
-        store, path = self._store(), self._prefix + target.file
+    def document(self, commit: str, declared: Declared) -> tuple[str, Document]:
+        """Return the text of a service's file at a commit, and its document there. Raises DeliveryError."""
+        store, path = self._store(), self._prefix + declared.file
         try:
             entry = store.run("ls-tree", "-z", "--full-tree", commit, "--", path).rstrip("\0")
             mode, _, oid = entry.partition("\t")[0].split() if entry else ("", "", "")
@@ -219,11 +299,11 @@ class Repository:
             text = store.run("cat-file", "blob", oid)
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
-        documents, _ = load_yaml(target.file, text.encode("utf-8", "surrogateescape"))
-        found = [each for each in documents if _is(each, target)]
+        documents, _ = load_yaml(declared.file, text.encode("utf-8", "surrogateescape"))
+        found = [each for each in documents if _is(each, declared)]
         if len(found) != 1:
             count = "several specs" if found else "no spec"
-            raise DeliveryError(f"{path} at {commit[:10]} has {count} of {_KIND} `{target.document}`")
+            raise DeliveryError(f"{path} at {commit[:10]} has {count} of {_KIND} `{declared.document}`")
         return text, found[0]
 
     def _store(self) -> Store:
@@ -237,11 +317,11 @@ class Repository:
         return self._open
 
 
-def _is(document: Document, target: Target) -> bool:
+def _is(document: Document, declared: Declared) -> bool:
     metadata = document.get("metadata")
     return (
-        document.get("kind") == _KIND and isinstance(metadata, dict) and metadata.get("name") == target.document
-        and metadata.get("team", target.team) == target.team
+        document.get("kind") == _KIND and isinstance(metadata, dict) and metadata.get("name") == declared.document
+        and metadata.get("team", declared.team) == declared.team
     )  # fmt: skip
 
 
@@ -260,7 +340,8 @@ def _value(root: Any, path: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _last_change(store: Store, head: str, paths: tuple[str, ...]) -> str:
-    form = "--format=%x01%H%x02%(trailers:key=" + TRAILER + ",valueonly,separator=%x2C)%x02"
+    keys = ",".join(f"key={each}" for each in (TRAILER, ROLLBACK_TRAILER))
+    form = f"--format=%x01%H%x02%(trailers:{keys},valueonly,separator=%x2C)%x02"
     try:
         text = store.run(
             "log", "--first-parent", "-m", "--name-only", "-z", f"--max-count={_HISTORY}", "--no-renames", form, head

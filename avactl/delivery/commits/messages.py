@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from avactl.delivery.config import Pipeline
+from collections.abc import Sequence
+
+from avactl.delivery.commits.repository import ROLLBACK_TRAILER, TRAILER
+from avactl.delivery.config import Pipeline, Service
 from avactl.delivery.decide import State
-from avactl.delivery.repository import TRAILER
 
 _SUBJECT = 72
+_WHY = 500
+"""Characters of the reason of a roll-back in a message."""
+_SHOWN = 8
+"""Commits that a message names."""
 
 
 def proposal_branch(pipeline: Pipeline, run: int) -> str:
@@ -25,7 +31,7 @@ def commit_message(pipeline: Pipeline, state: State, url: str, version: str) -> 
         *(f"{name}: {_number(value)}{_before(pipeline, state, name)}" for name, value in sorted(state.metrics.items())),
     ]
     subject = f"{target.document}: deploy version {version} of {target.model}"
-    return _message(subject, facts, pipeline, state)
+    return _message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
 
 
 def revert_message(pipeline: Pipeline, state: State, url: str, back: str) -> str:
@@ -34,12 +40,34 @@ def revert_message(pipeline: Pipeline, state: State, url: str, back: str) -> str
     assert target is not None
     subject = f"{target.document}: roll {target.model} back to version {back.rstrip('/').rpartition('/')[2]}"
     facts = [f"The rollout of {url} was rolled back: git says again what runs.", f"Model: {back}"]
-    return _message(subject, facts, pipeline, state)
+    return _message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
 
 
-def _message(subject: str, facts: list[str], pipeline: Pipeline, state: State) -> str:
+def rollback_branch(service: Service, rejected: str) -> str:
+    """Return the branch of the pull request that sets a service's spec back from a version."""
+    return f"avactl/rollback-{service.team}-{service.document}-{rejected}"
+
+
+def rollback_message(service: Service, why: str, undone: Sequence[str], good: str) -> str:
+    """Return the message of the commit that sets a service's spec back to that of a commit.
+
+    `undone`: the commits of its file since then, the newest first.
+    """
+    shown = "".join(each if each.isprintable() else " " for each in why)[:_WHY]
+    commits = ", ".join(each[:10] for each in undone[:_SHOWN]) + (", …" if len(undone) > _SHOWN else "")
+    facts = [
+        "The rollout was rolled back in the cluster: git says again what runs.",
+        *([f"Why: {shown}"] if shown.strip() else []),
+        f"Undone: {commits}",
+        f"As of: {good[:10]}",
+    ]
+    subject = f"{service.document}: roll back to the version that runs"
+    return _message(subject, facts, f"{ROLLBACK_TRAILER}: {service.team}/{service.document}")
+
+
+def _message(subject: str, facts: list[str], trailer: str) -> str:
     short = subject if len(subject) <= _SUBJECT else f"{subject[: _SUBJECT - 1]}…"
-    return "\n".join([short, "", *facts, "", f"{TRAILER}: {pipeline} run {state.run}", ""])
+    return "\n".join([short, "", *facts, "", trailer, ""])
 
 
 def _number(value: float) -> str:

@@ -1,0 +1,1 @@
+"""Commits to the repository of the specs."""

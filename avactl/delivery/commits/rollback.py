@@ -1,0 +1,105 @@
+"""Roll-backs in git: a spec whose version was rolled back is set to an earlier text of it, that of the running version.
+
+The version that runs is known by the digest of its pod template. A text counts only if the specs of today's head, with
+it, compile to exactly that template: so nothing is guessed, and a change that is not in the spec is not taken for one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from avactl.compiler.driver import compile_tree
+from avactl.delivery.commits.messages import rollback_message
+from avactl.delivery.commits.repository import DeliveryError, Edited, Repository, Version
+from avactl.delivery.config import Service
+from avactl.emit.publish.store import FailedError, Store
+from avactl.names import TEMPLATE_DIGEST
+from avactl.source.edit import EditError, document_content, replace_document
+
+_MOST = 20
+"""Texts of a spec that are compiled to find the running version."""
+
+
+class Finding(NamedTuple):
+    """Digests of the pod templates of two versions, and why the first one was rolled back."""
+
+    rejected: str
+    running: str
+    why: str
+
+
+def rolled_back(repository: Repository, service: Service, found: Finding) -> Edited | None:
+    """Return the file of a service in which its spec is that of the running version; None if there is nothing to do.
+
+    Nothing is to be done if the head does not compile to the version that was rolled back. Changes of the spec since
+    then stay, if they can be told from the change that is undone. Raises DeliveryError if no earlier text will do.
+    """
+    if compiled_digest(repository, service) != found.rejected:
+        return None
+    text, document = repository.document(repository.head, service)
+    head = document_content(text, document.index)
+    undone: list[Version] = []
+    for version in islice(repository.versions(service), _MOST):
+        if version.content != head and _runs(repository, service, found, version.content):
+            content = _with_later_changes(repository, service, found, head, undone, version.content)
+            message = rollback_message(service, found.why, [each.commit for each in undone], version.commit)
+            return Edited(replace_document(text, document.index, content), message)
+        undone.append(version)
+    raise DeliveryError(
+        f"no earlier text of {service.document} in {service.file} compiles to the version that runs",
+        f"the change is elsewhere, or before the last {_MOST}: revert it by a commit",
+    )
+
+
+def compiled_digest(repository: Repository, service: Service, content: str = "") -> str:
+    """Return the digest of the pod template that the head compiles to, with another text of the spec if it is given.
+
+    Empty if these specs do not compile, or have no such service with a rollout. Raises DeliveryError.
+    """
+    tree = repository.tree()
+    if content:
+        text, document = repository.document(repository.head, service)
+        try:
+            tree = repository.tree(service.file, replace_document(text, document.index, content))
+        except EditError as error:
+            raise DeliveryError(f"{service.file}: {error}", error.hint) from None
+    for each in compile_tree(tree).manifests:
+        if (each.kind, each.cluster, each.namespace, each.name) == (
+            "Deployment", service.cluster, service.namespace, service.name
+        ):  # fmt: skip
+            return str((each.body["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST, ""))
+    return ""
+
+
+def _runs(repository: Repository, service: Service, found: Finding, content: str) -> bool:
+    return compiled_digest(repository, service, content) == found.running
+
+
+def _with_later_changes(
+    repository: Repository, service: Service, found: Finding, head: str, undone: list[Version], good: str
+) -> str:
+    """Return the good text with what was changed beside and after the change that is undone, if that is possible.
+
+    The oldest text after the good one is the change; what the head differs from it by stays, as in `git revert`.
+    """
+    if undone[-1].content == head:
+        return good
+    merged = _merged(repository.store, head, undone[-1].content, good)
+    return merged if merged is not None and _runs(repository, service, found, merged) else good
+
+
+def _merged(store: Store, mine: str, base: str, theirs: str) -> str | None:
+    """Return the three-way merge of texts; None if they are in conflict."""
+    with tempfile.TemporaryDirectory() as folder:
+        names = []
+        for name, text in (("mine", mine), ("base", base), ("theirs", theirs)):
+            path = Path(folder) / name
+            path.write_bytes(text.encode("utf-8", "surrogateescape"))
+            names.append(str(path))
+        try:
+            return store.run("merge-file", "-p", "-q", *names)
+        except FailedError:
+            return None

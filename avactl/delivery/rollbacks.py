@@ -1,0 +1,157 @@
+"""Roll-backs of services in git: the spec of a version that the serving daemon has rolled back is set back by a commit.
+
+All that is needed to decide is in the objects and in git: a daemon that dies anywhere decides the same again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from avactl.delivery import metrics
+from avactl.delivery.branch import Branch
+from avactl.delivery.commits.messages import rollback_branch
+from avactl.delivery.commits.repository import DeliveryError
+from avactl.delivery.commits.rollback import Finding, rolled_back
+from avactl.delivery.config import PlanError, Service, parse_plan, parse_service, parse_state
+from avactl.delivery.config_maps import PLAN_KEY, SERVICE_KEY, STATE_KEY, ConfigMaps, state_name
+from avactl.delivery.pipelines import Proposals
+from avactl.delivery.rollouts import deployment_of, replica_sets
+from avactl.kube import logs
+from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.events import events_path, new_event
+from avactl.names import DELIVERY_DAEMON, PIPELINE_CONFIG, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
+from avactl.serving.config import parse_state as parse_rollout
+from avactl.serving.revisions import find, revisions_of, template_of
+
+_DIGEST_LENGTH = 64
+_DEPLOYS = ("deploying", "rolling", "reverting")
+Body = dict[str, Any]
+
+
+class Rollbacks:
+    """Sets specs back, by the names of services' plans in the store."""
+
+    def __init__(
+        self,
+        client: Client,
+        maps: ConfigMaps,
+        branch: Branch,
+        proposals: Proposals | None,
+        interval: float,
+    ) -> None:
+        """`interval`: seconds between two looks at a service."""
+        self._client, self._maps, self._branch, self._proposals = client, maps, branch, proposals
+        self._interval = interval
+        self._looked: dict[str, float] = {}
+        self._done: dict[str, tuple[str, Finding]] = {}
+        """Commit and finding for which there is nothing more to do, by plan."""
+        self._told: dict[str, str] = {}
+
+    async def advance(self, name: str) -> None:
+        """Look at one service, and set its spec back if its version was rolled back.
+
+        Raises ApiError, UnreachableError, PlanError and DeliveryError; a later pass tries again.
+        """
+        plan = self._maps.data(name)
+        if plan is None or monotonic() - self._looked.get(name, float("-inf")) < self._interval:
+            return
+        self._looked[name] = monotonic()
+        service = parse_service(plan.get(SERVICE_KEY, ""))
+        deployment = await deployment_of(self._client, service.namespace, service.name)
+        if deployment is None or not _is_rolled_back(deployment) or self._has_pipeline(service):
+            return
+        try:
+            found = finding(deployment, await replica_sets(self._client, service.namespace))
+            if found is None or self._done.get(name) == (self._branch.head, found):
+                return
+            await self._set_back(service, deployment, found)
+        except DeliveryError as error:
+            problem = f"{error}: {error.hint}" if error.hint else str(error)
+            if self._told.get(name) != problem:
+                self._told[name] = problem
+                await self._tell(deployment, "SpecNotRolledBack", problem, warning=True)
+            raise
+        self._done[name] = (self._branch.head, found)
+
+    async def _set_back(self, service: Service, deployment: Body, found: Finding) -> None:
+        repository, name = self._branch.repository, self._branch.name
+        edited = partial(rolled_back, repository, service, found)
+        if service.by == "commit":
+            if await self._branch.run(repository.change, service.file, edited):
+                metrics.ROLLBACKS.inc()
+                await self._tell(deployment, "SpecRolledBack", f"commit {self._branch.head[:10]} on {name}")
+            return
+        proposed = await self._branch.run(edited)
+        if proposed is None:
+            return
+        if self._proposals is None:
+            raise DeliveryError("the forge of the repository is unknown", "set `forge` in `delivery` of the Cluster")
+        branch = rollback_branch(service, found.rejected)
+        await self._branch.run(repository.change_on, branch, service.file, edited)
+        # Asked after the push: a replica that was killed may have opened it.
+        if not await asyncio.to_thread(self._proposals.state, branch):
+            title, _, text = proposed.message.partition("\n\n")
+            url = await asyncio.to_thread(self._proposals.open, branch, name, title, text)
+            metrics.ROLLBACKS.inc()
+            await self._tell(deployment, "SpecRolledBack", f"proposed by {url}")
+
+    def _has_pipeline(self, service: Service) -> bool:
+        """Return True if a run of a pipeline deploys to the service: then the roll-back is its commit."""
+        for name in self._maps.of(PIPELINE_CONFIG):
+            try:
+                target = parse_plan((self._maps.data(name) or {}).get(PLAN_KEY, "")).target
+                phase = parse_state((self._maps.data(state_name(name)) or {}).get(STATE_KEY)).phase
+            except PlanError:
+                continue
+            same = target is not None and (target.namespace, target.service) == (service.namespace, service.name)
+            if same and phase in _DEPLOYS:
+                return True
+        return False
+
+    async def _tell(self, deployment: Body, reason: str, note: str, *, warning: bool = False) -> None:
+        """Write an Event. One that fails is logged only: git says the same."""
+        metadata = deployment["metadata"]
+        regarding = {
+            "apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"],
+            "namespace": metadata["namespace"],
+        }  # fmt: skip
+        made = new_event(DELIVERY_DAEMON, "Rollback", regarding, reason, note, warning=warning)
+        logs.info("rollback", service=f"{metadata['namespace']}/{metadata['name']}", reason=reason, note=note)
+        try:
+            await self._client.send("POST", events_path(made), made)
+        except (ApiError, UnreachableError) as error:
+            logs.warn("event not written", reason=reason, error=str(error))
+
+
+def finding(deployment: Body, sets: Iterable[Body]) -> Finding | None:
+    """Return the versions of a roll-back; None if the service does not stay on another version than its spec asks for.
+
+    Raises DeliveryError if the version that runs does not say what it was compiled from.
+    """
+    state = parse_rollout((deployment["metadata"].get("annotations") or {}).get(ROLLOUT_STATE))
+    revisions = revisions_of(deployment, sets)
+    wanted, running = find(revisions, template_of(deployment)), revisions.get(state.stable)
+    if wanted is None or running is None or wanted is running or not wanted.rejected:
+        return None
+    rejected, stays = _digest(deployment), _digest(running.body)
+    if not rejected or not stays or rejected == stays:
+        raise DeliveryError(
+            f"version {running.hash} of {deployment['metadata']['name']} does not say which specs it was compiled from",
+            "it is of an earlier release of avactl: revert the change by a commit",
+        )
+    return Finding(rejected, stays, state.message)
+
+
+def _is_rolled_back(deployment: Body) -> bool:
+    notes = deployment["metadata"].get("annotations") or {}
+    state = parse_rollout(notes.get(ROLLOUT_STATE))
+    return ROLLOUT in notes and state.phase == "steady" and state.reason == "RolledBack"
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    text = (body["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST, "")
+    return text if isinstance(text, str) and len(text) <= _DIGEST_LENGTH else ""

@@ -1,0 +1,93 @@
+"""Roll-backs in git: where the spec of a service is, for the delivery daemon, and the rights that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.cluster.delivery import Delivery, place
+from avactl.kinds.lowering import k8s
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+from avactl.names import CONFIG_LABEL, DELIVERY_DAEMON, ROLLBACK_CONFIG
+
+COMPONENT = "rollback"
+_RBAC = "rbac.authorization.k8s.io"
+
+
+def rollback_objects(item: Item, program: Program) -> list[Manifest]:
+    """Return the ConfigMap that names the spec of a service with a rollout, and the daemon's Role; none if no commit
+    follows a roll-back: without the daemon, or with a spec that is not YAML."""
+    cluster, by = program.cluster_spec(item.cluster), _way(item, program)
+    if by == "never" or not _is_yaml(item):
+        return []
+    system, role = cluster.system_namespace, f"{item.name}-{COMPONENT}"
+    document: Body = {
+        "cluster": item.cluster,
+        "namespace": item.ns,
+        "name": item.name,
+        "team": item.team,
+        "file": item.doc.file,
+        "document": item.spec_name,
+        "by": by,
+    }
+    plan = k8s.config_map(
+        item, item.cluster, f"{COMPONENT}.{item.ns}.{item.name}", system, {"service.json": k8s.json_text(document)},
+        component=COMPONENT, extra_labels={CONFIG_LABEL: ROLLBACK_CONFIG},
+    )  # fmt: skip
+    rules = [
+        k8s.policy_rule(["apps"], ["deployments"], ["get"], resourceNames=[item.name]),
+        k8s.policy_rule(["apps"], ["replicasets"], ["list"]),
+        k8s.policy_rule(["events.k8s.io"], ["events"], ["create"]),
+    ]
+
+    def right(kind: str, **fields: Any) -> Manifest:
+        return k8s.manifest(
+            item, item.cluster, f"{_RBAC}/v1", kind, role, namespace=item.ns, component=COMPONENT, **fields
+        )
+
+    daemon: Body = {"kind": "ServiceAccount", "name": DELIVERY_DAEMON, "namespace": system}
+    return [
+        plan,
+        right("Role", rules=rules),
+        right("RoleBinding", roleRef={"apiGroup": _RBAC, "kind": "Role", "name": role}, subjects=[daemon]),
+    ]
+
+
+def rollback_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield why git would not follow a roll-back of a service."""
+    if _way(item, program) == "never":
+        return
+    cluster, chosen = program.cluster(item.cluster), item.spec.rollout
+    at = item.span("spec", "rollout", "canary" if chosen.canary is not None else "blueGreen", key=True)
+    note = (Note(cluster.span("spec", "daemons", "delivery", key=True), "commits roll-backs"),)
+    found = place(cluster)
+    if not _is_yaml(item):
+        yield Diagnostic(
+            "not-editable",
+            f"{item} is declared by {item.doc.file}: a roll-back is committed as a change of YAML, and so not of this",
+            at,
+            severity="warning",
+            hint="declare the service in YAML, or write `delivery: {rollback: never}` in the Cluster",
+            notes=note,
+        )
+    elif found is not None and not found.secret:
+        yield Diagnostic(
+            "missing-key",
+            f"the delivery daemon of cluster {cluster.name} has no credentials to commit a roll-back with",
+            at,
+            severity="warning",
+            hint="add `delivery: {secret: NAME}` to the Cluster, or write `delivery: {rollback: never}`",
+            notes=note,
+        )
+
+
+def _way(item: Item, program: Program) -> str:
+    """Return how git follows a roll-back: `commit`, `pullRequest` or `never`."""
+    cluster = program.cluster_spec(item.cluster)
+    return (cluster.delivery or Delivery()).rollback if cluster.daemons.delivery else "never"
+
+
+def _is_yaml(item: Item) -> bool:
+    return item.doc.file.endswith((".yaml", ".yml"))
