@@ -9,6 +9,7 @@ import pytest
 from avactl.kinds.lowering.k8s import digest
 from avactl.names import TEMPLATE_DIGEST
 from tests.kinds.compiling import DIGEST, body, codes, compiled, names, unchecked
+from tests.kinds.test_cluster import documented
 
 PLATFORM = f"""
 kind: Cluster
@@ -45,6 +46,8 @@ def test_the_plan_and_the_rights() -> None:
     assert [(each["resources"], each["verbs"], each.get("resourceNames")) for each in rules] == [
         (["deployments"], ["get"], ["web"]), (["replicasets"], ["list"], None), (["events"], ["create"], None)
     ]  # fmt: skip
+    triples = {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
+    assert triples == documented("`NAME-rollback`, in the namespaces of teams")
     deployment = body(result, "Deployment", "web", "vision")
     assert deployment["metadata"]["annotations"][TEMPLATE_DIGEST] == digest(deployment["spec"]["template"], 16)
 
