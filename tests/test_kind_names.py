@@ -63,6 +63,7 @@ ALLOWED = {
     "avactl/kinds/reference/kubernetes_keys.py": WORKLOADS | {"Dataset", "NodePool", "Quota", "Team"},
     # The delivery daemon is of pipelines, and deploys to services; so are the commands about models.
     "avactl/delivery/pipelines.py": {"Pipeline"},
+    "avactl/delivery/config_maps.py": {"Pipeline"},
     "avactl/delivery/status.py": {"Pipeline"},
     "avactl/delivery/models.py": {"Pipeline", "ServingDeployment"},
     "avactl/delivery/commits/repository.py": {"Pipeline", "ServingDeployment"},
