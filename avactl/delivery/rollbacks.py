@@ -15,7 +15,7 @@ from avactl.delivery import metrics
 from avactl.delivery.branch import Branch
 from avactl.delivery.commits.messages import rollback_branch
 from avactl.delivery.commits.repository import DeliveryError
-from avactl.delivery.commits.rollback import Finding, rolled_back
+from avactl.delivery.commits.rollback import Finding, NoTextError, rolled_back
 from avactl.delivery.config import PlanError, Service, parse_plan, parse_service, parse_state
 from avactl.delivery.config_maps import PLAN_KEY, SERVICE_KEY, STATE_KEY, ConfigMaps, state_name
 from avactl.delivery.pipelines import Proposals
@@ -68,26 +68,35 @@ class Rollbacks:
             found = finding(deployment, await replica_sets(self._client, service.namespace))
             if found is None or self._done.get(name) == (self._branch.head, found):
                 return
-            await self._set_back(service, deployment, found)
+            try:
+                seen = await self._set_back(service, deployment, found)
+            except NoTextError as error:
+                await self._tell_problem(name, deployment, error)
+                seen = error.head
+            self._done[name] = (seen, found)
         except DeliveryError as error:
-            problem = f"{error}: {error.hint}" if error.hint else str(error)
-            if self._told.get(name) != problem:
-                self._told[name] = problem
-                await self._tell(deployment, "SpecNotRolledBack", problem, warning=True)
+            await self._tell_problem(name, deployment, error)
             raise
-        self._done[name] = (self._branch.head, found)
 
-    async def _set_back(self, service: Service, deployment: Body, found: Finding) -> None:
+    async def _tell_problem(self, name: str, deployment: Body, error: DeliveryError) -> None:
+        problem = f"{error}: {error.hint}" if error.hint else str(error)
+        if self._told.get(name) != problem:
+            self._told[name] = problem
+            await self._tell(deployment, "SpecNotRolledBack", problem, warning=True)
+
+    async def _set_back(self, service: Service, deployment: Body, found: Finding) -> str:
+        """Commit or propose the text of the running version; return the head for which nothing more is to be done."""
         repository, name = self._branch.repository, self._branch.name
         edited = partial(rolled_back, repository, service, found)
         if service.by == "commit":
-            if await self._branch.run(repository.change, service.file, edited):
+            changed, head = await self._branch.run(lambda: (repository.change(service.file, edited), repository.head))
+            if changed:
                 metrics.ROLLBACKS.inc()
-                await self._tell(deployment, "SpecRolledBack", f"commit {self._branch.head[:10]} on {name}")
-            return
-        proposed = await self._branch.run(edited)
+                await self._tell(deployment, "SpecRolledBack", f"commit {head[:10]} on {name}")
+            return head
+        proposed, head = await self._branch.run(lambda: (edited(), repository.head))
         if proposed is None:
-            return
+            return head
         if self._proposals is None:
             raise DeliveryError("the forge of the repository is unknown", "set `forge` in `delivery` of the Cluster")
         branch = rollback_branch(service, found.rejected)
@@ -98,6 +107,7 @@ class Rollbacks:
             url = await asyncio.to_thread(self._proposals.open, branch, name, title, text)
             metrics.ROLLBACKS.inc()
             await self._tell(deployment, "SpecRolledBack", f"proposed by {url}")
+        return head
 
     def _has_pipeline(self, service: Service) -> bool:
         """Return True if a run of a pipeline deploys to the service: then the roll-back is its commit."""

@@ -68,3 +68,28 @@ def test_a_bad_commit_is_followed_by_one_that_undoes_it(world: World) -> None:
 @pytest.mark.slow
 def test_a_bad_commit_with_both_daemons_killed(world: World) -> None:
     rolled_back(world, rounds=10, kills=50, seed=2)
+
+
+def test_a_change_elsewhere_is_told(world: World) -> None:
+    """The pods of all services change with the platform: no text of the spec undoes that."""
+    prometheus = Prometheus()
+    world.serving_options = ["--prometheus", prometheus.url]
+    world.begin(service=ANALYSED)
+    world.until(lambda: world.runs() == {"1": 4} and condition(world) == "Stable")
+    prometheus.other = 5.0
+    platform = world.text("platform.yaml")
+    world.commit({"platform.yaml": platform.replace("registry.example.com/rclone", "mirror.example.com/rclone")})
+    world.until(lambda: "SpecNotRolledBack" in [reason for reason, _ in world.events()])
+    note = dict(world.events())["SpecNotRolledBack"]
+    assert note.startswith("no earlier text of web in web.yaml compiles to the version that runs: the change is else")
+    # Another commit, which changes nothing of that, is looked at too, and told of only if there is something new.
+    world.commit({"dataset.yaml": world.text("dataset.yaml") + "# the newest is read\n"})
+    time.sleep(5)
+    assert [reason for reason, _ in world.events()].count("SpecNotRolledBack") == 1
+    assert "web: roll back to the version that runs" not in world.log_of_git()
+    # Somebody reverts it by hand.
+    prometheus.other = 0.0
+    world.commit({"platform.yaml": platform})
+    world.until(lambda: condition(world) == "Stable")
+    assert world.runs() == {"1": 4}
+    prometheus.close()

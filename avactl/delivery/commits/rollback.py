@@ -23,6 +23,17 @@ _MOST = 20
 """Texts of a spec that are compiled to find the running version."""
 
 
+class NoTextError(DeliveryError):
+    """No earlier text of a spec is that of the running version: another look at the same head would find none."""
+
+    def __init__(self, service: Service, head: str) -> None:
+        super().__init__(
+            f"no earlier text of {service.document} in {service.file} compiles to the version that runs",
+            f"the change is elsewhere, or before the last {_MOST}: revert it by a commit",
+        )
+        self.head = head
+
+
 class Finding(NamedTuple):
     """Digests of the pod templates of two versions, and why the first one was rolled back."""
 
@@ -35,7 +46,8 @@ def rolled_back(repository: Repository, service: Service, found: Finding) -> Edi
     """Return the file of a service in which its spec is that of the running version; None if there is nothing to do.
 
     Nothing is to be done if the head does not compile to the version that was rolled back. Changes of the spec since
-    then stay, if they can be told from the change that is undone. Raises DeliveryError if no earlier text will do.
+    then stay, if they can be told from the change that is undone. Raises NoTextError if no earlier text
+    will do, and DeliveryError.
     """
     if compiled_digest(repository, service) != found.rejected:
         return None
@@ -48,10 +60,7 @@ def rolled_back(repository: Repository, service: Service, found: Finding) -> Edi
             message = rollback_message(service, found.why, [each.commit for each in undone], version.commit)
             return Edited(replace_document(text, document.index, content), message)
         undone.append(version)
-    raise DeliveryError(
-        f"no earlier text of {service.document} in {service.file} compiles to the version that runs",
-        f"the change is elsewhere, or before the last {_MOST}: revert it by a commit",
-    )
+    raise NoTextError(service, repository.head)
 
 
 def compiled_digest(repository: Repository, service: Service, content: str = "") -> str:
