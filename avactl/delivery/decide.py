@@ -167,7 +167,9 @@ def decide(config: Config, state: State, seen: Seen, now: float) -> Plan:
         return _idle(config, state, due or state.queued, seen, now)
     if due:
         proposed = state.phase == "deploying" and seen.proposal == "open"  # it may stay open for days
-        if config.suspended or (config.concurrency == "forbid" and not proposed):
+        if config.suspended:
+            return Plan(state.but(handled=due, queued=""))
+        if config.concurrency == "forbid" and not proposed:
             return Plan(state.but(handled=due))
         if state.phase != "stopping" or state.queued != due:
             stops = config.concurrency == "replace" and state.phase in ("clearing", *_WORKING)
@@ -188,7 +190,8 @@ def _idle(config: Config, state: State, due: str, seen: Seen, now: float) -> Pla
     if not due:
         return Plan(state)
     if config.suspended:
-        return Plan(state.but(handled=due, queued=""))
+        # What waits is older than what is handled.
+        return Plan(state.but(handled=seen.cause or state.handled, queued=""))
     return Plan(
         state.but(
             phase="clearing", run=state.run + 1, begun=now, since=now, handled=due, queued="", commit=seen.commit,

@@ -266,6 +266,68 @@ def test_a_suspended_pipeline_begins_nothing() -> None:
     assert (plan.state.phase, plan.state.handled) == ("idle", "v2")
 
 
+@pytest.mark.parametrize("cause", ["v3", "v4"])
+def test_suspending_lets_the_active_run_go_on(cause: str) -> None:
+    """What is due meanwhile, or waits, is no run later."""
+    config = Config("s3://models/published", concurrency="queue")
+    (world,) = passes(config, run(config, begun(config), "training")._replace(cause="v3"))
+    assert world.state.queued == "v3"
+    suspended = config._replace(suspended=True)
+    world = run(suspended, world._replace(cause=cause), "idle")
+    assert (world.state.reason, world.state.run) == ("Published", 1)
+    state = decide(suspended, world.state, world.seen(), 5).state
+    assert (state.phase, state.queued, state.handled) == ("idle", "", cause)
+    assert decide(config, state, world.seen(), 6).state == state
+
+
+def test_forbid_skips_a_run_that_is_due_meanwhile() -> None:
+    config = Config("s3://models/published", deploys="commit", rollout=True)
+    for phase in ("training", "validating", "deploying", "rolling"):
+        world = run(config, begun(config), phase)._replace(cause="v3")
+        state = decide(config, world.state, world.seen(), 5).state
+        assert (state.phase, state.handled, state.queued) == (phase, "v3", "")
+        assert decide(config, state.but(phase="idle"), world.seen(), 6).state.phase == "idle"
+
+
+def test_queue_begins_the_last_that_waits() -> None:
+    config = Config("s3://models/published", concurrency="queue")
+    world = run(config, begun(config), "training")
+    for cause in ("v3", "v4", "v5"):
+        world = world._replace(cause=cause)
+        (world,) = passes(config, world)
+        assert (world.state.phase, world.state.queued, world.state.run) == ("training", cause, 1)
+    world = run(config, world, "idle")
+    (world,) = passes(config, world)
+    assert (world.state.run, world.state.message, world.state.queued) == (2, "for v5", "")
+
+
+def test_replace_stops_what_is_not_published_yet() -> None:
+    config = Config("s3://models/published", concurrency="replace", deploys="commit", rollout=True)
+    for phase in ("training", "staging", "validating", "sealing"):
+        world = run(config, begun(config), phase)._replace(cause="v3")
+        (world,) = passes(config, world)
+        assert (world.state.phase, world.state.reason, world.state.message) == ("stopping", "Replaced", "by v3")
+        world = run(config, world, "idle")
+        (world,) = passes(config, world)
+        assert (world.state.run, world.state.message) == (2, "for v3")
+    # A published version is deployed first: the rollout of a service is never left half.
+    for phase in ("deploying", "rolling"):
+        world = run(config, begun(config), phase)._replace(cause="v3")
+        (world,) = passes(config, world)
+        assert (world.state.phase, world.state.queued) == (phase, "v3")
+
+
+def test_the_timeout_is_for_the_time_until_the_publication() -> None:
+    config = Config("s3://models/published", timeout=60, deploys="commit", rollout=True)
+    late = 10_000.0
+    for phase in ("clearing", "training", "staging", "validating", "sealing"):
+        state = decide(config, run(config, begun(config), phase).state, Seen("v2"), late).state
+        assert (state.reason, state.message) == ("TimedOut", f"after 60 s in phase {phase}")
+    for phase in ("deploying", "rolling"):
+        world = run(config, begun(config), phase)
+        assert decide(config, world.state, world.seen(), late).state.reason == "Running"
+
+
 def test_jobs_of_old_runs_go_first() -> None:
     config = Config("s3://models/published")
     status: Status = "failed"
