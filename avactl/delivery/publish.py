@@ -126,9 +126,9 @@ def _origin(source: Store, target: Store, output: str, marker: str, versions: St
 
 def _newest(versions: Store, below: int) -> int:
     """Return the number of the newest published version below another; 0 if there is none."""
-    parts = (found.key.split("/") for found in _listed(versions))
-    numbers = (int(each[0]) for each in parts if len(each) == 2 and each[1] == LINEAGE and _VERSION(each[0]))
-    return max((number for number in numbers if number < below), default=0)
+    numbers = (int(name) for name in versions.directories() if _VERSION(name) and int(name) < below)
+    found = (number for number in sorted(numbers, reverse=True) if versions.find(f"{number}/{LINEAGE}") is not None)
+    return next(found, 0)
 
 
 def choose(source: Store, output: str, marker: str = "") -> str:
@@ -146,18 +146,23 @@ def choose(source: Store, output: str, marker: str = "") -> str:
         return output
     start, _, end = last.partition("*")
     base = f"{directory}/" if directory else ""
-    complete = set()
-    for found in _listed(source, directory):
-        name, slash, rest = found.key.removeprefix(base).partition("/")
-        if not found.key.startswith(base) or not (name.startswith(start) and name.endswith(end)):
-            continue
-        if len(name) >= len(start) + len(end) and (rest == marker if marker else not slash):
-            complete.add(base + name)
-    if not complete:
+    # A job without end may have saved thousands of directories: their files are not listed.
+    if marker:
+        names = iter(source.directories(directory))
+    else:
+        keys = (found.key for found in _listed(source, directory))
+        names = (key[len(base) :] for key in keys if key.startswith(base) and "/" not in key[len(base) :])
+    known = [
+        base + name for name in names
+        if name.startswith(start) and name.endswith(end) and len(name) >= len(start) + len(end)
+    ]  # fmt: skip
+    known.sort(key=lambda path: ([int(number) for number in _NUMBER(path[len(base) :])], path), reverse=True)
+    chosen = next((path for path in known if not marker or source.find(f"{path}/{marker}") is not None), None)
+    if chosen is None:
         what = f"no directory with `{marker}`" if marker else "no file"
         hint = "the training has saved none yet" if marker else "for directories, name the file that completes one"
         raise DatasetError(f"{source.location.url}/{output} is {what}", hint)
-    return max(complete, key=lambda path: ([int(number) for number in _NUMBER(path[len(base) :])], path))
+    return chosen
 
 
 def _files(source: Store, chosen: str) -> list[_File]:

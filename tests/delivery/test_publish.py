@@ -8,14 +8,17 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
 from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.stores.opening import open_store
-from avactl.datasets.stores.store import CHUNK
+from avactl.datasets.stores.remote import RemoteStore
+from avactl.datasets.stores.store import CHUNK, Store
 from avactl.delivery import publish
 from tests.cli.running import Run
 from tests.datasets.conftest import avactl, bucket, environment, fill, put, s3  # noqa: F401 - fixtures
@@ -118,6 +121,8 @@ def test_a_version_is_sealed_only_as_staged(tmp_path: Path) -> None:
     [
         ("export/*", "_SUCCESS", "export/120"),
         ("export/*", "", None),
+        ("export/1*0", "_SUCCESS", "export/120"),
+        ("export/2*", "_SUCCESS", None),
         ("step-*.ckpt", "", "step-000000000030.ckpt"),
         ("export/90", "", "export/90"),
         ("export/1000", "_SUCCESS", None),
@@ -173,6 +178,41 @@ def test_nothing_newer_is_no_version(tmp_path: Path, avactl: Run) -> None:  # no
     assert not (tmp_path / "out" / "3").exists()
     fill(tmp_path / "ckpt", {"export/2/model.bin": b"2", "export/2/_SUCCESS": b""})
     assert avactl(*command, "out/3", "--result", "result").stdout == "out/3: 2 files, 1 B\n"
+
+
+def test_thousands_of_exports(s3: str, bucket: str, put: Callable[[Mapping[str, bytes]], RemoteStore]) -> None:  # noqa: F811
+    """A job without end need not remove any: requests do not grow with their files."""
+    numbers = range(1, 1201)
+    put({f"training/export/{number}/part-{part}": b"x" for number in numbers for part in range(3)})
+    put({f"training/export/{number}/_SUCCESS": b"" for number in numbers if number <= 1198})
+    put({f"published/{number}/lineage.json": b"{}" for number in (2, 9, 10)} | {"published/11/_SUCCESS": b""})
+    source, versions = (Counting(open_store(f"{bucket}/{name}", s3)) for name in ("training", "published"))
+    assert publish.choose(source, "export/*", "_SUCCESS") == "export/1198"  # type: ignore[arg-type]
+    assert source.asked == ["directories export", *(f"find export/{each}/_SUCCESS" for each in (1200, 1199, 1198))]
+    put({"published/10/origin.json": orjson.dumps({"from": "s3://data/training", "output": "export/1198"})})
+    target = open_store(f"{bucket}/published/12", s3)
+    with pytest.raises(publish.UnchangedError, match="is version 10 already"):
+        publish.stage(source, target, "export/*", "_SUCCESS", versions)  # type: ignore[arg-type]
+    assert [each.partition(" ")[0] for each in versions.asked] == ["directories", "find", "find", "find", "read"]
+
+
+class Counting:
+    """A store that notes what it is asked."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        given = getattr(self._store, name)
+        if not callable(given):
+            return given
+
+        def call(*arguments: Any) -> Any:
+            self.asked.append(f"{name} {arguments[0] if arguments else ''}")
+            return given(*arguments)
+
+        return call
 
 
 def test_places_that_cannot_be(tmp_path: Path) -> None:
