@@ -68,11 +68,27 @@ class UnchangedError(DatasetError):
     """The newest output is published already."""
 
 
-def stage(source: Store, target: Store, output: str = "", marker: str = "", versions: Store | None = None) -> Staged:
+class RejectedError(DatasetError):
+    """The newest output has been rejected."""
+
+
+class NoOutputError(DatasetError):
+    """No output of several is complete yet."""
+
+
+def stage(
+    source: Store,
+    target: Store,
+    output: str = "",
+    marker: str = "",
+    versions: Store | None = None,
+    rejected: str = "",
+) -> Staged:
     """Copy a model to the directory of a version.
 
     `versions`: the directory of all versions; raises UnchangedError if the newest of several outputs is that of the
-    newest published version. Raises DatasetError, StoreError.
+    newest published version. `rejected`: raises RejectedError if it is this one. Raises NoOutputError if none of
+    several is complete, DatasetError, StoreError.
     """
     version_of(target)
     if source.location.contains(target.location) or target.location.contains(source.location):
@@ -80,7 +96,7 @@ def stage(source: Store, target: Store, output: str = "", marker: str = "", vers
     done = _staged(target)
     if done is not None:
         return done
-    chosen = _origin(source, target, output, marker, versions if "*" in output else None)
+    chosen = _origin(source, target, output, marker, versions if "*" in output else None, rejected)
     files = _files(source, chosen)
     known = {found.key: found for found in _listed(target) if found.key not in OWN}
     foreign = sorted(known.keys() - {file.key for file in files})
@@ -91,6 +107,13 @@ def stage(source: Store, target: Store, output: str = "", marker: str = "", vers
         return _copied(source, target, file, known.get(file.key))
 
     entries = sorted(in_threads(copy, files, THREADS, 2 * THREADS), key=lambda entry: entry.url.encode())
+    changed = {file.found for file in files} ^ {file.found for file in _files(source, chosen)}
+    if changed:
+        name = visible(shortened(min(each.key for each in changed), 200))
+        raise DatasetError(
+            f"{source.location.url}/{chosen} has changed while it was copied: {name}",
+            "write the marker after all other files, and each export into a directory of its own",
+        )
     base = f"{target.location.url}/"
     target.write(SUMS, "".join(f"{entry.sha256}  {entry.url.removeprefix(base)}\n" for entry in entries).encode())
     target.write(MANIFEST, b"".join(dump(entry) for entry in entries))
@@ -107,13 +130,15 @@ def _staged(target: Store) -> Staged | None:
     return Staged(source, len(entries), sum(entry.size or 0 for entry in entries))
 
 
-def _origin(source: Store, target: Store, output: str, marker: str, versions: Store | None) -> str:
+def _origin(source: Store, target: Store, output: str, marker: str, versions: Store | None, rejected: str) -> str:
     """Return the output to copy. The choice is written down: a run that goes on after a kill copies the same one."""
     found = target.find(ORIGIN)
     if found is not None:
         chosen: str = orjson.loads(target.read(found))["output"]
         return chosen
     chosen = choose(source, output, marker)
+    if rejected and chosen == rejected:
+        raise RejectedError(f"{source.location.url}/{chosen} was rejected before", "nothing is to be done")
     origin = orjson.dumps({"from": source.location.url, "output": chosen})
     if versions is not None:
         last = _newest(versions, version_of(target))
@@ -161,7 +186,7 @@ def choose(source: Store, output: str, marker: str = "") -> str:
     if chosen is None:
         what = f"no directory with `{marker}`" if marker else "no file"
         hint = "the training has saved none yet" if marker else "for directories, name the file that completes one"
-        raise DatasetError(f"{source.location.url}/{output} is {what}", hint)
+        raise NoOutputError(f"{source.location.url}/{output} is {what}", hint)
     return chosen
 
 
@@ -261,6 +286,7 @@ def seal(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
     assert manifest is not None
     document = {
         **lineage,
+        **_source(target),
         "version": version,
         "files": len(entries),
         "bytes": sum(entry.size or 0 for entry in entries),
@@ -275,6 +301,15 @@ def seal(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
             f"{target.location} is published with another lineage", "versions never change: publish another run"
         )
     return document
+
+
+def _source(target: Store) -> dict[str, str]:
+    """Return where a version was copied from."""
+    found = target.find(ORIGIN)
+    if found is None:
+        return {}
+    origin = orjson.loads(target.read(found))
+    return {"source": f"{origin['from']}/{origin['output']}".rstrip("/")}
 
 
 def prune(directory: str, newest: int, keep: int, protected: frozenset[int], endpoint: str = "") -> list[int]:

@@ -9,6 +9,9 @@ from typing import Literal, NamedTuple
 import pytest
 
 from avactl.delivery.decide import (
+    COPIED,
+    NONE,
+    REJECTED,
     STEPS,
     UNCHANGED,
     Action,
@@ -72,7 +75,8 @@ class World(NamedTuple):
 def apply(config: Config, world: World, action: Action) -> World:
     """Carry out one action, which must be allowed."""
     match action:
-        case Start(step, run, _, lineage):
+        case Start(step, run, _, lineage, rejected):
+            assert not rejected or (step == "stage" and not config.trains)
             assert dict(world.jobs).get(step) is None, "a Job of that name is there"
             assert all(job.run == run for _, job in world.jobs), "Jobs of two runs at the same time"
             assert not any(job.status == "running" for _, job in world.jobs), "two steps at the same time"
@@ -122,7 +126,7 @@ def events(config: Config, world: World) -> Iterator[World]:
             yield world.with_job(step, Job(job.run, "succeeded", GOOD))._replace(passed=world.passed | {job.run})
             yield world.with_job(step, Job(job.run, "succeeded", BAD))
         elif step == "stage" and not config.trains:
-            yield world.with_job(step, Job(job.run, "succeeded"))
+            yield world.with_job(step, Job(job.run, "succeeded", f"{COPIED}export/{job.run}"))
             yield world.with_job(step, Job(job.run, "succeeded", UNCHANGED))
         else:
             done = world.with_job(step, Job(job.run, "succeeded"))
@@ -326,6 +330,56 @@ def test_the_timeout_is_for_the_time_until_the_publication() -> None:
     for phase in ("deploying", "rolling"):
         world = run(config, begun(config), phase)
         assert decide(config, world.state, world.seen(), late).state.reason == "Running"
+
+
+def streamed(config: Config, world: World, message: str) -> State:
+    """Let the copying of a running job's output end with a message."""
+    job = Job(world.state.run, "succeeded", message, {"images": ["sha256:" + "a" * 64]})
+    return decide(config, world.state, world.with_job("stage", job).seen(), 5).state
+
+
+def test_a_running_job_without_anything_new() -> None:
+    config = Config("s3://models/published", trains=False, bounds=BOUNDS)
+    world = run(config, begun(config), "staging")
+    world = world._replace(state=world.state.but(rejected="4f53 export/6"))
+    for message, note in (
+        (UNCHANGED, "nothing newer than what is published"),
+        (NONE, "no output is complete yet"),
+        (REJECTED, "nothing newer than export/6, which was rejected"),
+    ):
+        state = streamed(config, world, message)
+        assert (state.phase, state.reason, state.message) == ("stopping", "Unchanged", note)
+
+
+def test_an_output_is_rejected_once() -> None:
+    """Until bounds, validation or live version are other ones."""
+    config = Config("s3://models/published", trains=False, bounds=BOUNDS, validation="4f53")
+    state = streamed(config, run(config, begun(config), "staging"), f"{COPIED}export/7")
+    assert (state.output, state.ran) == ("export/7", {"images": ["sha256:" + "a" * 64]})
+    bad = {"validate": Job(1, "succeeded", BAD)}
+    state = decide(config, state, Seen("v2", served=OLD, jobs=bad), 6).state  # type: ignore[arg-type]
+    assert (state.reason, state.rejected.partition(" ")[2]) == ("Rejected", "export/7")
+
+    def told(config: Config, served: str) -> str:
+        begins = state.but(phase="staging", run=2, output="")
+        (action,) = decide(config, begins, Seen("v2", served=served), 7).actions
+        assert isinstance(action, Start)
+        return action.rejected
+
+    assert told(config, OLD) == "export/7"
+    assert told(config, OTHER) == ""
+    assert told(config._replace(validation="9e01"), OLD) == ""
+    assert told(config._replace(bounds=(Bound("auc", min=0.4),)), OLD) == ""
+    assert told(config._replace(trains=True), OLD) == ""
+
+
+@pytest.mark.parametrize("message", ["", "copied", "copied a\nb", f"{COPIED}{'x' * 600}", "export/7"])
+def test_an_output_without_a_name_is_measured_again(message: str) -> None:
+    config = Config("s3://models/published", trains=False, bounds=BOUNDS)
+    state = streamed(config, run(config, begun(config), "staging"), message)
+    assert (state.phase, state.output) == ("validating", "")
+    bad = {"validate": Job(1, "succeeded", BAD)}
+    assert decide(config, state, Seen("v2", jobs=bad), 6).state.rejected == ""  # type: ignore[arg-type]
 
 
 def test_jobs_of_old_runs_go_first() -> None:

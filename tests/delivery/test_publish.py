@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import orjson
@@ -18,7 +19,7 @@ import pytest
 from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.remote import RemoteStore
-from avactl.datasets.stores.store import CHUNK, Store
+from avactl.datasets.stores.store import CHUNK, Found, Store
 from avactl.delivery import publish
 from tests.cli.running import Run
 from tests.datasets.conftest import avactl, bucket, environment, fill, put, s3  # noqa: F401 - fixtures
@@ -72,7 +73,8 @@ def test_a_version_with_checksums_and_lineage(tmp_path: Path, avactl: Run) -> No
     assert done.returncode == 0, done.stderr
     lineage = json.loads((version / "lineage.json").read_text())
     manifest = hashlib.sha256((version / "manifest.jsonl").read_bytes()).hexdigest()
-    assert lineage == {**LINEAGE, "version": 4, "files": 25, "bytes": 4_800_014, "manifestSha256": manifest}
+    assert lineage == {**LINEAGE, "version": 4, "files": 25, "bytes": 4_800_014, "manifestSha256": manifest,
+                       "source": f"file://{tmp_path}/ckpt/export"}  # fmt: skip
 
 
 def test_again_is_the_same(tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def test_nothing_newer_is_no_version(tmp_path: Path, avactl: Run) -> None:  # no
     assert avactl(*command, "out/1", "--result", "result").returncode == 0
     # Not published yet: a validation that failed for another reason is tried again.
     assert avactl(*command, "out/2", "--result", "result").stdout == "out/2: 2 files, 1 B\n"
-    assert not (tmp_path / "result").exists()
+    assert (tmp_path / "result").read_text() == "copied export/1"
     publish.seal(open_store(str(tmp_path / "out" / "1")), {})
     done = avactl(*command, "out/3", "--result", "result")
     assert (done.returncode, "is version 1 already" in done.stdout) == (0, True), done.stderr
@@ -178,6 +180,21 @@ def test_nothing_newer_is_no_version(tmp_path: Path, avactl: Run) -> None:  # no
     assert not (tmp_path / "out" / "3").exists()
     fill(tmp_path / "ckpt", {"export/2/model.bin": b"2", "export/2/_SUCCESS": b""})
     assert avactl(*command, "out/3", "--result", "result").stdout == "out/3: 2 files, 1 B\n"
+
+
+def test_an_output_that_was_rejected(tmp_path: Path, avactl: Run) -> None:  # noqa: F811
+    command = ("delivery", "stage", "--from", "ckpt", "--model", "export/*", "--marker", "_SUCCESS", "--to")
+    fill(tmp_path / "ckpt", {"export/1/model.bin": b"1"})
+    assert "no directory with `_SUCCESS`" in avactl(*command, "out/1").stderr
+    done = avactl(*command, "out/1", "--rejected", "", "--result", "result")
+    assert (done.returncode, (tmp_path / "result").read_text()) == (0, "none"), done.stderr
+    fill(tmp_path / "ckpt", {"export/1/_SUCCESS": b""})
+    done = avactl(*command, "out/1", "--rejected", "export/1", "--result", "result")
+    assert (done.returncode, (tmp_path / "result").read_text()) == (0, "rejected"), done.stderr
+    assert not (tmp_path / "out").exists()
+    fill(tmp_path / "ckpt", {"export/2/model.bin": b"2", "export/2/_SUCCESS": b""})
+    assert avactl(*command, "out/1", "--rejected", "export/1", "--result", "result").returncode == 0
+    assert (tmp_path / "result").read_text() == "copied export/2"
 
 
 def test_thousands_of_exports(s3: str, bucket: str, put: Callable[[Mapping[str, bytes]], RemoteStore]) -> None:  # noqa: F811
@@ -213,6 +230,34 @@ class Counting:
             return given(*arguments)
 
         return call
+
+
+class Growing:
+    """A store whose export gets another file while it is copied."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store, self._key, self._once = store, key, Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, found: Found) -> bytes:
+        if self._once.acquire(blocking=False):
+            self._store.write(self._key, b"more")
+        return self._store.read(found)
+
+
+@pytest.mark.parametrize("key", ["export/1/part-2", "export/1/model.bin"])
+def test_an_output_that_changes_while_it_is_copied(tmp_path: Path, key: str) -> None:
+    fill(tmp_path / "ckpt", {"export/1/a": b"a", "export/1/model.bin": b"1", "export/1/_SUCCESS": b""})
+    target = tmp_path / "out" / "1"
+    source: Any = Growing(open_store(str(tmp_path / "ckpt")), key)
+    with pytest.raises(DatasetError, match="changed"):
+        publish.stage(source, open_store(str(target)), "export/*", "_SUCCESS")
+    with pytest.raises(DatasetError, match=r"has no manifest\.jsonl"):
+        publish.seal(open_store(str(target)), LINEAGE)
+    if key.endswith("part-2"):  # it is whole now
+        assert staged(tmp_path / "ckpt", target, "export/*", "_SUCCESS").files == 4
 
 
 def test_places_that_cannot_be(tmp_path: Path) -> None:
