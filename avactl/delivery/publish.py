@@ -32,6 +32,7 @@ THREADS = 4
 """Files copied at once."""
 MAX_LINEAGE = 256 * 1024
 """Longest lineage in bytes: that of the annotations of an object in Kubernetes."""
+_MAX_ORIGIN = 8192
 _NUMBER = re.compile("[0-9]+").findall
 _VERSION = re.compile("[1-9][0-9]{0,8}").fullmatch
 
@@ -124,18 +125,15 @@ def _staged(target: Store) -> Staged | None:
     """Return what has been copied; None if the copy is not complete."""
     if target.find(MANIFEST) is None:
         return None
-    entries = _manifest(target)
-    origin = target.find(ORIGIN)
-    source = orjson.loads(target.read(origin))["output"] if origin is not None else ""
-    return Staged(source, len(entries), sum(entry.size or 0 for entry in entries))
+    entries, origin = _manifest(target), _origin_of(target)
+    return Staged("" if origin is None else origin[1], len(entries), sum(entry.size or 0 for entry in entries))
 
 
 def _origin(source: Store, target: Store, output: str, marker: str, versions: Store | None, rejected: str) -> str:
     """Return the output to copy. The choice is written down: a run that goes on after a kill copies the same one."""
-    found = target.find(ORIGIN)
+    found = _origin_of(target)
     if found is not None:
-        chosen: str = orjson.loads(target.read(found))["output"]
-        return chosen
+        return found[1]
     chosen = choose(source, output, marker)
     if rejected and chosen == rejected:
         raise RejectedError(f"{source.location.url}/{chosen} was rejected before", "nothing is to be done")
@@ -147,6 +145,20 @@ def _origin(source: Store, target: Store, output: str, marker: str, versions: St
             raise UnchangedError(f"{source.location.url}/{chosen} is version {last} already", "nothing is to be done")
     target.write(ORIGIN, origin)
     return chosen
+
+
+def _origin_of(target: Store) -> tuple[str, str] | None:
+    """Return the directory and the output that a version is copied from; None if that is not written down yet."""
+    found = target.find(ORIGIN)
+    if found is None:
+        return None
+    try:
+        data = orjson.loads(target.read(found)) if found.size <= _MAX_ORIGIN else None
+    except orjson.JSONDecodeError:
+        data = None
+    if not isinstance(data, dict) or not all(isinstance(data.get(key), str) for key in ("from", "output")):
+        raise DatasetError(f"{target.location.url}/{ORIGIN} is damaged", "publish under another number")
+    return data["from"], data["output"]
 
 
 def _newest(versions: Store, below: int) -> int:
@@ -172,11 +184,7 @@ def choose(source: Store, output: str, marker: str = "") -> str:
     start, _, end = last.partition("*")
     base = f"{directory}/" if directory else ""
     # A job without end may have saved thousands of directories: their files are not listed.
-    if marker:
-        names = iter(source.directories(directory))
-    else:
-        keys = (found.key for found in _listed(source, directory))
-        names = (key[len(base) :] for key in keys if key.startswith(base) and "/" not in key[len(base) :])
+    names = source.directories(directory) if marker else _files_of(source, directory)
     known = [
         base + name for name in names
         if name.startswith(start) and name.endswith(end) and len(name) >= len(start) + len(end)
@@ -188,6 +196,13 @@ def choose(source: Store, output: str, marker: str = "") -> str:
         hint = "the training has saved none yet" if marker else "for directories, name the file that completes one"
         raise NoOutputError(f"{source.location.url}/{output} is {what}", hint)
     return chosen
+
+
+def _files_of(source: Store, directory: str) -> list[str]:
+    """Return the names of the files directly below a directory."""
+    base = f"{directory}/" if directory else ""
+    keys = [found.key for found in _listed(source, directory)]
+    return [key[len(base) :] for key in keys if key.startswith(base) and "/" not in key[len(base) :]]
 
 
 def _files(source: Store, chosen: str) -> list[_File]:
@@ -305,11 +320,8 @@ def seal(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
 
 def _source(target: Store) -> dict[str, str]:
     """Return where a version was copied from."""
-    found = target.find(ORIGIN)
-    if found is None:
-        return {}
-    origin = orjson.loads(target.read(found))
-    return {"source": f"{origin['from']}/{origin['output']}".rstrip("/")}
+    origin = _origin_of(target)
+    return {} if origin is None else {"source": "/".join(origin).rstrip("/")}
 
 
 def prune(directory: str, newest: int, keep: int, protected: frozenset[int], endpoint: str = "") -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from avactl.delivery.config import Pipeline, parse_plan
-from avactl.delivery.decide import Config, Job, Seen, State, decide
+from avactl.delivery.decide import Config, Job, Seen, State, Step, decide
 from avactl.delivery.jobs import Jobs
 from avactl.delivery.provenance import MAX_EACH, is_provenance, provenance_of
 from avactl.kube.client import ApiError
@@ -157,7 +157,8 @@ def test_a_repetition_writes_the_same_lineage() -> None:
     state = decide(config, begun, Seen("v1", jobs={"train": Job(1, "succeeded", "", ran)}), 2.0).state
     assert (state.phase, state.ran) == ("staging", ran)
     sealing = state.but(phase="sealing", metrics={"auc": 0.9})
-    plans = [decide(config, sealing, Seen("v1", jobs=jobs), 2.0) for jobs in ({}, {"train": Job(1, "succeeded")})]
+    later: list[Mapping[Step, Job]] = [{}, {"train": Job(1, "succeeded")}]
+    plans = [decide(config, sealing, Seen("v1", jobs=jobs), 2.0) for jobs in later]
     lineages = [plan.actions[0].lineage for plan in plans]  # type: ignore[union-attr]
     assert lineages[0] == lineages[1]
     assert lineages[0]["ran"] == ran

@@ -204,12 +204,12 @@ def test_thousands_of_exports(s3: str, bucket: str, put: Callable[[Mapping[str, 
     put({f"training/export/{number}/_SUCCESS": b"" for number in numbers if number <= 1198})
     put({f"published/{number}/lineage.json": b"{}" for number in (2, 9, 10)} | {"published/11/_SUCCESS": b""})
     source, versions = (Counting(open_store(f"{bucket}/{name}", s3)) for name in ("training", "published"))
-    assert publish.choose(source, "export/*", "_SUCCESS") == "export/1198"  # type: ignore[arg-type]
+    assert publish.choose(source, "export/*", "_SUCCESS") == "export/1198"
     assert source.asked == ["directories export", *(f"find export/{each}/_SUCCESS" for each in (1200, 1199, 1198))]
     put({"published/10/origin.json": orjson.dumps({"from": "s3://data/training", "output": "export/1198"})})
     target = open_store(f"{bucket}/published/12", s3)
     with pytest.raises(publish.UnchangedError, match="is version 10 already"):
-        publish.stage(source, target, "export/*", "_SUCCESS", versions)  # type: ignore[arg-type]
+        publish.stage(source, target, "export/*", "_SUCCESS", versions)
     assert [each.partition(" ")[0] for each in versions.asked] == ["directories", "find", "find", "find", "read"]
 
 
@@ -270,6 +270,14 @@ def test_places_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"has a file `lineage\.json`"):
         staged(tmp_path / "taken", tmp_path / "out" / "7")
     assert not (tmp_path / "out" / "7" / "lineage.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"from": 1, "output": "x"}', "x" * 10_000])
+def test_a_damaged_origin(tmp_path: Path, text: str) -> None:
+    fill(tmp_path / "ckpt", {"export/1/model.bin": b"1"})
+    fill(tmp_path / "out" / "1", {"origin.json": text.encode()})
+    with pytest.raises(DatasetError, match=r"origin\.json is damaged"):
+        staged(tmp_path / "ckpt", tmp_path / "out" / "1", "export/1")
 
 
 def test_kept_versions(tmp_path: Path) -> None:
