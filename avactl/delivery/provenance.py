@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from avactl.kinds.lowering.pods import CODE
-from avactl.names import FOLLOWER
+from avactl.names import DEFAULT_CONTAINER
 
 Body = dict[str, Any]
 MAX_EACH = 16
@@ -23,22 +23,22 @@ _COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
 def provenance_of(pods: Iterable[Body]) -> dict[str, list[str]]:
     """Return `images` and `commits` of pods, each sorted and without what is unknown.
 
-    An image is that of the first container, as its runtime names it: `REPOSITORY@DIGEST`, or the digest alone where it
+    An image is that of the training program, as the runtime names it: `REPOSITORY@DIGEST`, or the digest alone where it
     has no repository. Pods differ if a tag or branch has moved between their starts.
     """
     images: set[str] = set()
     commits: set[str] = set()
     for pod in pods:
         status = pod.get("status") or {}
-        main = next((each["name"] for each in pod["spec"]["containers"] if each["name"] != FOLLOWER), "")
-        for each in status.get("containerStatuses") or ():
-            image = _IMAGE_ID(str(each.get("imageID"))[:600]) if each.get("name") == main else None
+        main = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
+        # Programs that follow others, such as parameter servers, are sidecars.
+        for each in [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]:
+            name, ended = each.get("name"), (each.get("state") or {}).get("terminated") or {}
+            image = _IMAGE_ID(str(each.get("imageID"))[:600]) if name and name == main else None
             if image is not None:
                 images.add(image[1])
-        for each in status.get("initContainerStatuses") or ():
-            ended = (each.get("state") or {}).get("terminated") or {}
             said = str(ended.get("message"))[:100].strip()
-            if each.get("name") == CODE and ended.get("exitCode") == 0 and _COMMIT(said):
+            if name == CODE and ended.get("exitCode") == 0 and _COMMIT(said):
                 commits.add(said)
     each_kind = {"images": sorted(images)[:MAX_EACH], "commits": sorted(commits)[:MAX_EACH]}
     return {key: values for key, values in each_kind.items() if values}

@@ -24,8 +24,11 @@ def pod(image_id: Any, *, name: str = "worker", commit: Any = None, code: int = 
     """A pod with one program and, with `commit`, code from git."""
     init = {"name": "code", "state": {"terminated": {"exitCode": code, "message": commit}}}
     return {
-        "metadata": {"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"containers": [{"name": "worker"}, {"name": "sidecar"}]},
+        "metadata": {
+            "name": "p",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "annotations": {"kubectl.kubernetes.io/default-container": "worker"},
+        },
         "status": {
             "phase": phase,
             "containerStatuses": [{"name": name, "imageID": image_id}],
@@ -59,10 +62,11 @@ def test_names_of_images(image_id: Any, found: str | None) -> None:
 
 def test_only_the_training_program_counts() -> None:
     assert provenance_of([pod(f"sha256:{A}", name="sidecar")]) == {}
-    led = pod(f"sha256:{A}")
-    led["spec"]["containers"].insert(0, {"name": "follower"})
-    assert provenance_of([led]) == {"images": [f"sha256:{A}"]}
-    assert provenance_of([{"metadata": {}, "spec": {"containers": [{"name": "worker"}]}}]) == {}
+    assert provenance_of([{"metadata": {}, "status": {"containerStatuses": [{"imageID": f"sha256:{A}"}]}}]) == {}
+    assert provenance_of([{"metadata": {}}]) == {}
+    server = pod(f"sha256:{B}", name="follower")
+    server["status"]["initContainerStatuses"] = [{"name": "worker", "imageID": f"sha256:{A}"}]
+    assert provenance_of([server]) == {"images": [f"sha256:{A}"]}
 
 
 @pytest.mark.parametrize(
