@@ -1,4 +1,4 @@
-"""What the pods of a training ran, by their status: digests of images, and commits of code."""
+"""Provenance of a training by the status of its pods: digests of images, and commits of code."""
 
 from __future__ import annotations
 
