@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 
 from avactl.delivery.decide import MAX_KNOWN, Config, State
+from avactl.delivery.provenance import is_provenance
 from avactl.delivery.validation import Bound
 
 MOST_BYTES = 1 << 20
@@ -81,6 +82,8 @@ class Pipeline(NamedTuple):
     trigger: Trigger
     train: tuple[str, ...]
     """Templates of the training's Jobs."""
+    running: tuple[str, ...]
+    """Jobs that train without end, in a pipeline without such templates."""
     stage: str
     validate: str
     seal: str
@@ -102,8 +105,9 @@ def parse_plan(text: str) -> Pipeline:
         validate = data["validate"]
         return Pipeline(
             _name(data["name"]), _name(data["team"]), _name(data["namespace"]), _trigger(data["trigger"]),
-            tuple(map(_name, data["train"]["jobs"])), _name(data["stage"]), _name(validate["job"]),
-            _name(data["seal"]), tuple(map(_text, data["publish"]["declared"])),
+            tuple(map(_name, data["train"]["jobs"])), tuple(map(_name, data["train"].get("runningJobs", ()))),
+            _name(data["stage"]), _name(validate["job"]), _name(data["seal"]),
+            tuple(map(_text, data["publish"]["declared"])),
             None if deploy is None else _target(deploy, _name(data["team"])), dict(data["lineage"]), _config(data),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -138,6 +142,7 @@ def _config(data: Mapping[str, Any]) -> Config:
         concurrency=concurrency,
         timeout=None if timeout is None else _number(timeout),
         suspended=data["suspended"] is True,
+        validation=_text(data["validate"].get("digest", "-")),
     )
 
 
@@ -193,6 +198,8 @@ def parse_state(text: str | None) -> State:
             raise PlanError(f"invalid state: {each.name}")
         found[each.name] = value
     state = State(**found)
+    if not is_provenance(state.ran):
+        raise PlanError("invalid state: ran")
     if state.phase not in _PHASES or len(state.known) > MAX_KNOWN or not all(map(_numbers, state.known.values())):
         raise PlanError("invalid state")
     return state

@@ -6,6 +6,8 @@ Job has the number of its run, and a commit of values that are there already cha
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
@@ -19,9 +21,10 @@ Step = Literal["train", "stage", "validate", "seal"]
 Status = Literal["running", "succeeded", "failed"]
 Rollout = Literal["progressing", "promoted", "rejected"]
 STEPS: tuple[Step, ...] = ("train", "stage", "validate", "seal")
-UNCHANGED = "unchanged"
-"""Message of a `stage` that found nothing newer than what is published."""
-_WORKING: dict[str, Step] = {"training": "train", "staging": "stage", "validating": "validate", "sealing": "seal"}
+UNCHANGED, REJECTED, NONE, COPIED = "unchanged", "rejected", "none", "copied "
+"""Messages of a `stage`: the newest output is published, or was rejected before; none is complete; its path."""
+WORKING: dict[str, Step] = {"training": "train", "staging": "stage", "validating": "validate", "sealing": "seal"}
+"""Steps by phase."""
 _FAILED: dict[Step, str] = {
     "train": "TrainingFailed", "stage": "StagingFailed", "validate": "ValidationFailed", "seal": "PublicationFailed"
 }  # fmt: skip
@@ -29,6 +32,7 @@ MAX_KNOWN = 128
 """Versions whose metrics a state holds."""
 MAX_MESSAGE = 1000
 """Characters of a message; pods write some of them."""
+_PATH = re.compile(r"[!-~]{1,512}").fullmatch
 
 
 class Config(NamedTuple):
@@ -46,6 +50,8 @@ class Config(NamedTuple):
     timeout: float | None = None
     """Longest time until the publication, in seconds."""
     suspended: bool = False
+    validation: str = ""
+    """Digest of the validation in the specs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +74,12 @@ class State:
     """Commit of the specs at the begin of the run."""
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Data, image, code and parameters in the specs at the begin of the run."""
+    ran: Mapping[str, Any] = field(default_factory=dict)
+    """Images and commits of the code that the training ran."""
+    output: str = ""
+    """Path of the copied model below the directory of the running job."""
+    rejected: str = ""
+    """The output that was rejected last, by the validation with this digest of its terms: `DIGEST OUTPUT`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     before: str = ""
     """URL that was served before the deployment."""
@@ -90,6 +102,8 @@ class Job(NamedTuple):
     status: Status
     message: str = ""
     """Text that its pod has written, or why it failed."""
+    ran: Mapping[str, Any] = {}
+    """Images and commits of the code that the training's pods ran."""
 
 
 class Seen(NamedTuple):
@@ -118,6 +132,8 @@ class Start(NamedTuple):
     run: int
     live: str
     lineage: Mapping[str, Any]
+    rejected: str = ""
+    """Output of a running job that would be rejected again."""
 
 
 class Remove(NamedTuple):
@@ -167,16 +183,18 @@ def decide(config: Config, state: State, seen: Seen, now: float) -> Plan:
         return _idle(config, state, due or state.queued, seen, now)
     if due:
         proposed = state.phase == "deploying" and seen.proposal == "open"  # it may stay open for days
-        if config.suspended or (config.concurrency == "forbid" and not proposed):
+        if config.suspended:
+            return Plan(state.but(handled=due, queued=""))
+        if config.concurrency == "forbid" and not proposed:
             return Plan(state.but(handled=due))
         if state.phase != "stopping" or state.queued != due:
-            stops = config.concurrency == "replace" and state.phase in ("clearing", *_WORKING)
+            stops = config.concurrency == "replace" and state.phase in ("clearing", *WORKING)
             waiting = state.but(handled=due, queued=due)
             return Plan(_ended(waiting, "Replaced", f"by {due}", now) if stops else waiting)
     timeout = config.timeout
-    if timeout is not None and state.phase in ("clearing", *_WORKING) and now - state.begun > timeout:
+    if timeout is not None and state.phase in ("clearing", *WORKING) and now - state.begun > timeout:
         return Plan(_ended(state, "TimedOut", f"after {timeout:g} s in phase {state.phase}", now))
-    if state.phase in _WORKING:
+    if state.phase in WORKING:
         return _working(config, state, seen, now)
     return {
         "clearing": _clearing, "deploying": _deploying, "rolling": _rolling, "reverting": _reverting,
@@ -188,11 +206,13 @@ def _idle(config: Config, state: State, due: str, seen: Seen, now: float) -> Pla
     if not due:
         return Plan(state)
     if config.suspended:
-        return Plan(state.but(handled=due, queued=""))
+        # What waits is older than what is handled.
+        return Plan(state.but(handled=seen.cause or state.handled, queued=""))
     return Plan(
         state.but(
             phase="clearing", run=state.run + 1, begun=now, since=now, handled=due, queued="", commit=seen.commit,
-            origin=seen.origin, metrics={}, before="", before_version="", reason="Running", message=f"for {due}",
+            origin=seen.origin, ran={}, output="", metrics={}, before="", before_version="", reason="Running",
+            message=f"for {due}",
         )
     )  # fmt: skip
 
@@ -215,10 +235,11 @@ def _stopping(config: Config, state: State, seen: Seen, now: float) -> Plan:
 
 
 def _working(config: Config, state: State, seen: Seen, now: float) -> Plan:
-    step = _WORKING[state.phase]
+    step = WORKING[state.phase]
     job = seen.jobs.get(step)
     if job is None:
-        return Plan(state, (Start(step, state.run, seen.served, _lineage(config, state, step)),))
+        rejected = _rejected(config, state, seen.served) if step == "stage" else ""
+        return Plan(state, (Start(step, state.run, seen.served, _lineage(config, state, step), rejected),))
     if job.run != state.run:
         return Plan(state, (Remove(step, job.run),))
     if job.status == "running":
@@ -226,12 +247,39 @@ def _working(config: Config, state: State, seen: Seen, now: float) -> Plan:
     if job.status == "failed":
         return Plan(_ended(state, _FAILED[step], job.message, now))
     if step == "train":
-        return Plan(state.but(phase="staging", since=now))
+        return Plan(state.but(phase="staging", since=now, ran=job.ran))
     if step == "stage":
-        if job.message == UNCHANGED:
-            return Plan(_ended(state, "Unchanged", "nothing newer than what is published", now))
-        return Plan(state.but(phase="validating", since=now))
+        return Plan(_staged(config, state, job, now))
     return _judged(config, state, seen, job, now) if step == "validate" else _published(config, state, seen, now)
+
+
+def _staged(config: Config, state: State, job: Job, now: float) -> State:
+    if job.message == UNCHANGED:
+        return _ended(state, "Unchanged", "nothing newer than what is published", now)
+    if job.message == NONE:
+        return _ended(state, "Unchanged", "no output is complete yet", now)
+    if job.message == REJECTED:
+        output = state.rejected.partition(" ")[2]
+        return _ended(state, "Unchanged", f"nothing newer than {output}, which was rejected", now)
+    state = state.but(phase="validating", since=now)
+    if config.trains:
+        return state
+    path = job.message.removeprefix(COPIED) if job.message.startswith(COPIED) else ""
+    return state.but(ran=job.ran, output=path if _PATH(path) else "")
+
+
+def _terms(config: Config, served: str) -> str:
+    """Return a digest of what the verdict on a model depends on."""
+    return hashlib.sha256(repr((config.validation, served, config.bounds)).encode()).hexdigest()[:16]
+
+
+def _rejected(config: Config, state: State, served: str) -> str:
+    """Return the output of the running job that would be rejected again; "" if there is none.
+
+    The job may not save anything for a long time: nothing is measured again and again meanwhile.
+    """
+    terms, _, output = state.rejected.partition(" ")
+    return output if not config.trains and terms == _terms(config, served) else ""
 
 
 def _lineage(config: Config, state: State, step: Step) -> Mapping[str, Any]:
@@ -239,8 +287,9 @@ def _lineage(config: Config, state: State, step: Step) -> Mapping[str, Any]:
     if step != "seal":
         return {}
     own = state.before.startswith(f"{config.to}/")
+    ran = {"ran": dict(state.ran)} if state.ran else {}
     return {
-        **state.origin, "run": state.run, "commit": state.commit, "cause": state.message.removeprefix("for "),
+        **state.origin, **ran, "run": state.run, "commit": state.commit, "cause": state.message.removeprefix("for "),
         "metrics": dict(state.metrics), "parent": state.before.removeprefix(f"{config.to}/") if own else state.before,
     }  # fmt: skip
 
@@ -253,7 +302,9 @@ def _judged(config: Config, state: State, seen: Seen, job: Job, now: float) -> P
     published = state.known.get(seen.served, {}) if seen.served else None
     missed = failures(config.bounds, measured, published)
     if missed:
-        return Plan(_ended(state.but(metrics=measured.values), "Rejected", "; ".join(missed), now))
+        rejected = f"{_terms(config, seen.served)} {state.output}" if state.output else ""
+        judged = state.but(metrics=measured.values, rejected=rejected)
+        return Plan(_ended(judged, "Rejected", "; ".join(missed), now))
     return Plan(
         state.but(
             phase="sealing", since=now, metrics=measured.values, before=seen.served, before_version=seen.version

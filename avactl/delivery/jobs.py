@@ -11,13 +11,14 @@ import orjson
 from avactl import names
 from avactl.delivery.config import Pipeline
 from avactl.delivery.decide import STEPS, Job, Start, Status, Step
+from avactl.delivery.provenance import provenance_of
 from avactl.delivery.validation import MAX_TEXT
 from avactl.errors import HintedError
 from avactl.kube.client import ApiError, Client, list_all
 
 Body = dict[str, Any]
 _ENDED: dict[str, Status] = {"Complete": "succeeded", "Failed": "failed"}
-_LABEL = "batch.kubernetes.io/controller-uid"
+_UID, _NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
 
 
 class MissingTemplateError(HintedError):
@@ -38,60 +39,50 @@ class Jobs:
         own = self._pipeline
         return {"train": own.train, "stage": (own.stage,), "validate": (own.validate,), "seal": (own.seal,)}[step]
 
-    async def look(self) -> dict[Step, Job]:
-        """Return the state of each step that has Jobs. Raises ApiError and UnreachableError."""
+    async def look(self, active: Step | None = None) -> dict[Step, Job]:
+        """Return the state of each step that has Jobs; what its pods say only of the active one.
+
+        Raises ApiError and UnreachableError.
+        """
         query = {"labelSelector": f"{names.PIPELINE}={self._pipeline.name}", "limit": "500"}
         found = {each["metadata"]["name"]: each for each in await list_all(self._page, query)}
         steps: dict[Step, Job] = {}
         for step in STEPS:
             own = [found[name] for name in self.names_of(step) if name in found]
             if own:
-                job = await self._step(own, len(self.names_of(step)))
+                job = _step(own, len(self.names_of(step)))
                 if job is not None:
-                    steps[step] = job
+                    steps[step] = await self._told(job, own, step) if step == active else job
         return steps
 
     async def _page(self, query: Mapping[str, str]) -> Any:
         return await self._client.page(self._jobs, query)
 
-    async def _step(self, jobs: list[Body], wanted: int) -> Job | None:
-        """Return the state of a step; None if Jobs of it are still to be created."""
-        runs = [_run(job) for job in jobs]
-        if any("deletionTimestamp" in job["metadata"] for job in jobs):
-            # It counts until its pods are gone, too.
-            return Job(runs[0], "running")
-        if len(set(runs)) > 1:
-            return Job(min(runs), "running")  # Jobs of an old run beside those of a new one: they go first
-        results = [(job, *_result(job)) for job in jobs]
-        failed = next(((job, why) for job, status, why in results if status == "failed"), None)
-        if failed is not None:
-            said = await self._message(failed[0], "Failed")
-            return Job(runs[0], "failed", f"{failed[1]}: {said}" if said else failed[1])
-        leading = [(job, status) for job, status, _ in results if _leads(job)]
-        if len(jobs) < wanted:
-            return None
-        # The others, such as parameter servers, have followers that end them.
-        if all(status == "succeeded" for _, status in leading or [(job, status) for job, status, _ in results]):
-            return Job(runs[0], "succeeded", await self._message(jobs[0], "Succeeded") if wanted == 1 else "")
-        return Job(runs[0], "running")
+    async def _told(self, job: Job, jobs: list[Body], step: Step) -> Job:
+        """Return the state of a step that has ended, with what its pods have said and run."""
+        if job.status == "failed":
+            failed = next(each for each in jobs if _result(each)[0] == "failed")
+            said = _message(await self._pods_of(_UID, [failed["metadata"]["uid"]]), "Failed")
+            return job._replace(message=f"{job.message}: {said}") if said else job
+        if job.status == "running":
+            return job
+        pods = await self._pods_of(_UID, [each["metadata"]["uid"] for each in jobs])
+        if step == "train":
+            return job._replace(ran=provenance_of(pods))
+        job = job._replace(message=_message(pods, "Succeeded"))
+        if step != "stage" or not self._pipeline.running:
+            return job
+        pods = await self._pods_of(_NAME, self._pipeline.running)
+        # Those that have failed since the job began did not save what is published now.
+        return job._replace(ran=provenance_of([pod for pod in pods if _phase(pod) == "Running"] or pods))
 
-    async def _message(self, job: Body, phase: str) -> str:
-        """Return the text that the newest pod of a Job with this phase has written; "" if there is none."""
-        query = {"labelSelector": f"{_LABEL}={job['metadata']['uid']}", "limit": "500"}
+    async def _pods_of(self, label: str, values: Iterable[str]) -> list[Body]:
+        query = {"labelSelector": f"{label} in ({','.join(values)})", "limit": "500"}
 
         async def page(asked: Mapping[str, str]) -> Any:
             return await self._client.page(self._pods, asked)
 
-        pods = [pod for pod in await list_all(page, query) if (pod.get("status") or {}).get("phase") == phase]
-        pods.sort(key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True)
-        for pod in pods:
-            status = pod["status"]
-            for each in [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]:
-                ended = (each.get("state") or {}).get("terminated") or {}
-                if ended.get("message") and (phase == "Succeeded" or ended.get("exitCode")):
-                    # Beyond the limit of Kubernetes, a text is not from the kubelet.
-                    return str(ended["message"])[: MAX_TEXT + 1]
-        return ""
+        return await list_all(page, query)
 
     async def start(self, start: Start, keep: Iterable[str]) -> None:
         """Create the Jobs of a step that do not exist, from their templates.
@@ -132,6 +123,8 @@ def _job(template: Body, name: str, start: Start, keep: str) -> Body:
     spec, run = dict(made["spec"]), str(start.run)
     pods = spec["template"]
     notes = {**(pods["metadata"].get("annotations") or {}), names.LIVE_URL: start.live}
+    if names.REJECTED in notes:
+        notes[names.REJECTED] = start.rejected
     if start.step == "seal":
         notes |= {names.LINEAGE: orjson.dumps(start.lineage, option=orjson.OPT_SORT_KEYS).decode(), names.KEEP: keep}
     labels = {**(pods["metadata"].get("labels") or {}), names.RUN: run}
@@ -167,6 +160,43 @@ def _result(job: Body) -> tuple[Status, str]:
             why = " ".join(filter(None, (condition.get("reason"), condition.get("message"))))
             return _ENDED[condition["type"]], f"Job {job['metadata']['name']}: {why}"[:1000]
     return "running", ""
+
+
+def _step(jobs: list[Body], wanted: int) -> Job | None:
+    """Return the state of a step; None if Jobs of it are still to be created."""
+    runs = [_run(job) for job in jobs]
+    if any("deletionTimestamp" in job["metadata"] for job in jobs):
+        # It counts until its pods are gone, too.
+        return Job(runs[0], "running")
+    if len(set(runs)) > 1:
+        return Job(min(runs), "running")  # Jobs of an old run beside those of a new one: they go first
+    results = [(job, *_result(job)) for job in jobs]
+    failed = next((why for _, status, why in results if status == "failed"), None)
+    if failed is not None:
+        return Job(runs[0], "failed", failed)
+    if len(jobs) < wanted:
+        return None
+    # The others, such as parameter servers, have followers that end them.
+    leading = [status for job, status, _ in results if _leads(job)] or [status for _, status, _ in results]
+    return Job(runs[0], "succeeded" if all(status == "succeeded" for status in leading) else "running")
+
+
+def _message(pods: Iterable[Body], phase: str) -> str:
+    """Return the text that the newest pod with this phase has written; "" if there is none."""
+    ended = [pod for pod in pods if _phase(pod) == phase]
+    ended.sort(key=lambda pod: str(pod["metadata"].get("creationTimestamp")), reverse=True)
+    for pod in ended:
+        status = pod["status"]
+        for each in [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]:
+            found = (each.get("state") or {}).get("terminated") or {}
+            if found.get("message") and (phase == "Succeeded" or found.get("exitCode")):
+                # Beyond the limit of Kubernetes, a text is not from the kubelet.
+                return str(found["message"])[: MAX_TEXT + 1]
+    return ""
+
+
+def _phase(pod: Body) -> str:
+    return str((pod.get("status") or {}).get("phase"))
 
 
 def _leads(job: Body) -> bool:

@@ -128,7 +128,9 @@ def entries(known: Iterable[tuple[Model, Mapping[int, Mapping[str, Any]]]]) -> l
                 "metrics": metrics if isinstance(metrics, dict) else {},
                 "cause": str(lineage.get("cause", "")), "commit": str(lineage.get("commit", "")),
                 "parent": str(lineage.get("parent", "")), "datasets": lineage.get("datasets") or {},
-                "image": str(lineage.get("image", "")), "files": lineage.get("files"), "bytes": lineage.get("bytes"),
+                "image": str(lineage.get("image", "")), "job": str(lineage.get("job", "")),
+                "source": str(lineage.get("source", "")), "code": lineage.get("code") or {},
+                "ran": lineage.get("ran") or {}, "files": lineage.get("files"), "bytes": lineage.get("bytes"),
                 "served": there.get(version, []),
             })  # fmt: skip
     return found

@@ -17,7 +17,7 @@ from avactl.delivery.commits.messages import commit_message, proposal_branch, re
 from avactl.delivery.commits.repository import DeliveryError, Served
 from avactl.delivery.config import Pipeline, parse_plan, parse_state
 from avactl.delivery.config_maps import PLAN_KEY, STATE_KEY, ConfigMaps, state_name
-from avactl.delivery.decide import Action, Deploy, Remove, Revert, Seen, Start, State, candidate, decide
+from avactl.delivery.decide import WORKING, Action, Deploy, Remove, Revert, Seen, Start, State, candidate, decide
 from avactl.delivery.jobs import Jobs
 from avactl.delivery.rollouts import rollout_of
 from avactl.kube import logs
@@ -111,7 +111,7 @@ class Pipelines:
                 proposal = "" if served.url == url else "closed"
         jobs = {} if state.phase in ("idle", "deploying", "rolling", "reverting") else await Jobs(
             self._client, pipeline
-        ).look()  # fmt: skip
+        ).look(WORKING.get(state.phase))  # fmt: skip
         return Seen(cause, self._branch.head, jobs, served.url, rollout, proposal, served.version, pipeline.lineage)
 
     async def _cause(self, pipeline: Pipeline, state: State) -> str:

@@ -32,6 +32,7 @@ THREADS = 4
 """Files copied at once."""
 MAX_LINEAGE = 256 * 1024
 """Longest lineage in bytes: that of the annotations of an object in Kubernetes."""
+_MAX_ORIGIN = 8192
 _NUMBER = re.compile("[0-9]+").findall
 _VERSION = re.compile("[1-9][0-9]{0,8}").fullmatch
 
@@ -68,11 +69,27 @@ class UnchangedError(DatasetError):
     """The newest output is published already."""
 
 
-def stage(source: Store, target: Store, output: str = "", marker: str = "", versions: Store | None = None) -> Staged:
+class RejectedError(DatasetError):
+    """The newest output has been rejected."""
+
+
+class NoOutputError(DatasetError):
+    """No output of several is complete yet."""
+
+
+def stage(
+    source: Store,
+    target: Store,
+    output: str = "",
+    marker: str = "",
+    versions: Store | None = None,
+    rejected: str = "",
+) -> Staged:
     """Copy a model to the directory of a version.
 
     `versions`: the directory of all versions; raises UnchangedError if the newest of several outputs is that of the
-    newest published version. Raises DatasetError, StoreError.
+    newest published version. `rejected`: raises RejectedError if it is this one. Raises NoOutputError if none of
+    several is complete, DatasetError, StoreError.
     """
     version_of(target)
     if source.location.contains(target.location) or target.location.contains(source.location):
@@ -80,7 +97,7 @@ def stage(source: Store, target: Store, output: str = "", marker: str = "", vers
     done = _staged(target)
     if done is not None:
         return done
-    chosen = _origin(source, target, output, marker, versions if "*" in output else None)
+    chosen = _origin(source, target, output, marker, versions if "*" in output else None, rejected)
     files = _files(source, chosen)
     known = {found.key: found for found in _listed(target) if found.key not in OWN}
     foreign = sorted(known.keys() - {file.key for file in files})
@@ -91,6 +108,13 @@ def stage(source: Store, target: Store, output: str = "", marker: str = "", vers
         return _copied(source, target, file, known.get(file.key))
 
     entries = sorted(in_threads(copy, files, THREADS, 2 * THREADS), key=lambda entry: entry.url.encode())
+    changed = {file.found for file in files} ^ {file.found for file in _files(source, chosen)}
+    if changed:
+        name = visible(shortened(min(each.key for each in changed), 200))
+        raise DatasetError(
+            f"{source.location.url}/{chosen} has changed while it was copied: {name}",
+            "write the marker after all other files, and each export into a directory of its own",
+        )
     base = f"{target.location.url}/"
     target.write(SUMS, "".join(f"{entry.sha256}  {entry.url.removeprefix(base)}\n" for entry in entries).encode())
     target.write(MANIFEST, b"".join(dump(entry) for entry in entries))
@@ -101,19 +125,18 @@ def _staged(target: Store) -> Staged | None:
     """Return what has been copied; None if the copy is not complete."""
     if target.find(MANIFEST) is None:
         return None
-    entries = _manifest(target)
-    origin = target.find(ORIGIN)
-    source = orjson.loads(target.read(origin))["output"] if origin is not None else ""
-    return Staged(source, len(entries), sum(entry.size or 0 for entry in entries))
+    entries, origin = _manifest(target), _origin_of(target)
+    return Staged("" if origin is None else origin[1], len(entries), sum(entry.size or 0 for entry in entries))
 
 
-def _origin(source: Store, target: Store, output: str, marker: str, versions: Store | None) -> str:
+def _origin(source: Store, target: Store, output: str, marker: str, versions: Store | None, rejected: str) -> str:
     """Return the output to copy. The choice is written down: a run that goes on after a kill copies the same one."""
-    found = target.find(ORIGIN)
+    found = _origin_of(target)
     if found is not None:
-        chosen: str = orjson.loads(target.read(found))["output"]
-        return chosen
+        return found[1]
     chosen = choose(source, output, marker)
+    if rejected and chosen == rejected:
+        raise RejectedError(f"{source.location.url}/{chosen} was rejected before", "nothing is to be done")
     origin = orjson.dumps({"from": source.location.url, "output": chosen})
     if versions is not None:
         last = _newest(versions, version_of(target))
@@ -124,11 +147,25 @@ def _origin(source: Store, target: Store, output: str, marker: str, versions: St
     return chosen
 
 
+def _origin_of(target: Store) -> tuple[str, str] | None:
+    """Return the directory and the output that a version is copied from; None if that is not written down yet."""
+    found = target.find(ORIGIN)
+    if found is None:
+        return None
+    try:
+        data = orjson.loads(target.read(found)) if found.size <= _MAX_ORIGIN else None
+    except orjson.JSONDecodeError:
+        data = None
+    if not isinstance(data, dict) or not all(isinstance(data.get(key), str) for key in ("from", "output")):
+        raise DatasetError(f"{target.location.url}/{ORIGIN} is damaged", "publish under another number")
+    return data["from"], data["output"]
+
+
 def _newest(versions: Store, below: int) -> int:
     """Return the number of the newest published version below another; 0 if there is none."""
-    parts = (found.key.split("/") for found in _listed(versions))
-    numbers = (int(each[0]) for each in parts if len(each) == 2 and each[1] == LINEAGE and _VERSION(each[0]))
-    return max((number for number in numbers if number < below), default=0)
+    numbers = (int(name) for name in versions.directories() if _VERSION(name) and int(name) < below)
+    found = (number for number in sorted(numbers, reverse=True) if versions.find(f"{number}/{LINEAGE}") is not None)
+    return next(found, 0)
 
 
 def choose(source: Store, output: str, marker: str = "") -> str:
@@ -146,18 +183,26 @@ def choose(source: Store, output: str, marker: str = "") -> str:
         return output
     start, _, end = last.partition("*")
     base = f"{directory}/" if directory else ""
-    complete = set()
-    for found in _listed(source, directory):
-        name, slash, rest = found.key.removeprefix(base).partition("/")
-        if not found.key.startswith(base) or not (name.startswith(start) and name.endswith(end)):
-            continue
-        if len(name) >= len(start) + len(end) and (rest == marker if marker else not slash):
-            complete.add(base + name)
-    if not complete:
+    # A job without end may have saved thousands of directories: their files are not listed.
+    names = source.directories(directory) if marker else _files_of(source, directory)
+    known = [
+        base + name for name in names
+        if name.startswith(start) and name.endswith(end) and len(name) >= len(start) + len(end)
+    ]  # fmt: skip
+    known.sort(key=lambda path: ([int(number) for number in _NUMBER(path[len(base) :])], path), reverse=True)
+    chosen = next((path for path in known if not marker or source.find(f"{path}/{marker}") is not None), None)
+    if chosen is None:
         what = f"no directory with `{marker}`" if marker else "no file"
         hint = "the training has saved none yet" if marker else "for directories, name the file that completes one"
-        raise DatasetError(f"{source.location.url}/{output} is {what}", hint)
-    return max(complete, key=lambda path: ([int(number) for number in _NUMBER(path[len(base) :])], path))
+        raise NoOutputError(f"{source.location.url}/{output} is {what}", hint)
+    return chosen
+
+
+def _files_of(source: Store, directory: str) -> list[str]:
+    """Return the names of the files directly below a directory."""
+    base = f"{directory}/" if directory else ""
+    keys = [found.key for found in _listed(source, directory)]
+    return [key[len(base) :] for key in keys if key.startswith(base) and "/" not in key[len(base) :]]
 
 
 def _files(source: Store, chosen: str) -> list[_File]:
@@ -256,6 +301,7 @@ def seal(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
     assert manifest is not None
     document = {
         **lineage,
+        **_source(target),
         "version": version,
         "files": len(entries),
         "bytes": sum(entry.size or 0 for entry in entries),
@@ -270,6 +316,12 @@ def seal(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
             f"{target.location} is published with another lineage", "versions never change: publish another run"
         )
     return document
+
+
+def _source(target: Store) -> dict[str, str]:
+    """Return where a version was copied from."""
+    origin = _origin_of(target)
+    return {} if origin is None else {"source": "/".join(origin).rstrip("/")}
 
 
 def prune(directory: str, newest: int, keep: int, protected: frozenset[int], endpoint: str = "") -> list[int]:

@@ -76,7 +76,6 @@ class _Run:
         self.versions, saved = self.store / "published", self.store / "training"
         self.versions.mkdir(parents=True, exist_ok=True)
         self._result = where / _METRICS
-        self._result.write_text("", encoding="utf-8")
         known = [int(path.name) for path in self.versions.iterdir() if path.name.isdecimal()]
         sealed = [number for number in known if (self.versions / str(number) / LINEAGE).exists()]
         self.number = max(known, default=0) + 1
@@ -90,7 +89,8 @@ class _Run:
         self._places = sorted(places.items(), key=lambda each: -len(each[0]))
 
     def objects(self) -> list[Manifest]:
-        """Return the objects with Jobs instead of their templates, and local paths."""
+        """Return the objects with Jobs instead of their templates, and local paths, for one step."""
+        self._result.write_text("", encoding="utf-8")  # each pod has a file of its own
         return [self._local(each) for each in self._manifests]
 
     def _local(self, manifest: Manifest) -> Manifest:

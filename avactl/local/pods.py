@@ -17,13 +17,12 @@ from avactl.local.addresses import MOST_PODS, AddressBlock, Translation, paths
 from avactl.local.environment import expand, resolve
 from avactl.local.errors import LocalRunError, LocalUsageError
 from avactl.local.volumes import volumes
+from avactl.names import DEFAULT_CONTAINER
 from avactl.terminal import plural
 
 Body = dict[str, Any]
 ConfigMaps = dict[str, Mapping[str, str]]
 
-_PROGRAM = "kubectl.kubernetes.io/default-container"
-"""Annotation with the container of the user's program; the others are helpers of the platform."""
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _GRACE = 30
 """Kubernetes' default of terminationGracePeriodSeconds."""
@@ -152,7 +151,7 @@ def describe(item: Item, run: LocalRun, manifests: Iterable[Manifest], place: Pl
 
 def _role(declared: LocalRole, job: Body) -> _Role:
     template = job["spec"]["template"]
-    wanted = template["metadata"]["annotations"].get(_PROGRAM, declared.role)
+    wanted = template["metadata"]["annotations"].get(DEFAULT_CONTAINER, declared.role)
     containers = [*template["spec"].get("initContainers", ()), *template["spec"]["containers"]]
     return _Role(declared, job, template, next(each for each in containers if each["name"] == wanted))
 

@@ -31,7 +31,7 @@ def test_the_plans_of_the_examples() -> None:
     assert ranker.config == Config(
         "s3://search-models/published/ranker", True,
         (Bound("auc", 0.7, None, 0.99, None), Bound("loss", None, None, None, 1.05)),
-        "commit", True, "forbid", 86400.0, False,
+        "commit", True, "forbid", 86400.0, False, json.loads(plans()["ranker"])["validate"]["digest"],
     )  # fmt: skip
     assert ranker.target is not None
     assert (ranker.target.file, ranker.target.url_path) == ("teams/ranker.yaml", "spec.model.url")
@@ -39,6 +39,7 @@ def test_the_plans_of_the_examples() -> None:
     assert (ranker.train, str(ranker)) == (("ranker-train-worker",), "search/ranker")
     stream = parse_plan(plans()["ctr"])
     assert (stream.config.trains, stream.trigger.every, stream.config.concurrency) == (False, 1800, "queue")
+    assert (stream.running, ranker.running, stream.lineage["job"]) == (("ctr-stream-worker",), (), "ctr-stream")
     assert parse_plan(plans()["embeddings"]).target is None
     assert parse_plan(plans()["spelling"]).trigger.paths == ("spelling/**", "vocabulary.txt")
 
@@ -70,8 +71,9 @@ def test_no_documents(text: str) -> None:
 def test_states_survive() -> None:
     state = State(
         phase="rolling", run=7, begun=1.5, since=2.5, handled="v7", primed=True, queued="v8", commit="4f53",
-        origin={"image": "x"}, metrics={"auc": 0.8}, before="s3://a/6", before_version="6",
-        known={"s3://a/6": {"auc": 0.7}}, reason="Running", message="for v7",
+        origin={"image": "x"}, ran={"commits": ["4f53" * 10]}, output="export/7", rejected="4f53 export/6",
+        metrics={"auc": 0.8}, before="s3://a/6", before_version="6", known={"s3://a/6": {"auc": 0.7}},
+        reason="Running", message="for v7",
     )  # fmt: skip
     assert parse_state(dump_state(state)) == state
     assert parse_state(dump_state(State())) == parse_state(None) == State()
@@ -102,6 +104,7 @@ def test_what_pods_write_stays_within_bounds() -> None:
     "damage",
     [
         {"phase": "flying"}, {"run": -1}, {"run": "7"}, {"run": 1e12}, {"primed": 1}, {"handled": ["v1"]},
+        {"ran": {"images": ["latest"]}}, {"ran": {"commits": ["4f53" * 10] * 17}}, {"rejected": 3},
         {"known": {"x": {"auc": "high"}}}, {"known": {str(i): {} for i in range(300)}}, {"message": "x" * 5000},
     ],
 )  # fmt: skip

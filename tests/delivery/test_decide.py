@@ -9,6 +9,9 @@ from typing import Literal, NamedTuple
 import pytest
 
 from avactl.delivery.decide import (
+    COPIED,
+    NONE,
+    REJECTED,
     STEPS,
     UNCHANGED,
     Action,
@@ -72,7 +75,8 @@ class World(NamedTuple):
 def apply(config: Config, world: World, action: Action) -> World:
     """Carry out one action, which must be allowed."""
     match action:
-        case Start(step, run, _, lineage):
+        case Start(step, run, _, lineage, rejected):
+            assert not rejected or (step == "stage" and not config.trains)
             assert dict(world.jobs).get(step) is None, "a Job of that name is there"
             assert all(job.run == run for _, job in world.jobs), "Jobs of two runs at the same time"
             assert not any(job.status == "running" for _, job in world.jobs), "two steps at the same time"
@@ -122,7 +126,7 @@ def events(config: Config, world: World) -> Iterator[World]:
             yield world.with_job(step, Job(job.run, "succeeded", GOOD))._replace(passed=world.passed | {job.run})
             yield world.with_job(step, Job(job.run, "succeeded", BAD))
         elif step == "stage" and not config.trains:
-            yield world.with_job(step, Job(job.run, "succeeded"))
+            yield world.with_job(step, Job(job.run, "succeeded", f"{COPIED}export/{job.run}"))
             yield world.with_job(step, Job(job.run, "succeeded", UNCHANGED))
         else:
             done = world.with_job(step, Job(job.run, "succeeded"))
@@ -264,6 +268,118 @@ def test_a_suspended_pipeline_begins_nothing() -> None:
     world = begun(config)
     plan = decide(config, world.state, world.seen(), 5)
     assert (plan.state.phase, plan.state.handled) == ("idle", "v2")
+
+
+@pytest.mark.parametrize("cause", ["v3", "v4"])
+def test_suspending_lets_the_active_run_go_on(cause: str) -> None:
+    """What is due meanwhile, or waits, is no run later."""
+    config = Config("s3://models/published", concurrency="queue")
+    (world,) = passes(config, run(config, begun(config), "training")._replace(cause="v3"))
+    assert world.state.queued == "v3"
+    suspended = config._replace(suspended=True)
+    world = run(suspended, world._replace(cause=cause), "idle")
+    assert (world.state.reason, world.state.run) == ("Published", 1)
+    state = decide(suspended, world.state, world.seen(), 5).state
+    assert (state.phase, state.queued, state.handled) == ("idle", "", cause)
+    assert decide(config, state, world.seen(), 6).state == state
+
+
+def test_forbid_skips_a_run_that_is_due_meanwhile() -> None:
+    config = Config("s3://models/published", deploys="commit", rollout=True)
+    for phase in ("training", "validating", "deploying", "rolling"):
+        world = run(config, begun(config), phase)._replace(cause="v3")
+        state = decide(config, world.state, world.seen(), 5).state
+        assert (state.phase, state.handled, state.queued) == (phase, "v3", "")
+        assert decide(config, state.but(phase="idle"), world.seen(), 6).state.phase == "idle"
+
+
+def test_queue_begins_the_last_that_waits() -> None:
+    config = Config("s3://models/published", concurrency="queue")
+    world = run(config, begun(config), "training")
+    for cause in ("v3", "v4", "v5"):
+        world = world._replace(cause=cause)
+        (world,) = passes(config, world)
+        assert (world.state.phase, world.state.queued, world.state.run) == ("training", cause, 1)
+    world = run(config, world, "idle")
+    (world,) = passes(config, world)
+    assert (world.state.run, world.state.message, world.state.queued) == (2, "for v5", "")
+
+
+def test_replace_stops_what_is_not_published_yet() -> None:
+    config = Config("s3://models/published", concurrency="replace", deploys="commit", rollout=True)
+    for phase in ("training", "staging", "validating", "sealing"):
+        world = run(config, begun(config), phase)._replace(cause="v3")
+        (world,) = passes(config, world)
+        assert (world.state.phase, world.state.reason, world.state.message) == ("stopping", "Replaced", "by v3")
+        world = run(config, world, "idle")
+        (world,) = passes(config, world)
+        assert (world.state.run, world.state.message) == (2, "for v3")
+    # A published version is deployed first: the rollout of a service is never left half.
+    for phase in ("deploying", "rolling"):
+        world = run(config, begun(config), phase)._replace(cause="v3")
+        (world,) = passes(config, world)
+        assert (world.state.phase, world.state.queued) == (phase, "v3")
+
+
+def test_the_timeout_is_for_the_time_until_the_publication() -> None:
+    config = Config("s3://models/published", timeout=60, deploys="commit", rollout=True)
+    late = 10_000.0
+    for phase in ("clearing", "training", "staging", "validating", "sealing"):
+        state = decide(config, run(config, begun(config), phase).state, Seen("v2"), late).state
+        assert (state.reason, state.message) == ("TimedOut", f"after 60 s in phase {phase}")
+    for phase in ("deploying", "rolling"):
+        world = run(config, begun(config), phase)
+        assert decide(config, world.state, world.seen(), late).state.reason == "Running"
+
+
+def streamed(config: Config, world: World, message: str) -> State:
+    """Let the copying of a running job's output end with a message."""
+    job = Job(world.state.run, "succeeded", message, {"images": ["sha256:" + "a" * 64]})
+    return decide(config, world.state, world.with_job("stage", job).seen(), 5).state
+
+
+def test_a_running_job_without_anything_new() -> None:
+    config = Config("s3://models/published", trains=False, bounds=BOUNDS)
+    world = run(config, begun(config), "staging")
+    world = world._replace(state=world.state.but(rejected="4f53 export/6"))
+    for message, note in (
+        (UNCHANGED, "nothing newer than what is published"),
+        (NONE, "no output is complete yet"),
+        (REJECTED, "nothing newer than export/6, which was rejected"),
+    ):
+        state = streamed(config, world, message)
+        assert (state.phase, state.reason, state.message) == ("stopping", "Unchanged", note)
+
+
+def test_an_output_is_rejected_once() -> None:
+    """Until bounds, validation or live version are other ones."""
+    config = Config("s3://models/published", trains=False, bounds=BOUNDS, validation="4f53")
+    state = streamed(config, run(config, begun(config), "staging"), f"{COPIED}export/7")
+    assert (state.output, state.ran) == ("export/7", {"images": ["sha256:" + "a" * 64]})
+    bad = {"validate": Job(1, "succeeded", BAD)}
+    state = decide(config, state, Seen("v2", served=OLD, jobs=bad), 6).state  # type: ignore[arg-type]
+    assert (state.reason, state.rejected.partition(" ")[2]) == ("Rejected", "export/7")
+
+    def told(config: Config, served: str) -> str:
+        begins = state.but(phase="staging", run=2, output="")
+        (action,) = decide(config, begins, Seen("v2", served=served), 7).actions
+        assert isinstance(action, Start)
+        return action.rejected
+
+    assert told(config, OLD) == "export/7"
+    assert told(config, OTHER) == ""
+    assert told(config._replace(validation="9e01"), OLD) == ""
+    assert told(config._replace(bounds=(Bound("auc", min=0.4),)), OLD) == ""
+    assert told(config._replace(trains=True), OLD) == ""
+
+
+@pytest.mark.parametrize("message", ["", "copied", "copied a\nb", f"{COPIED}{'x' * 600}", "export/7"])
+def test_an_output_without_a_name_is_measured_again(message: str) -> None:
+    config = Config("s3://models/published", trains=False, bounds=BOUNDS)
+    state = streamed(config, run(config, begun(config), "staging"), message)
+    assert (state.phase, state.output) == ("validating", "")
+    bad = {"validate": Job(1, "succeeded", BAD)}
+    assert decide(config, state, Seen("v2", jobs=bad), 6).state.rejected == ""  # type: ignore[arg-type]
 
 
 def test_jobs_of_old_runs_go_first() -> None:

@@ -42,6 +42,8 @@ def test_from_a_new_version_to_the_service(world: World, s3: str) -> None:
     assert (lineage["run"], lineage["parent"], lineage["cause"]) == (2, "1", "v3")
     assert lineage["metrics"] == {"accuracy": state.metrics["accuracy"]}
     assert lineage["image"].startswith("registry.example.com/train@")
+    assert lineage["ran"] == {"images": [lineage["image"]]}
+    assert lineage["source"] == "s3://data/training/digits/2/export"
     # A worse one stops at the validation, with its numbers.
     data(s3, 2, 3.0)
     world.new_version("v4")

@@ -17,6 +17,12 @@ from tests.review.pulls import TOKEN, serve_pulls
 SUBJECT = "--format=%an %s"
 
 
+ORIGIN = {
+    "job": "stream", "source": "s3://data/training/digits/export/3", "ran": {"images": ["sha256:" + "a" * 64]},
+    "code": {"url": "https://git.example.com/a.git", "ref": "main"},
+}  # fmt: skip
+
+
 class Specs:
     """A clone of the specs, and the repository that it came from."""
 
@@ -67,6 +73,8 @@ def specs(tmp_path: Path, avactl: Run, s3: str, bucket: str) -> Specs:  # noqa: 
     store = open_store("s3://data", s3)
     for number in (1, 2, 3):
         lineage = {"metrics": {"accuracy": 0.9 + number / 100}, "cause": f"v{number}", "commit": "4f53" * 10}
+        if number == 3:
+            lineage |= ORIGIN
         store.write(f"published/digits/{number}/lineage.json", json.dumps(lineage).encode())
     store.write("published/digits/4/manifest.jsonl", b"")  # not published
     return Specs(tmp_path, avactl, s3)
@@ -82,6 +90,8 @@ def test_models(specs: Specs) -> None:
         ("1", ["vision/web@main"]), ("2", []), ("3", [])
     ]  # fmt: skip
     assert found[2]["metrics"] == {"accuracy": 0.93}
+    assert {key: found[2][key] for key in ORIGIN} == ORIGIN
+    assert {key: found[1][key] for key in ORIGIN} == {"job": "", "source": "", "ran": {}, "code": {}}
     text = specs.run("models", "vision/digits")
     assert "accuracy 0.92" in text
     assert "4f53" * 2 in text

@@ -8,14 +8,18 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import orjson
 import pytest
 
 from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.stores.opening import open_store
-from avactl.datasets.stores.store import CHUNK
+from avactl.datasets.stores.remote import RemoteStore
+from avactl.datasets.stores.store import CHUNK, Found, Store
 from avactl.delivery import publish
 from tests.cli.running import Run
 from tests.datasets.conftest import avactl, bucket, environment, fill, put, s3  # noqa: F401 - fixtures
@@ -69,7 +73,8 @@ def test_a_version_with_checksums_and_lineage(tmp_path: Path, avactl: Run) -> No
     assert done.returncode == 0, done.stderr
     lineage = json.loads((version / "lineage.json").read_text())
     manifest = hashlib.sha256((version / "manifest.jsonl").read_bytes()).hexdigest()
-    assert lineage == {**LINEAGE, "version": 4, "files": 25, "bytes": 4_800_014, "manifestSha256": manifest}
+    assert lineage == {**LINEAGE, "version": 4, "files": 25, "bytes": 4_800_014, "manifestSha256": manifest,
+                       "source": f"file://{tmp_path}/ckpt/export"}  # fmt: skip
 
 
 def test_again_is_the_same(tmp_path: Path) -> None:
@@ -118,6 +123,8 @@ def test_a_version_is_sealed_only_as_staged(tmp_path: Path) -> None:
     [
         ("export/*", "_SUCCESS", "export/120"),
         ("export/*", "", None),
+        ("export/1*0", "_SUCCESS", "export/120"),
+        ("export/2*", "_SUCCESS", None),
         ("step-*.ckpt", "", "step-000000000030.ckpt"),
         ("export/90", "", "export/90"),
         ("export/1000", "_SUCCESS", None),
@@ -165,7 +172,7 @@ def test_nothing_newer_is_no_version(tmp_path: Path, avactl: Run) -> None:  # no
     assert avactl(*command, "out/1", "--result", "result").returncode == 0
     # Not published yet: a validation that failed for another reason is tried again.
     assert avactl(*command, "out/2", "--result", "result").stdout == "out/2: 2 files, 1 B\n"
-    assert not (tmp_path / "result").exists()
+    assert (tmp_path / "result").read_text() == "copied export/1"
     publish.seal(open_store(str(tmp_path / "out" / "1")), {})
     done = avactl(*command, "out/3", "--result", "result")
     assert (done.returncode, "is version 1 already" in done.stdout) == (0, True), done.stderr
@@ -173,6 +180,84 @@ def test_nothing_newer_is_no_version(tmp_path: Path, avactl: Run) -> None:  # no
     assert not (tmp_path / "out" / "3").exists()
     fill(tmp_path / "ckpt", {"export/2/model.bin": b"2", "export/2/_SUCCESS": b""})
     assert avactl(*command, "out/3", "--result", "result").stdout == "out/3: 2 files, 1 B\n"
+
+
+def test_an_output_that_was_rejected(tmp_path: Path, avactl: Run) -> None:  # noqa: F811
+    command = ("delivery", "stage", "--from", "ckpt", "--model", "export/*", "--marker", "_SUCCESS", "--to")
+    fill(tmp_path / "ckpt", {"export/1/model.bin": b"1"})
+    assert "no directory with `_SUCCESS`" in avactl(*command, "out/1").stderr
+    done = avactl(*command, "out/1", "--rejected", "", "--result", "result")
+    assert (done.returncode, (tmp_path / "result").read_text()) == (0, "none"), done.stderr
+    fill(tmp_path / "ckpt", {"export/1/_SUCCESS": b""})
+    done = avactl(*command, "out/1", "--rejected", "export/1", "--result", "result")
+    assert (done.returncode, (tmp_path / "result").read_text()) == (0, "rejected"), done.stderr
+    assert not (tmp_path / "out").exists()
+    fill(tmp_path / "ckpt", {"export/2/model.bin": b"2", "export/2/_SUCCESS": b""})
+    assert avactl(*command, "out/1", "--rejected", "export/1", "--result", "result").returncode == 0
+    assert (tmp_path / "result").read_text() == "copied export/2"
+
+
+def test_thousands_of_exports(s3: str, bucket: str, put: Callable[[Mapping[str, bytes]], RemoteStore]) -> None:  # noqa: F811
+    """A job without end need not remove any: requests do not grow with their files."""
+    numbers = range(1, 1201)
+    put({f"training/export/{number}/part-{part}": b"x" for number in numbers for part in range(3)})
+    put({f"training/export/{number}/_SUCCESS": b"" for number in numbers if number <= 1198})
+    put({f"published/{number}/lineage.json": b"{}" for number in (2, 9, 10)} | {"published/11/_SUCCESS": b""})
+    source, versions = (Counting(open_store(f"{bucket}/{name}", s3)) for name in ("training", "published"))
+    assert publish.choose(source, "export/*", "_SUCCESS") == "export/1198"
+    assert source.asked == ["directories export", *(f"find export/{each}/_SUCCESS" for each in (1200, 1199, 1198))]
+    put({"published/10/origin.json": orjson.dumps({"from": "s3://data/training", "output": "export/1198"})})
+    target = open_store(f"{bucket}/published/12", s3)
+    with pytest.raises(publish.UnchangedError, match="is version 10 already"):
+        publish.stage(source, target, "export/*", "_SUCCESS", versions)
+    assert [each.partition(" ")[0] for each in versions.asked] == ["directories", "find", "find", "find", "read"]
+
+
+class Counting:
+    """A store that notes what it is asked."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        given = getattr(self._store, name)
+        if not callable(given):
+            return given
+
+        def call(*arguments: Any) -> Any:
+            self.asked.append(f"{name} {arguments[0] if arguments else ''}")
+            return given(*arguments)
+
+        return call
+
+
+class Growing:
+    """A store whose export gets another file while it is copied."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store, self._key, self._once = store, key, Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, found: Found) -> bytes:
+        if self._once.acquire(blocking=False):
+            self._store.write(self._key, b"more")
+        return self._store.read(found)
+
+
+@pytest.mark.parametrize("key", ["export/1/part-2", "export/1/model.bin"])
+def test_an_output_that_changes_while_it_is_copied(tmp_path: Path, key: str) -> None:
+    fill(tmp_path / "ckpt", {"export/1/a": b"a", "export/1/model.bin": b"1", "export/1/_SUCCESS": b""})
+    target = tmp_path / "out" / "1"
+    source: Any = Growing(open_store(str(tmp_path / "ckpt")), key)
+    with pytest.raises(DatasetError, match="changed"):
+        publish.stage(source, open_store(str(target)), "export/*", "_SUCCESS")
+    with pytest.raises(DatasetError, match=r"has no manifest\.jsonl"):
+        publish.seal(open_store(str(target)), LINEAGE)
+    if key.endswith("part-2"):  # it is whole now
+        assert staged(tmp_path / "ckpt", target, "export/*", "_SUCCESS").files == 4
 
 
 def test_places_that_cannot_be(tmp_path: Path) -> None:
@@ -185,6 +270,14 @@ def test_places_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"has a file `lineage\.json`"):
         staged(tmp_path / "taken", tmp_path / "out" / "7")
     assert not (tmp_path / "out" / "7" / "lineage.json").exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"from": 1, "output": "x"}', "x" * 10_000])
+def test_a_damaged_origin(tmp_path: Path, text: str) -> None:
+    fill(tmp_path / "ckpt", {"export/1/model.bin": b"1"})
+    fill(tmp_path / "out" / "1", {"origin.json": text.encode()})
+    with pytest.raises(DatasetError, match=r"origin\.json is damaged"):
+        staged(tmp_path / "ckpt", tmp_path / "out" / "1", "export/1")
 
 
 def test_kept_versions(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ class World:
         self._environment = {**KEYS, "AWS_ENDPOINT_URL": s3, "AWS_ALLOW_HTTP": "true"}
         self.delivery_options: list[str] = []
         self.serving_options: list[str] = []
+        self.program = ["-m", "avactl.cli.main"]
         (folder / "pods").mkdir()
         (folder / "pods" / "train.py").write_text(TRAIN)
         (folder / "pods" / "evaluate.py").write_text(EVALUATE)
@@ -217,7 +218,7 @@ class World:
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.folder / f"{name}-cache")}
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [sys.executable, "-m", "avactl.cli.main", *words], stdout=log, stderr=log, env=environment
+                [sys.executable, *self.program, *words], stdout=log, stderr=log, env=environment
             )
 
     def kill(self, name: str) -> None:

@@ -118,6 +118,38 @@ def test_the_plan_is_where_members_cannot_write() -> None:
     assert plan(example(), "ranker")["lineage"]["datasets"] == {"clicks": "week-47"}
 
 
+def test_the_origin_of_a_running_jobs_models() -> None:
+    """Data and code are those of the job, and only programs of the team count as what ran."""
+    job = f"""
+kind: TrainingJob
+metadata: {{name: stream, team: vision}}
+spec:
+  strategy: elastic
+  image: registry.example.com/train{DIGEST}
+  command: [python, stream.py]
+  code: {{git: {{url: "https://git.example.com/a.git", ref: main}}}}
+  workers: {{gpus: 1, gpu: V100, min: 1, max: 2}}
+  datasets: [{{name: clicks, mount: /data, version: v1}}]
+  checkpoint: {{path: "s3://models/training"}}
+---
+kind: Dataset
+metadata: {{name: clicks, team: vision}}
+spec: {{size: 1Gi, versions: [{{name: v1, url: "s3://models/v1"}}, {{name: v2, url: "s3://models/v2"}}]}}
+"""
+    template = PIPELINE[PIPELINE.index("    template") : PIPELINE.index("  validation")]
+    stream = PIPELINE.replace(template, '    job: stream\n    output: "export/*"\n    marker: _SUCCESS\n').replace(
+        'schedule: {cron: "0 3 * * *"}', "checkpoint: {every: 30m}"
+    )
+    images = f"images: {{fetch: registry.example.com/fetch{DIGEST}, git: registry.example.com/git{DIGEST}, "
+    cluster = CLUSTER.replace("images: {", images)
+    found = plan(compiled(joined(cluster, TEAM, POOL, job, stream)), "ranker")
+    assert found["lineage"]["datasets"] == {"clicks": "v1"}
+    assert found["lineage"]["code"] == {"url": "https://git.example.com/a.git", "ref": "main"}
+    assert found["lineage"]["job"] == "stream"
+    assert found["train"] == {"jobs": [], "runningJobs": ["stream-worker"]}
+    assert "job" not in plan(compiled(joined(CLUSTER, TEAM, POOL, PIPELINE)), "ranker")["lineage"]
+
+
 def test_followers_find_the_run_of_their_leader() -> None:
     """Followers compare the annotation of the leading Job with that of their own pod."""
     result = compiled(joined(CLUSTER, TEAM, POOL, PIPELINE))

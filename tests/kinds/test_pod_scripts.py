@@ -78,17 +78,20 @@ def fetch(repository: Path, target: Path, ref: str) -> subprocess.CompletedProce
     container = objects(JOB)["Job", "net-worker"]["spec"]["template"]["spec"]["initContainers"][0]
     env = {entry["name"]: entry["value"] for entry in container["env"]}
     env |= {"URL": str(repository), "REF": ref, "TARGET": str(target), "PATH": os.environ["PATH"]}
-    return subprocess.run(container["command"], env=env, capture_output=True, text=True, check=False)
+    command = [word.replace(pods.TERMINATION_LOG, f"{target}.log") for word in container["command"]]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
 def test_code_is_fetched_by_tag_branch_and_any_commit(repository: Path, tmp_path: Path) -> None:
     first = git("rev-parse", "main~1", cwd=repository)
     for ref, text in (("v2", "two"), ("main", "two"), (first, "one")):
-        target = tmp_path / ref
+        target, log = tmp_path / ref, tmp_path / f"{ref}.log"
         target.mkdir()
+        log.touch()  # by the kubelet
         done = fetch(repository, target, ref)
         assert done.returncode == 0, done.stderr
         assert (target / "train.py").read_text() == text
+        assert log.read_text() == git("rev-parse", f"{ref}^{{commit}}", cwd=repository) + "\n"
 
 
 def test_code_is_fetched_again_into_what_an_earlier_try_left(repository: Path, tmp_path: Path) -> None:
@@ -103,6 +106,7 @@ def test_code_is_fetched_again_into_what_an_earlier_try_left(repository: Path, t
     (target / "train.py").write_text("changed by the pod")
     assert fetch(repository, target, "v2").returncode == 0
     assert (target / "train.py").read_text() == "two"
+    assert not Path(f"{target}.log").exists()  # nothing reads it where no kubelet has made it
 
 
 @pytest.mark.parametrize("interpreter", ["dash", "bash"])

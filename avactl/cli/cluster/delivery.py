@@ -46,8 +46,19 @@ def stage(
         str, typer.Option("--model", help="File or directory below it; `*` in its last name: the highest number.")
     ] = "",
     marker: Annotated[str, typer.Option(help="File that completes a directory.")] = "",
+    rejected: Annotated[
+        str | None,
+        typer.Option(
+            help="For a job that still runs: output that is not copied again, because it was rejected. That no output "
+            "is complete is then no error."
+        ),
+    ] = None,
     result: Annotated[
-        str, typer.Option(help="File that gets the text `unchanged` if the newest output is published already.")
+        str,
+        typer.Option(
+            help="File that gets the text `copied OUTPUT`, `unchanged` if the newest output is published already, "
+            "`rejected` if it is that of `--rejected`, or `none`."
+        ),
     ] = "",
     endpoint: Endpoint = "",
 ) -> None:
@@ -55,17 +66,28 @@ def stage(
     from avactl.datasets.stores.opening import open_store
     from avactl.datasets.text import size_text
     from avactl.delivery import publish
-    from avactl.delivery.decide import UNCHANGED
+    from avactl.delivery.decide import COPIED, NONE, REJECTED, UNCHANGED
 
     versions = open_store(to.rstrip("/").rpartition("/")[0], endpoint) if "/" in to.rstrip("/") else None
+    own, target = open_store(source, endpoint), open_store(to, endpoint)
     try:
-        done = publish.stage(open_store(source, endpoint), open_store(to, endpoint), output, marker, versions)
+        done = publish.stage(own, target, output, marker, versions, rejected or "")
     except publish.UnchangedError as error:
         print(error)
-        if result:
-            Path(result).write_text(UNCHANGED)
-        return
-    print(f"{to}: {plural(done.files, 'file')}, {size_text(done.bytes)}")
+        text = UNCHANGED
+    except publish.RejectedError as error:
+        print(error)
+        text = REJECTED
+    except publish.NoOutputError as error:
+        if rejected is None:
+            raise
+        print(error)
+        text = NONE
+    else:
+        print(f"{to}: {plural(done.files, 'file')}, {size_text(done.bytes)}")
+        text = f"{COPIED}{done.source}"
+    if result:
+        Path(result).write_text(text)
 
 
 @delivery.command()

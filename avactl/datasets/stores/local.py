@@ -69,6 +69,16 @@ class LocalStore:
             elif not name.endswith(PARTIAL):
                 yield Found(key, about.st_size, "", str(about.st_mtime_ns))
 
+    def directories(self, below: str = "") -> list[str]:
+        """Return the names of the directories directly below a path. Raises StoreError."""
+        try:
+            with os.scandir(self._root + below) as entries:
+                return sorted(each.name for each in entries if each.is_dir(follow_symlinks=self._follow))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._failure(below, error) from None
+
     def find(self, key: str) -> Found | None:
         """Return one file; None if it does not exist."""
         try:

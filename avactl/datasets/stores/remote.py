@@ -68,6 +68,13 @@ class RemoteStore:
                 last = key
                 yield _found(key, meta)
 
+    def directories(self, below: str = "") -> list[str]:
+        """Return the names of the directories directly below a path. Raises StoreError."""
+        prefix = (self._prefix + below).rstrip("/")
+        with self._asking(below):
+            found = self._obstore.list_with_delimiter(self._store, prefix or None)
+        return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
+
     def find(self, key: str) -> Found | None:
         """Return one object; None if it does not exist."""
         try:

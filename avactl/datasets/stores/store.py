@@ -33,6 +33,10 @@ class Store(Protocol):
         """Yield all objects in the order of their keys' UTF-8 bytes. Raises StoreError, DatasetError for odd names."""
         ...
 
+    def directories(self, below: str = "") -> list[str]:
+        """Return the names of the directories directly below a path; none if it does not exist."""
+        ...
+
     def find(self, key: str) -> Found | None:
         """Return one object; None if it does not exist."""
         ...

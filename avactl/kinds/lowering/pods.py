@@ -211,6 +211,8 @@ class Volumes:
 
 CODE = "code"
 """Init container that fetches code."""
+TERMINATION_LOG = "/dev/termination-log"
+"""File of a container whose content Kubernetes puts into the pod's status, up to 4 KiB."""
 GIT_SECRET = "/etc/git-secret"  # noqa: S105 - a path
 GIT_SECRET_HELPER = f"{TMP}/credential-helper"
 MISSING_REVISION = 66
@@ -251,6 +253,8 @@ else
   git checkout -q --force --detach "$name"
 fi
 git log -1 --format='code: %H %s'
+# Pipelines read the commit in the pod's status.
+if [ -w {TERMINATION_LOG} ]; then git rev-parse HEAD > {TERMINATION_LOG}; fi
 """
 """Fetches one revision into TARGET. Safe to rerun in a volume that it has filled."""
 

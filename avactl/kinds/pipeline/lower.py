@@ -17,7 +17,7 @@ from avactl.kinds.lowering.ownership import Owned
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.pipeline.service import deployed, live_urls, service_of, value_paths
 from avactl.kinds.pipeline.steps import SEAL, STAGE, VALIDATE, directory, step_name, step_objects
-from avactl.kinds.pipeline.training import running, training_objects
+from avactl.kinds.pipeline.training import running, running_jobs, training_objects
 from avactl.kinds.pipeline.workload import mounts, trigger
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.rollout.lower import strategy
@@ -29,7 +29,7 @@ _RULES = [
     # Templates, and the Jobs of runs.
     k8s.policy_rule(["batch"], ["cronjobs"], ["get"]),
     k8s.policy_rule(["batch"], ["jobs"], ["list", "create", "delete"]),
-    # What pods have written: metrics, and why they failed.
+    # What pods have written: metrics, and why they failed; what they ran.
     k8s.policy_rule([""], ["pods"], ["list"]),
     # How the rollout of a deployed version goes.
     k8s.policy_rule(["apps"], ["deployments"], ["get"]),
@@ -43,7 +43,8 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     """Return the objects of one pipeline."""
     training = training_objects(item, program)
     jobs = [each.name for each in training if PIPELINE_STEP in each.body["metadata"].get("annotations", {})]
-    return [*training, *step_objects(item, program), _plan(item, program, jobs), *_state(item, program)]
+    steps = step_objects(item, program)
+    return [*training, *steps, _plan(item, program, jobs, steps), *_state(item, program)]
 
 
 def _state(item: Item, program: Program) -> list[Manifest]:
@@ -75,17 +76,22 @@ def _state(item: Item, program: Program) -> list[Manifest]:
     ]
 
 
-def _plan(item: Item, program: Program, jobs: list[str]) -> Manifest:
+def _plan(item: Item, program: Program, jobs: list[str], steps: list[Manifest]) -> Manifest:
     """Return the ConfigMap that the delivery daemon reads."""
-    spec = item.spec
+    spec, job = item.spec, running(item, program)
+    validation = next(each for each in steps if each.name == step_name(item, VALIDATE) and each.kind == "CronJob")
     document: Body = {
         "name": item.spec_name,
         "team": item.team,
         "namespace": item.ns,
         "trigger": _trigger(item, program),
-        "train": {"jobs": jobs, "running": None if (job := running(item, program)) is None else job.name},
+        "train": {"jobs": jobs, "runningJobs": [] if job is None else running_jobs(job)},
         "stage": step_name(item, STAGE),
-        "validate": {"job": step_name(item, VALIDATE), "metrics": [_metric(each) for each in spec.validation.metrics]},
+        "validate": {
+            "job": validation.name,
+            "metrics": [_metric(each) for each in spec.validation.metrics],
+            "digest": k8s.digest(validation.body),
+        },
         "seal": step_name(item, SEAL),
         "publish": {"to": directory(item), "keep": spec.publish.keep, "declared": live_urls(item, program)},
         "deploy": _deploy(item, program),
@@ -148,9 +154,10 @@ def _deploy(item: Item, program: Program) -> Body | None:
 def _lineage(item: Item, program: Program) -> Body:
     """Return what the compiler knows of the origin of a version: data, image, code and parameters."""
     template = item.spec.train.template
-    source = template if template is not None else getattr(running(item, program), "spec", None)
+    job = running(item, program)
+    source = template if template is not None else getattr(job, "spec", None)
     data = {}
-    for _, found in mounts(item):
+    for found in (*(found for _, found in mounts(item)), [] if job is None else job.spec.datasets):
         for mount in found:
             dataset = dataset_access.find(program, item.team, mount.name)
             version = None if dataset is None else dataset_access.version_of(dataset, mount.version)
@@ -158,6 +165,7 @@ def _lineage(item: Item, program: Program) -> Body:
                 data[mount.name] = version.name
     code = None if source is None or source.code is None or source.code.git is None else source.code.git
     return compact(
+        job=None if job is None else job.spec_name,
         datasets=data,
         image=None if source is None else source.image,
         command=None if source is None else [*source.command, *source.args],

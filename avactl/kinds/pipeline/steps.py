@@ -18,9 +18,10 @@ from avactl.kinds.team.names import RUN_ACCOUNT
 
 STAGE, VALIDATE, SEAL = "stage", "validate", "seal"
 STEPS = (STAGE, VALIDATE, SEAL)
-RESULT_FILE = "/dev/termination-log"
-"""File of a container whose content Kubernetes puts into the pod's status, up to 4 KiB."""
+RESULT_FILE = pods.TERMINATION_LOG
 _COPY_TIMEOUT = 6 * 3600
+_VARIABLES = {names.LINEAGE: "AVACTL_LINEAGE", names.KEEP: "AVACTL_KEEP", names.REJECTED: "AVACTL_REJECTED"}
+"""Variables by the annotation of the pod that they have."""
 
 
 def directory(item: Item) -> str:
@@ -48,6 +49,8 @@ def step_objects(item: Item, program: Program) -> list[Manifest]:
         *(["--model", train.output] if train.output else []),
         *(["--marker", train.marker] if train.marker else []),
     ]
+    if train.job is not None:
+        more += ["--rejected", "$(AVACTL_REJECTED)"]
     stage = _copier(item, program, STAGE, ["--from", source, *more, "--to", candidate(item), "--result", RESULT_FILE])
     keep = ["--keep", str(item.spec.publish.keep), "--keep-versions", "$(AVACTL_KEEP)"]
     seal = _copier(item, program, SEAL, ["--to", candidate(item), *keep])
@@ -67,7 +70,10 @@ def _annotation(name: str, key: str) -> Body:
 
 def _copier(item: Item, program: Program, step: str, args: list[str]) -> Manifest:
     """Return the template of a step that avactl's own image does, with the rights of the bucket's Secret only."""
-    own = [_annotation("AVACTL_LINEAGE", names.LINEAGE), _annotation("AVACTL_KEEP", names.KEEP)] if step == SEAL else []
+    notes = {names.LINEAGE: "{}", names.KEEP: ""} if step == SEAL else {}
+    if step == STAGE and item.spec.train.job is not None:
+        notes = {names.REJECTED: ""}
+    own = [_annotation(_VARIABLES[key], key) for key in notes]
     container = compact(
         name=step,
         image=program.cluster_spec(item.cluster).images.avactl,
@@ -77,7 +83,6 @@ def _copier(item: Item, program: Program, step: str, args: list[str]) -> Manifes
         resources=pods.resources("1", "1Gi"),
     )
     pod = pods.pod_spec(item, program, container, service_account=RUN_ACCOUNT, restartPolicy="Never")
-    notes = {names.LINEAGE: "{}", names.KEEP: ""} if step == SEAL else {}
     return _template(item, step, pod, notes, _COPY_TIMEOUT)
 
 

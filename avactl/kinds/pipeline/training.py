@@ -13,7 +13,7 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.training.check import check
 from avactl.kinds.training.lower import lower
 from avactl.kinds.training.pod import store_env
-from avactl.kinds.training.roles import has_master, job_name, parts
+from avactl.kinds.training.roles import MASTER, has_master, job_name, parts
 from avactl.kinds.training.spec import TrainingJob
 from avactl.kinds.training.workload import roles
 from avactl.kinds.workload import Role
@@ -90,6 +90,11 @@ def running(item: Item, program: Program) -> Item | None:
     """Return the job that `train.job` names."""
     job = item.spec.train.job
     return None if job is None else program.find(TrainingJob.KIND, job, item.team)
+
+
+def running_jobs(job: Item) -> list[str]:
+    """Return the names of the Jobs that run the code of a running job."""
+    return [job_name(job, part.name) for part in parts(job.spec) if part.role != MASTER]
 
 
 def job_names(item: Item, program: Program) -> list[str]:

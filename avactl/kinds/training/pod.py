@@ -85,7 +85,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
             else None,
         ),
     )
-    notes = {"kubectl.kubernetes.io/default-container": part.role}
+    notes = {names.DEFAULT_CONTAINER: part.role}
     if part.role == "worker" and spec.health_check is not None:
         pod = health_check.with_health_check(item, program, part, pod)
     if part.role == "launcher":
