@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -35,10 +35,12 @@ from avactl.serving.weights import Weights
 
 _TURNS = 12
 """Decisions of one pass over a service."""
-_PARALLEL = 16
+_PARALLEL = 4
+"""Passes of one namespace at a time: what a team's queries or objects take long holds up no other team."""
 STUCK = 600.0
 """Seconds after which a pass counts as stuck."""
 GOOD = ("Stable", "Promoted")
+Pass = Callable[[str], Awaitable[None]]
 _PATHS = {
     "Deployment": "/apis/apps/v1/deployments",
     "ReplicaSet": "/apis/apps/v1/replicasets",
@@ -74,6 +76,11 @@ class Daemon:
         self._prometheus = Prometheus(options.prometheus) if options.prometheus else None
         self._wake = asyncio.Event()
         self._began = monotonic()
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARALLEL))
+        self._active: dict[tuple[Pass, str], bool] = {}
+        """Passes that have not ended; True if another one was due meanwhile."""
+        self._working: dict[tuple[Pass, str], float] = {}
+        """Those that have their turn, with their begin."""
         self._errors: dict[str, str] = {}
         self._leader: Leader | None = None
         if options.lease:
@@ -116,28 +123,40 @@ class Daemon:
             await reflector.synced.wait()
         if self._leader is not None:
             await self._leader.won.wait()
-        turn = asyncio.Semaphore(_PARALLEL)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake.clear()
+                self._began = monotonic()
+                if self.leading():
+                    for key in self._stores["Deployment"].keys():  # noqa: SIM118 - not a mapping
+                        self._begin(group, self._pass, key)
+                    for key in self._stores["Service"].keys():  # noqa: SIM118 - not a mapping
+                        self._begin(group, self._weights.sync, key)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._options.interval):
+                        await self._wake.wait()
+                # Batches of events, such as those of many pods, are one pass.
+                await asyncio.sleep(min(0.05, self._options.interval))
 
-        async def pass_over(key: str) -> None:
-            async with turn:
-                await self._pass(key)
+    def _begin(self, group: asyncio.TaskGroup, work: Pass, key: str) -> None:
+        """Begin a pass over one object, unless the last one goes on; the next one then follows it."""
+        each = work, key
+        if each in self._active:
+            self._active[each] = True
+            return
+        self._active[each] = False
 
-        async def weigh(key: str) -> None:
-            async with turn:
-                await self._weights.sync(key)
+        async def run() -> None:
+            try:
+                async with self._turns[key.partition("/")[0]]:
+                    self._working[each] = monotonic()
+                    await work(key)
+            finally:
+                self._working.pop(each, None)
+                if self._active.pop(each):
+                    self._wake.set()
 
-        while True:
-            self._wake.clear()
-            self._began = monotonic()
-            if self.leading():
-                await asyncio.gather(
-                    *map(pass_over, self._stores["Deployment"].keys()), *map(weigh, self._stores["Service"].keys())
-                )
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.interval):
-                    await self._wake.wait()
-            # Batches of events, such as those of many pods, are one pass.
-            await asyncio.sleep(min(0.05, self._options.interval))
+        group.create_task(run())
 
     def _saw(self, body: Body) -> None:
         store = self._stores.get(str(body.get("kind")))
@@ -278,7 +297,7 @@ class Daemon:
     def _alive(self) -> bool:
         if not self._ready() or (self._leader is not None and not self._leader.won.is_set()):
             return True  # it waits for the API server, or stands by
-        return monotonic() - self._began < STUCK
+        return monotonic() - min([self._began, *self._working.values()]) < STUCK
 
     def _ready(self) -> bool:
         return all(reflector.synced.is_set() for reflector in self._reflectors)
