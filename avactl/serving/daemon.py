@@ -27,7 +27,7 @@ from avactl.serving.actions import VALIDATION, Actor
 from avactl.serving.analysis import Prometheus, measure, of_version
 from avactl.serving.config import Config, ConfigError, parse_config, parse_state
 from avactl.serving.decide import decide
-from avactl.serving.questions import not_starting, room_problem
+from avactl.serving.questions import Room, not_starting
 from avactl.serving.revisions import HASH_LABEL, Body, revisions_of
 from avactl.serving.stores import Objects, namespace, owners
 from avactl.serving.view import Answers, Event, Member, Plan, View
@@ -73,6 +73,7 @@ class Daemon:
         self._client, self._options = client, options
         self._stores = {kind: Objects(owners if kind in ("ReplicaSet", "Job") else namespace) for kind in _PATHS}
         self._actor = Actor(client, self._saw)
+        self._room = Room(client)
         self._prometheus = Prometheus(options.prometheus) if options.prometheus else None
         self._wake = asyncio.Event()
         self._began = monotonic()
@@ -232,7 +233,7 @@ class Daemon:
                 case "":
                     return plan
                 case "room":
-                    answers = answers._replace(room=await room_problem(self._client, view))
+                    answers = answers._replace(room=await self._room.problem(view))
                 case "why":
                     answers = answers._replace(why=await not_starting(self._client, view))
                 case _:
