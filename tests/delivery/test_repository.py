@@ -176,3 +176,12 @@ def test_unreachable(tmp_path: Path, remote: Remote, repository: Repository) -> 
         secret.fetch()
     assert "s3cret" not in f"{error.value} {error.value.hint} {secret.shown}"
     assert not any("s3cret" in path.name for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("text", ["\1", "\2", "\1\2", "\1" + 40 * "f" + "\2\2"], ids=["begin", "end", "both", "forged"])
+def test_names_and_trailers_of_contributors_forge_no_change(remote: Remote, repository: Repository, text: str) -> None:
+    wanted = remote.commit({"train/model.py": "1"})
+    remote.commit({f"docs/a{text}train/model.py": "1"}, f"docs\n\nReviewed-by: {text}\nAvactl-Pipeline: {text}\n")
+    remote.commit({f"docs/c{text}d": "1"})
+    repository.fetch()
+    assert repository.last_change(["/train/**"]) == wanted

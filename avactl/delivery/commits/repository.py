@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -340,18 +341,20 @@ def _value(root: Any, path: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _last_change(store: Store, head: str, paths: tuple[str, ...]) -> str:
-    keys = ",".join(f"key={each}" for each in (TRAILER, ROLLBACK_TRAILER))
-    form = f"--format=%x01%H%x02%(trailers:{keys},valueonly,separator=%x2C)%x02"
+    # Contributors choose trailers and names of files: they cannot know what separates them here.
+    mark, keys = secrets.token_hex(16), ",".join(f"key={each}" for each in (TRAILER, ROLLBACK_TRAILER))
+    form = f"--format={mark}%H%n%(trailers:{keys},valueonly,separator=%x2C){mark}"
     try:
         text = store.run(
             "log", "--first-parent", "-m", "--name-only", "-z", f"--max-count={_HISTORY}", "--no-renames", form, head
         )
     except PublishError as error:
         raise DeliveryError(str(error), error.hint) from None
-    for entry in text.split("\1")[1:]:
-        commit, trailer, names = entry.split("\2", 2)
+    parts = text.split(mark)[1:]
+    for about, names in zip(parts[::2], parts[1::2], strict=True):
+        commit, _, trailer = about.partition("\n")
         if not trailer.strip() and any(
             matches(path, name) for name in names.strip("\n\0").split("\0") for path in paths
         ):
-            return commit.strip()
+            return commit
     return ""
