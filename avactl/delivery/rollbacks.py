@@ -87,14 +87,14 @@ class Rollbacks:
     async def _set_back(self, service: Service, deployment: Body, found: Finding) -> str:
         """Commit or propose the text of the running version; return the head for which nothing more is to be done."""
         repository, name = self._branch.repository, self._branch.name
-        edited = partial(rolled_back, repository, service, found)
+        edited = partial(rolled_back, service=service, found=found)
         if service.by == "commit":
             changed, head = await self._branch.run(lambda: (repository.change(service.file, edited), repository.head))
             if changed:
                 metrics.ROLLBACKS.inc()
                 await self._tell(deployment, "SpecRolledBack", f"commit {head[:10]} on {name}")
             return head
-        proposed, head = await self._branch.run(lambda: (edited(), repository.head))
+        proposed, head = await self._branch.run(lambda: (edited(repository), repository.head))
         if proposed is None:
             return head
         if self._proposals is None:
