@@ -29,7 +29,7 @@ from avactl.serving.config import Config, ConfigError, parse_config, parse_state
 from avactl.serving.decide import decide
 from avactl.serving.questions import Room, not_starting
 from avactl.serving.revisions import HASH_LABEL, Body, revisions_of
-from avactl.serving.stores import Objects, namespace, owners
+from avactl.serving.stores import ANSWER, PAGE, objects_of
 from avactl.serving.view import Answers, Event, Member, Plan, View
 from avactl.serving.weights import Weights
 
@@ -71,7 +71,7 @@ class Daemon:
 
     def __init__(self, client: Client, options: Options) -> None:
         self._client, self._options = client, options
-        self._stores = {kind: Objects(owners if kind in ("ReplicaSet", "Job") else namespace) for kind in _PATHS}
+        self._stores = {kind: objects_of(kind) for kind in _PATHS}
         self._actor = Actor(client, self._saw)
         self._room = Room(client)
         self._prometheus = Prometheus(options.prometheus) if options.prometheus else None
@@ -91,6 +91,7 @@ class Daemon:
             Reflector(
                 client, path, self._stores[kind], self._wake.set, optional=kind == "HTTPRoute",
                 query={"labelSelector": f"app.kubernetes.io/component={VALIDATION}"} if kind == "Job" else own,
+                page=PAGE, most=ANSWER,
             )
             for kind, path in _PATHS.items()
         ]  # fmt: skip

@@ -12,11 +12,12 @@ from typing import Any
 from avactl.kube.client import Client, list_all
 from avactl.serving.revisions import HASH_LABEL, template_of
 from avactl.serving.room import Amounts, Machine, machine, missing, requests
+from avactl.serving.stores import ANSWER, PAGE
 from avactl.serving.view import View
 
 _PAGE = {"limit": "500"}
-_PODS = {"limit": "50", "fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
-"""Pods that hold resources. A page is small because tenants write pods, of up to 1.5 MB each."""
+_PODS = {"limit": str(PAGE), "fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
+"""Pods that hold resources. Tenants write pods, of up to 1.5 MB each."""
 _KEPT = 15.0
 """Seconds for which machines, and a lack of room, are not looked at again: services may wait for days."""
 _TEXT = 300
@@ -68,7 +69,7 @@ class Room:
             return await self._client.page("/api/v1/nodes", query)
 
         async def pods(query: Mapping[str, str]) -> Any:
-            return await self._client.page("/api/v1/pods", query)
+            return await self._client.page("/api/v1/pods", query, most=ANSWER)
 
         used: defaultdict[str, list[Amounts]] = defaultdict(list)
         for name, asked in await list_all(pods, _PODS, lambda page: [_asked(pod) for pod in page]):
@@ -99,7 +100,9 @@ async def not_starting(client: Client, view: View) -> tuple[bool, str]:
             return "quota" in revision.failure, revision.failure[:_TEXT]
         own = {**view.deployment["spec"]["selector"].get("matchLabels", {}), HASH_LABEL: revision.hash}
         selector = ",".join(f"{key}={value}" for key, value in own.items())
-    page = await client.page(f"/api/v1/namespaces/{space}/pods", {"labelSelector": selector, "limit": "50"})
+    page = await client.page(
+        f"/api/v1/namespaces/{space}/pods", {"labelSelector": selector, "limit": str(PAGE)}, most=ANSWER
+    )
     reasons = [pod_problem(pod) for pod in page["items"] or ()]
     found = [each for each in reasons if each[1]]
     return max(found, key=lambda each: each[0], default=(False, ""))

@@ -52,7 +52,8 @@ class Revision(NamedTuple):
     @property
     def template(self) -> Body:
         """The pod template without its hash, to compare with the Deployment's."""
-        template: Body = deepcopy(self.body["spec"]["template"])
+        known = self.body["spec"]["template"]
+        template: Body = orjson.loads(known) if isinstance(known, bytes) else deepcopy(known)
         template.get("metadata", {}).get("labels", {}).pop(HASH_LABEL, None)
         return template
 

@@ -12,6 +12,7 @@ import pytest
 from avactl.serving import questions
 from avactl.serving.config import State, parse_config
 from avactl.serving.questions import Room
+from avactl.serving.stores import ANSWER
 from avactl.serving.view import View
 
 CONFIG = """{
@@ -28,7 +29,7 @@ class Cluster:
         self.limits: list[int] = []
         self.pods = pods
 
-    async def page(self, path: str, query: Mapping[str, str]) -> Any:
+    async def page(self, path: str, query: Mapping[str, str], most: int = 0) -> Any:
         kind = path.rpartition("/")[2]
         self.asked[kind] += 1
         if kind == "nodes":
@@ -36,6 +37,7 @@ class Cluster:
             return listed([{"metadata": {"name": "node-0"}, "spec": {}, "status": {"allocatable": allocatable}}])
         if kind == "pods":
             self.limits.append(int(query["limit"]))
+            assert most == ANSWER
             assert "status.phase!=Succeeded" in query["fieldSelector"]
             return listed([{"spec": {"nodeName": "node-0", **asking("1")}}] * self.pods)
         return listed([])
@@ -53,7 +55,8 @@ def view(name: str) -> View:
     spec = {"replicas": 2, "template": {"metadata": {}, "spec": asking("1")}}
     metadata = {"name": name, "namespace": "vision", "uid": name}
     state = State(stable="aaaa", canary="bbbb", phase="starting")
-    return View({"metadata": metadata, "spec": spec}, parse_config(CONFIG), state, {}, {}, None, {})
+    seen: tuple[Any, ...] = ({"metadata": metadata, "spec": spec}, parse_config(CONFIG), state, {}, {}, {}, {})
+    return View(*seen)
 
 
 def test_all_services_share_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:

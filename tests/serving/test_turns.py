@@ -10,12 +10,14 @@ import pytest
 
 from avactl.kube.access import Access
 from avactl.kube.client import Client
+from avactl.names import ROLLOUT
 from avactl.serving.daemon import STUCK, Daemon, Options
 
 
 def deployment(key: str) -> dict[str, Any]:
     namespace, _, name = key.partition("/")
-    return {"metadata": {"namespace": namespace, "name": name, "resourceVersion": "1"}, "spec": {}}
+    metadata = {"namespace": namespace, "name": name, "resourceVersion": "1", "annotations": {ROLLOUT: "{}"}}
+    return {"metadata": metadata, "spec": {}}
 
 
 class Passes:
