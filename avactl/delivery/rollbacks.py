@@ -65,7 +65,7 @@ class Rollbacks:
         if deployment is None or not _is_rolled_back(deployment) or self._has_pipeline(service):
             return
         try:
-            found = finding(deployment, await replica_sets(self._client, service.namespace))
+            found = finding(deployment, await replica_sets(self._client, deployment))
             if found is None or self._done.get(name) == (self._branch.head, found):
                 return
             try:

@@ -14,7 +14,7 @@ import orjson
 
 from avactl.kube import logs
 from avactl.kube.objects import object_key
-from avactl.names import ROLLOUT, ROLLOUT_STATE, WEIGHTS
+from avactl.names import ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST, WEIGHTS
 from avactl.serving.revisions import HASH_LABEL, REJECTED
 
 Body = dict[str, Any]
@@ -121,7 +121,7 @@ def _replica_set(item: Body) -> Body | None:
     if selector.get("matchExpressions") or len(selector.get("matchLabels") or ()) > _MOST_LABELS:
         return None
     return {
-        "metadata": _identity(metadata, REJECTED),
+        "metadata": _identity(metadata, REJECTED, TEMPLATE_DIGEST),
         "spec": {
             "replicas": spec.get("replicas", 1), "selector": selector, "template": orjson.dumps(spec["template"])
         },
@@ -139,7 +139,7 @@ def _service(item: Body) -> Body:
 def _job(item: Body) -> Body:
     """Keep how a Job has ended."""
     conditions = (item.get("status") or {}).get("conditions")
-    return {"metadata": _identity(item["metadata"], ""), "status": {"conditions": conditions}}
+    return {"metadata": _identity(item["metadata"]), "status": {"conditions": conditions}}
 
 
 def endpoint_slice(item: Body) -> Body:
@@ -147,7 +147,7 @@ def endpoint_slice(item: Body) -> Body:
     found = [
         {"nodeName": each.get("nodeName"), "addresses": each.get("addresses")} for each in item.get("endpoints") or ()
     ]
-    return {"metadata": _identity(item["metadata"], ""), "endpoints": found}
+    return {"metadata": _identity(item["metadata"]), "endpoints": found}
 
 
 def _plain(item: Body) -> Body:
@@ -160,13 +160,13 @@ _IDENTITY = ("name", "namespace", "uid", "resourceVersion", "generation", "creat
 _LABELS = (HASH_LABEL, "kubernetes.io/service-name")
 
 
-def _identity(metadata: Mapping[str, Any], annotation: str) -> Body:
-    """Keep what tells an object from others, its owners, the labels that are read, and one annotation."""
+def _identity(metadata: Mapping[str, Any], *annotations: str) -> Body:
+    """Keep what tells an object from others, its owners, and the labels and annotations that are read."""
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return {
         **{key: metadata[key] for key in _IDENTITY if key in metadata},
         "labels": {key: labels[key] for key in _LABELS if key in labels},
-        "annotations": {annotation: notes[annotation]} if annotation in notes else {},
+        "annotations": {key: notes[key] for key in annotations if key in notes},
         "ownerReferences": (metadata.get("ownerReferences") or ())[:_MOST_OWNERS],
     }
 
