@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -19,6 +19,7 @@ from avactl.kube.daemons import run_elected, run_until_signal
 from avactl.kube.events import events_path, new_event
 from avactl.kube.http_server import serve
 from avactl.kube.leader import Leader
+from avactl.kube.passes import Passes
 from avactl.kube.reflector import Reflector
 from avactl.kube.replica import new_identity
 from avactl.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, SERVING_DAEMON
@@ -40,7 +41,6 @@ _PARALLEL = 4
 STUCK = 600.0
 """Seconds after which a pass counts as stuck."""
 GOOD = ("Stable", "Promoted")
-Pass = Callable[[str], Awaitable[None]]
 _PATHS = {
     "Deployment": "/apis/apps/v1/deployments",
     "ReplicaSet": "/apis/apps/v1/replicasets",
@@ -77,11 +77,7 @@ class Daemon:
         self._prometheus = Prometheus(options.prometheus) if options.prometheus else None
         self._wake = asyncio.Event()
         self._began = monotonic()
-        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARALLEL))
-        self._active: dict[tuple[Pass, str], bool] = {}
-        """Passes that have not ended; True if another one was due meanwhile."""
-        self._working: dict[tuple[Pass, str], float] = {}
-        """Those that have their turn, with their begin."""
+        self._passes = Passes(self._wake.set, _PARALLEL)
         self._errors: dict[str, str] = {}
         self._leader: Leader | None = None
         if options.lease:
@@ -131,34 +127,14 @@ class Daemon:
                 self._began = monotonic()
                 if self.leading():
                     for key in self._stores["Deployment"].keys():  # noqa: SIM118 - not a mapping
-                        self._begin(group, self._pass, key)
+                        self._passes.begin(group, self._pass, key, key.partition("/")[0])
                     for key in self._stores["Service"].keys():  # noqa: SIM118 - not a mapping
-                        self._begin(group, self._weights.sync, key)
+                        self._passes.begin(group, self._weights.sync, key, key.partition("/")[0])
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._options.interval):
                         await self._wake.wait()
                 # Batches of events, such as those of many pods, are one pass.
                 await asyncio.sleep(min(0.05, self._options.interval))
-
-    def _begin(self, group: asyncio.TaskGroup, work: Pass, key: str) -> None:
-        """Begin a pass over one object, unless the last one goes on; the next one then follows it."""
-        each = work, key
-        if each in self._active:
-            self._active[each] = True
-            return
-        self._active[each] = False
-
-        async def run() -> None:
-            try:
-                async with self._turns[key.partition("/")[0]]:
-                    self._working[each] = monotonic()
-                    await work(key)
-            finally:
-                self._working.pop(each, None)
-                if self._active.pop(each):
-                    self._wake.set()
-
-        group.create_task(run())
 
     def _saw(self, body: Body) -> None:
         store = self._stores.get(str(body.get("kind")))
@@ -299,7 +275,7 @@ class Daemon:
     def _alive(self) -> bool:
         if not self._ready() or (self._leader is not None and not self._leader.won.is_set()):
             return True  # it waits for the API server, or stands by
-        return monotonic() - min([self._began, *self._working.values()]) < STUCK
+        return max(monotonic() - self._began, self._passes.longest()) < STUCK
 
     def _ready(self) -> bool:
         return all(reflector.synced.is_set() for reflector in self._reflectors)

@@ -53,7 +53,8 @@ def test_a_team_s_slow_queries_hold_up_no_other_team(monkeypatch: pytest.MonkeyP
         assert sum(count for key, count in passes.begun.items() if key.startswith("slow/")) == 4
         # Waiting for a turn is not being stuck; a pass that does not end is.
         assert passes.daemon._alive()
-        passes.daemon._working[next(iter(passes.daemon._working))] -= STUCK
+        begun = passes.daemon._passes._begun
+        begun[next(iter(begun))] -= STUCK
         assert not passes.daemon._alive()
         passes.going.set()
         for number in range(100):
@@ -70,12 +71,30 @@ def test_what_changes_during_a_pass_is_seen_by_the_next(monkeypatch: pytest.Monk
         await passes.until("slow/web", 1)
         passes.daemon._wake.set()
         async with asyncio.timeout(30):
-            while not any(passes.daemon._active.values()):
+            while not any(passes.daemon._passes._active.values()):
                 await asyncio.sleep(0.01)
         passes.going.set()
         async with asyncio.timeout(30):
             while passes.begun["slow/web"] < 2:
                 await asyncio.sleep(0.01)
+        acting.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_defect_with_one_object_does_not_end_the_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        passes = Passes(monkeypatch, "vision/web")
+        passes.daemon._stores["Service"].put({"metadata": {"name": "a-headless", "namespace": "vision"}, "spec": {}})
+
+        async def fail(key: str) -> None:
+            passes.begun[key] += 1
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(passes.daemon._weights, "sync", fail)
+        acting = asyncio.ensure_future(passes.daemon._act())
+        await passes.until("vision/a-headless", 2)
+        await passes.until("vision/web", passes.begun["vision/web"] + 1)
         acting.cancel()
 
     asyncio.run(scenario())
