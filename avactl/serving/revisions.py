@@ -22,8 +22,7 @@ HASH_LABEL = "pod-template-hash"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 DETACHED = "revision"
 """Component label of a detached ReplicaSet; its pods keep the service's."""
-REJECTED = f"{names.GROUP}/rejected"
-"""Annotation of a ReplicaSet whose version was rolled back, with the reason."""
+REJECTED = names.REJECTED
 _HASH_LENGTH = 10
 
 Body = dict[str, Any]
