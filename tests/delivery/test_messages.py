@@ -39,8 +39,9 @@ def test_no_other_pipeline_has_the_branch() -> None:
 def test_what_pods_say_is_no_command() -> None:
     """The reason of a roll-back has the last line of a pod's log: any member of the team writes it."""
     service = Service("main", "vision", "web", "vision", "web.yaml", "web", "commit")
-    why = "exit code 1: [skip ci] [ci skip] ***NO_CI*** fixes #1, closes acme/specs#2 GH-3 @acme/admins\n\nSigned-off-by: A"
-    message = rollback_message(service, f"{why} https://example.com/issues/1\x1b[0m", ["a" * 40], "b" * 40)
+    why = "exit code 1: [skip ci] [ci skip] ***NO_CI*** fixes #1, closes acme/specs#2 GH-3 @acme/admins"
+    more = "\n\nSigned-off-by: A https://example.com/issues/1\x1b[0m"
+    message = rollback_message(service, why + more, ["a" * 40], "b" * 40)
     for command in ("[skip", "[ci", "***", "#1", "#2", "GH-3", "@acme", "://", "\n\nSigned", "\x1b"):
         assert command not in message
     assert "exit code 1: (skip ci)" in message
