@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from avactl.delivery.commits.repository import ROLLBACK_TRAILER, TRAILER
 from avactl.delivery.config import Pipeline, Service
 from avactl.delivery.decide import State
-from avactl.terminal import shortened, visible
+from avactl.terminal import shortened
 
 _SUBJECT = 72
 _WHY = 500
@@ -54,7 +54,7 @@ def rollback_message(service: Service, why: str, undone: Sequence[str], good: st
 
     `undone`: the commits of its file since then, the newest first.
     """
-    shown = _inert(visible(why)[:_WHY])
+    shown = _inert(_line(why)[:_WHY])
     commits = ", ".join(each[:10] for each in undone[:_SHOWN]) + (", …" if len(undone) > _SHOWN else "")
     facts = [
         "The rollout was rolled back in the cluster: git says again what runs.",
@@ -69,8 +69,12 @@ def rollback_message(service: Service, why: str, undone: Sequence[str], good: st
 def _message(subject: str, facts: list[str], trailer: str) -> str:
     """Return a message. URLs are those of the branch, which may have line ends: these would begin other paragraphs."""
     short = subject if len(subject) <= _SUBJECT else f"{subject[: _SUBJECT - 1]}…"
-    lines = [shortened(visible(each), 2 * _WHY) for each in facts]
-    return "\n".join([visible(short), "", *lines, "", trailer, ""])
+    lines = [shortened(_line(each), 2 * _WHY) for each in facts]
+    return "\n".join([_line(short), "", *lines, "", trailer, ""])
+
+
+def _line(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text)
 
 
 def _inert(text: str) -> str:
