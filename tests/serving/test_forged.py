@@ -51,7 +51,7 @@ def refused(world: World, error: pytest.ExceptionInfo[ApiError]) -> bool:
 @pytest.mark.parametrize("value", ["forged", None])
 @pytest.mark.parametrize("key", FORGED)
 def test_members_do_not_change_them(world: World, member: KubeClient, key: str, value: str | None) -> None:
-    world.kube.patch(named(world, annotations={ROLLOUT_STATE: "{}"}))
+    world.kube.patch(named(world, annotations={ROLLOUT_STATE: "{}", REJECTED: "slow"}))
     before = world.deployment()["metadata"]["annotations"]
     with pytest.raises(ApiError) as error:
         member.patch(named(world, annotations={key: value and FORGED[key]}))
@@ -92,7 +92,8 @@ def test_members_do_not_say_which_versions_were_rolled_back(world: World, member
         member.patch({**body, "metadata": {**metadata, "annotations": {key: FORGED[key]}}})
     assert refused(world, error)
     own = {"metadata": {"name": "forged", "namespace": world.team, "annotations": {key: FORGED[key]}}}
-    spec = {**found["spec"], "replicas": 0}
+    template = {"metadata": {"labels": {"app": "forged"}}, "spec": pod_spec()}
+    spec = {"replicas": 0, "selector": {"matchLabels": {"app": "forged"}}, "template": template}
     with pytest.raises(ApiError) as error:
         member.create({**body, **own, "spec": spec})
     assert refused(world, error)
