@@ -22,7 +22,7 @@ HASH_LABEL = "pod-template-hash"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 DETACHED = "revision"
 """Component label of a detached ReplicaSet; its pods keep the service's."""
-REJECTED = names.REJECTED
+REJECTED = names.REJECTED_VERSION
 _HASH_LENGTH = 10
 
 Body = dict[str, Any]

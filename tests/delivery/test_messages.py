@@ -12,7 +12,7 @@ FORGED = "s3://data/1\n\nSigned-off-by: Ann <ann@example.com>\u2028\x1b[31m[skip
 
 def pipeline(team: str, name: str) -> Pipeline:
     config = Config("s3://data")
-    return Pipeline(name, team, team, Trigger("schedule"), (), "a", "b", "c", (), TARGET, {}, config)
+    return Pipeline(name, team, team, Trigger("schedule"), (), (), "a", "b", "c", (), TARGET, {}, config)
 
 
 def test_values_add_no_lines() -> None:

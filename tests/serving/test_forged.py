@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from avactl.names import MANAGED_BY, MANAGER, REJECTED, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
+from avactl.names import MANAGED_BY, MANAGER, REJECTED_VERSION, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
 from tests.kinds.tenancy_attempts import pod_spec
 from tests.serving.prometheus import Prometheus
 from tests.serving.world import World
@@ -16,7 +16,7 @@ from tools.controlplane import ApiError, KubeClient
 
 CANARY = "{canary: {traffic: replicas, steps: [{percent: 25, pause: 1s}]}}"
 FORGED = {
-    ROLLOUT: '{"traffic": "replicas"}', ROLLOUT_STATE: '{"phase": "promoting"}', REJECTED: "worse",
+    ROLLOUT: '{"traffic": "replicas"}', ROLLOUT_STATE: '{"phase": "promoting"}', REJECTED_VERSION: "worse",
     TEMPLATE_DIGEST: "0123456789abcdef",
 }  # fmt: skip
 
@@ -51,7 +51,7 @@ def refused(world: World, error: pytest.ExceptionInfo[ApiError]) -> bool:
 @pytest.mark.parametrize("value", ["forged", None])
 @pytest.mark.parametrize("key", FORGED)
 def test_members_do_not_change_them(world: World, member: KubeClient, key: str, value: str | None) -> None:
-    world.kube.patch(named(world, annotations={ROLLOUT_STATE: "{}", REJECTED: "slow"}))
+    world.kube.patch(named(world, annotations={ROLLOUT_STATE: "{}", REJECTED_VERSION: "slow"}))
     before = world.deployment()["metadata"]["annotations"]
     with pytest.raises(ApiError) as error:
         member.patch(named(world, annotations={key: value and FORGED[key]}))

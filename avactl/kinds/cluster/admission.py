@@ -83,7 +83,7 @@ def _rollouts(item: Item) -> list[Manifest]:
     objects = [
         _resources("apps", [f"{each}{part}" for each in ("deployments", "replicasets") for part in ("", "/status")])
     ]
-    marks = (names.ROLLOUT, names.ROLLOUT_STATE, names.REJECTED, names.TEMPLATE_DIGEST)
+    marks = (names.ROLLOUT, names.ROLLOUT_STATE, names.REJECTED_VERSION, names.TEMPLATE_DIGEST)
     before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
     rule = Rule(
         "rollout",
