@@ -128,6 +128,8 @@ PIPELINE_STATE = "delivery-state"
 """Value of the same label: the state of a pipeline, which the delivery daemon writes."""
 DELIVERY_DAEMON = "avactl-delivery"
 """Name of the delivery daemon's objects, and its service account in the system namespace."""
+REJECTED_VERSION = f"{GROUP}/rejected"
+"""Annotation of a ReplicaSet whose version was rolled back, with the reason."""
 TEMPLATE_DIGEST = f"{GROUP}/template-digest"
 """Annotation of the Deployment of a service with a rollout: digest of its pod template as compiled. Each ReplicaSet has
 that of its version, by which the delivery daemon finds the version in git."""

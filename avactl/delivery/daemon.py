@@ -24,11 +24,13 @@ from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.daemons import run_elected, run_until_signal
 from avactl.kube.http_server import serve
 from avactl.kube.leader import Leader
+from avactl.kube.passes import Passes
 from avactl.kube.reflector import Reflector
 from avactl.kube.replica import new_identity
 from avactl.names import CONFIG_LABEL, DELIVERY_DAEMON, PIPELINE_CONFIG, PIPELINE_STATE, ROLLBACK_CONFIG
 
-_PARALLEL = 8
+_PARALLEL = 4
+"""Passes of one namespace at a time."""
 _RETRY = 30.0
 """Seconds until a change of the repository that failed is tried again."""
 STUCK = 1800.0
@@ -62,6 +64,7 @@ class Daemon:
         self._rollbacks = Rollbacks(client, self._maps, self._branch, proposals, options.git_interval)
         self._wake = asyncio.Event()
         self._began = monotonic()
+        self._passes = Passes(self._wake.set, _PARALLEL)
         self._problems: dict[str, str] = {}
         self._later: dict[str, float] = {}
         self._leader = None
@@ -102,30 +105,30 @@ class Daemon:
         await self._reflector.synced.wait()
         if self._leader is not None:
             await self._leader.won.wait()
-        turn = asyncio.Semaphore(_PARALLEL)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake.clear()
+                self._began = monotonic()
+                if self.leading():
+                    pipelines, services = self._maps.of(PIPELINE_CONFIG), self._maps.of(ROLLBACK_CONFIG)
+                    if pipelines or services:
+                        await self._branch.refresh()
+                    if self._branch.head:
+                        for name in pipelines:
+                            self._passes.begin(group, self._pipeline, name, _namespace(name))
+                        for name in services:
+                            self._passes.begin(group, self._service, name, _namespace(name))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._options.interval):
+                        await self._wake.wait()
+                # What the daemon itself writes comes back by the watch.
+                await asyncio.sleep(min(0.2, self._options.interval))
 
-        async def pipeline(name: str) -> None:
-            async with turn:
-                await self._maps.write_problem(name, await self._pass(name, self._pipelines.advance))
+    async def _pipeline(self, name: str) -> None:
+        await self._maps.write_problem(name, await self._pass(name, self._pipelines.advance))
 
-        async def service(name: str) -> None:
-            async with turn:
-                await self._pass(name, self._rollbacks.advance)
-
-        while True:
-            self._wake.clear()
-            self._began = monotonic()
-            if self.leading():
-                pipelines, services = self._maps.of(PIPELINE_CONFIG), self._maps.of(ROLLBACK_CONFIG)
-                if pipelines or services:
-                    await self._branch.refresh()
-                if self._branch.head:
-                    await asyncio.gather(*map(pipeline, pipelines), *map(service, services))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.interval):
-                    await self._wake.wait()
-            # What the daemon itself writes comes back by the watch.
-            await asyncio.sleep(min(0.2, self._options.interval))
+    async def _service(self, name: str) -> None:
+        await self._pass(name, self._rollbacks.advance)
 
     async def _pass(self, name: str, advance: Callable[[str], Awaitable[None]]) -> str:
         """Bring one plan forward; what fails is that plan's problem, is returned, and is tried again."""
@@ -156,7 +159,7 @@ class Daemon:
 
     def _alive(self) -> bool:
         waits = not self._reflector.synced.is_set() or (self._leader is not None and not self._leader.won.is_set())
-        return waits or monotonic() - self._began < STUCK
+        return waits or max(monotonic() - self._began, self._passes.longest()) < STUCK
 
     def _collect(self) -> None:
         metrics.LEADER.set(self.leading())
@@ -167,6 +170,11 @@ class Daemon:
         metrics.PIPELINES.clear()
         for phase, count in phases.items():
             metrics.PIPELINES.labels(phase).set(count)
+
+
+def _namespace(name: str) -> str:
+    """Return the namespace of a plan: their names are `KIND.NAMESPACE.NAME`."""
+    return name.split(".")[1] if name.count(".") > 1 else ""
 
 
 def _last_line(problem: str) -> str:

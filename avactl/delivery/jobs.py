@@ -19,6 +19,10 @@ from avactl.kube.client import ApiError, Client, list_all
 Body = dict[str, Any]
 _ENDED: dict[str, Status] = {"Complete": "succeeded", "Failed": "failed"}
 _UID, _NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
+_PAGE, _ANSWER = 50, 4 << 20
+"""Pods of one list request, and bytes of an answer that is parsed."""
+_MOST = 64
+"""Containers of a pod that are looked at."""
 
 
 class MissingTemplateError(HintedError):
@@ -44,19 +48,24 @@ class Jobs:
 
         Raises ApiError and UnreachableError.
         """
-        query = {"labelSelector": f"{names.PIPELINE}={self._pipeline.name}", "limit": "500"}
-        found = {each["metadata"]["name"]: each for each in await list_all(self._page, query)}
+        every = [name for step in STEPS for name in self.names_of(step)]
+        found = dict(zip(every, await asyncio.gather(*map(self._find, every)), strict=True))
         steps: dict[Step, Job] = {}
         for step in STEPS:
-            own = [found[name] for name in self.names_of(step) if name in found]
+            own = [each for name in self.names_of(step) if (each := found[name]) is not None]
             if own:
                 job = _step(own, len(self.names_of(step)))
                 if job is not None:
                     steps[step] = await self._told(job, own, step) if step == active else job
         return steps
 
-    async def _page(self, query: Mapping[str, str]) -> Any:
-        return await self._client.page(self._jobs, query)
+    async def _find(self, name: str) -> Body | None:
+        """Return a Job by its name: members of the team may give others the pipeline's label, in any number."""
+        query = {
+            "labelSelector": f"{names.PIPELINE}={self._pipeline.name}", "fieldSelector": f"metadata.name={name}",
+            "limit": "1",
+        }  # fmt: skip
+        return next(iter((await self._client.page(self._jobs, query))["items"] or ()), None)
 
     async def _told(self, job: Job, jobs: list[Body], step: Step) -> Job:
         """Return the state of a step that has ended, with what its pods have said and run."""
@@ -77,12 +86,12 @@ class Jobs:
         return job._replace(ran=provenance_of([pod for pod in pods if _phase(pod) == "Running"] or pods))
 
     async def _pods_of(self, label: str, values: Iterable[str]) -> list[Body]:
-        query = {"labelSelector": f"{label} in ({','.join(values)})", "limit": "500"}
+        query = {"labelSelector": f"{label} in ({','.join(values)})", "limit": str(_PAGE)}
 
         async def page(asked: Mapping[str, str]) -> Any:
-            return await self._client.page(self._pods, asked)
+            return await self._client.page(self._pods, asked, most=_ANSWER)
 
-        return await list_all(page, query)
+        return await list_all(page, query, lambda pods: list(map(_reduced, pods)))
 
     async def start(self, start: Start, keep: Iterable[str]) -> None:
         """Create the Jobs of a step that do not exist, from their templates.
@@ -148,6 +157,17 @@ def _job(template: Body, name: str, start: Start, keep: str) -> Body:
     }
 
 
+def _text_of(pod: Body, phase: str) -> tuple[str, str]:
+    """Return when a pod was created, and what a container of it has written; "" if none has."""
+    status = pod.get("status") or {}
+    for each in [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]:
+        ended = (each.get("state") or {}).get("terminated") or {}
+        if ended.get("message") and (phase == "Succeeded" or ended.get("exitCode")):
+            # Beyond the limit of Kubernetes, a text is not from the kubelet.
+            return str(pod["metadata"].get("creationTimestamp")), str(ended["message"])[: MAX_TEXT + 1]
+    return "", ""
+
+
 def _run(job: Body) -> int:
     text = str((job["metadata"].get("labels") or {}).get(names.RUN, ""))
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
@@ -193,6 +213,26 @@ def _message(pods: Iterable[Body], phase: str) -> str:
                 # Beyond the limit of Kubernetes, a text is not from the kubelet.
                 return str(found["message"])[: MAX_TEXT + 1]
     return ""
+
+
+def _reduced(pod: Body) -> Body:
+    """Return the part of a pod that is read: members of the team give pods any size, and these labels to any number."""
+    metadata, status = pod["metadata"], pod.get("status") or {}
+    main = (metadata.get("annotations") or {}).get(names.DEFAULT_CONTAINER)
+    kinds = ("containerStatuses", "initContainerStatuses")
+    containers = {
+        kind: [
+            {key: each.get(key) for key in ("name", "imageID", "state")} for each in (status.get(kind) or ())[:_MOST]
+        ]
+        for kind in kinds
+    }
+    return {
+        "metadata": {
+            "creationTimestamp": metadata.get("creationTimestamp"),
+            "annotations": {} if main is None else {names.DEFAULT_CONTAINER: str(main)[:63]},
+        },
+        "status": {"phase": status.get("phase"), **containers},
+    }
 
 
 def _phase(pod: Body) -> str:

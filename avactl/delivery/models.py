@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 
 from avactl.datasets.stores.opening import open_store
+from avactl.datasets.stores.store import Found
 from avactl.delivery.config import Target
-from avactl.delivery.publish import LINEAGE, MAX_LINEAGE
+from avactl.delivery.publish import LINEAGE, MAX_LINEAGE, VERSION
 from avactl.kinds.pipeline.service import deployed, service_of, value_paths
 from avactl.kinds.pipeline.steps import directory
 from avactl.kinds.program import Item, Program
@@ -19,6 +20,8 @@ from avactl.kinds.serving.models import versions as versions_of
 
 MAX_VERSIONS = 10_000
 """Directories of one model that are looked at."""
+MAX_READ = 32 << 20
+"""Bytes of the lineage of one model that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,19 @@ def _served(item: Item) -> Iterator[Served]:
 def published(directory: str, endpoint: str = "") -> dict[int, dict[str, Any]]:
     """Return the lineage of each published version of a directory, the newest last. Raises StoreError, DatasetError."""
     store = open_store(directory, endpoint)
-    found = {}
+    known: dict[int, Found] = {}
     for each in store.objects():
         number, _, rest = each.key.partition("/")
-        if rest == LINEAGE and number.isascii() and number.isdigit() and len(number) < 10 and each.size <= MAX_LINEAGE:
-            found[int(number)] = _lineage(store.read(each))
-            if len(found) >= MAX_VERSIONS:
+        if rest == LINEAGE and VERSION(number) and each.size <= MAX_LINEAGE:
+            known[int(number)] = each
+            if len(known) >= MAX_VERSIONS:
                 break
+    found, left = {}, MAX_READ
+    for version, each in sorted(known.items(), reverse=True):
+        # What a team has written is read up to a limit, the newest first: also others list its versions.
+        fits = each.size <= left
+        found[version] = _lineage(store.read(each)) if fits else {}
+        left -= each.size if fits else 0
     return dict(sorted(found.items()))
 
 

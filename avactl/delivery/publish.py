@@ -34,7 +34,7 @@ MAX_LINEAGE = 256 * 1024
 """Longest lineage in bytes: that of the annotations of an object in Kubernetes."""
 _MAX_ORIGIN = 8192
 _NUMBER = re.compile("[0-9]+").findall
-_VERSION = re.compile("[1-9][0-9]{0,8}").fullmatch
+VERSION = re.compile("[1-9][0-9]{0,8}").fullmatch
 
 
 class Staged(NamedTuple):
@@ -57,7 +57,7 @@ class _File(NamedTuple):
 def version_of(store: Store) -> int:
     """Return the number of the version that a location is. Raises ArgumentError."""
     name = store.location.path.rstrip("/").rpartition("/")[2]
-    if not _VERSION(name):
+    if not VERSION(name):
         raise ArgumentError(f"{store.location} is not the directory of a version", "name `DIRECTORY/NUMBER`")
     return int(name)
 
@@ -163,7 +163,7 @@ def _origin_of(target: Store) -> tuple[str, str] | None:
 
 def _newest(versions: Store, below: int) -> int:
     """Return the number of the newest published version below another; 0 if there is none."""
-    numbers = (int(name) for name in versions.directories() if _VERSION(name) and int(name) < below)
+    numbers = (int(name) for name in versions.directories() if VERSION(name) and int(name) < below)
     found = (number for number in sorted(numbers, reverse=True) if versions.find(f"{number}/{LINEAGE}") is not None)
     return next(found, 0)
 
@@ -335,7 +335,7 @@ def prune(directory: str, newest: int, keep: int, protected: frozenset[int], end
     found: dict[int, list[str]] = {}
     for each in _listed(store):
         name, slash, _ = each.key.partition("/")
-        if slash and _VERSION(name):
+        if slash and VERSION(name):
             found.setdefault(int(name), []).append(each.key)
     published = sorted(
         (number for number, keys in found.items() if f"{number}/{LINEAGE}" in keys and number <= newest), reverse=True

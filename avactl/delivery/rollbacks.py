@@ -65,7 +65,7 @@ class Rollbacks:
         if deployment is None or not _is_rolled_back(deployment) or self._has_pipeline(service):
             return
         try:
-            found = finding(deployment, await replica_sets(self._client, service.namespace))
+            found = finding(deployment, await replica_sets(self._client, deployment))
             if found is None or self._done.get(name) == (self._branch.head, found):
                 return
             try:
@@ -87,14 +87,14 @@ class Rollbacks:
     async def _set_back(self, service: Service, deployment: Body, found: Finding) -> str:
         """Commit or propose the text of the running version; return the head for which nothing more is to be done."""
         repository, name = self._branch.repository, self._branch.name
-        edited = partial(rolled_back, repository, service, found)
+        edited = partial(rolled_back, service=service, found=found)
         if service.by == "commit":
             changed, head = await self._branch.run(lambda: (repository.change(service.file, edited), repository.head))
             if changed:
                 metrics.ROLLBACKS.inc()
                 await self._tell(deployment, "SpecRolledBack", f"commit {head[:10]} on {name}")
             return head
-        proposed, head = await self._branch.run(lambda: (edited(), repository.head))
+        proposed, head = await self._branch.run(lambda: (edited(repository), repository.head))
         if proposed is None:
             return head
         if self._proposals is None:

@@ -13,6 +13,7 @@ from avactl.kube.client import ApiError, Client, list_all
 from avactl.names import MANAGED_BY, MANAGER, MODEL_URLS, ROLLOUT, ROLLOUT_STATE
 from avactl.serving.config import parse_state
 from avactl.serving.revisions import revisions_of, same, template_of
+from avactl.serving.stores import ANSWER, PAGE, objects_of
 
 Body = dict[str, Any]
 _MOST = 64 * 1024
@@ -26,7 +27,7 @@ async def rollout_of(client: Client, target: Target, url: str) -> Rollout | None
     deployment = await deployment_of(client, target.namespace, target.service)
     if deployment is None:
         return None
-    return verdict(deployment, await replica_sets(client, target.namespace), target.model, url)
+    return verdict(deployment, await replica_sets(client, deployment), target.model, url)
 
 
 async def deployment_of(client: Client, namespace: str, name: str) -> Body | None:
@@ -40,12 +41,21 @@ async def deployment_of(client: Client, namespace: str, name: str) -> Body | Non
     return found
 
 
-async def replica_sets(client: Client, namespace: str) -> list[Body]:
-    """Return the ReplicaSets of services' versions. Raises ApiError and UnreachableError."""
-    path = f"/apis/apps/v1/namespaces/{namespace}/replicasets"
+async def replica_sets(client: Client, deployment: Body) -> list[Body]:
+    """Return the ReplicaSets of a service's versions. Raises ApiError and UnreachableError."""
+    path = f"/apis/apps/v1/namespaces/{deployment['metadata']['namespace']}/replicasets"
     # Not by the selector of the Deployment: those of versions on their way do not match it.
-    own = {"labelSelector": f"{MANAGED_BY}={MANAGER}", "limit": "500"}
-    return await list_all(lambda query: client.page(path, query), own)
+    query = {"labelSelector": f"{MANAGED_BY}={MANAGER}", "limit": str(PAGE)}
+    # Members of the team may create any number of them.
+    kept = objects_of("ReplicaSet")
+
+    def keep(page: list[Body]) -> list[Body]:
+        for each in page:
+            kept.put(each)
+        return []
+
+    await list_all(lambda asked: client.page(path, asked, most=ANSWER), query, keep)
+    return list(kept.of(deployment["metadata"]["uid"]))
 
 
 def verdict(deployment: Body, sets: Iterable[Body], model: str, url: str) -> Rollout | None:

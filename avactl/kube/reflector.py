@@ -50,14 +50,18 @@ class Reflector:
         optional: bool = False,
         failed: Callable[[], None] = lambda: None,
         metadata_only: bool = False,
+        page: int = _PAGE,
+        most: int = 0,
     ) -> None:
         """`changed` is called after each batch; `optional`: a kind that the server may not serve; `failed` is called
-        when a list or watch has failed, before it is tried again; `metadata_only`: objects have nothing else.
+        when a list or watch has failed, before it is tried again; `metadata_only`: objects have nothing else; `page`:
+        objects of one list request; `most`: as for `Client.page`.
         """
         self._client, self._path, self._store, self.changed = client, path, store, changed
         self._query = dict(query or {})
         self._optional, self.failed = optional, failed
         self._accept = (METADATA_LIST, METADATA) if metadata_only else (JSON, JSON)
+        self._limit, self._most = page, most
         self._version = ""
         self.synced = asyncio.Event()
         self.since = float("-inf")
@@ -126,7 +130,7 @@ class Reflector:
 
     async def load(self) -> None:
         """List all objects once; a watch continues from there. Raises ApiError and UnreachableError."""
-        since, query = monotonic(), {**self._query, "limit": str(_PAGE)}
+        since, query = monotonic(), {**self._query, "limit": str(self._limit)}
         seen: set[str] = set()
         version = ""
         coming: asyncio.Task[Any] | None = asyncio.ensure_future(self._page(query))
@@ -155,7 +159,7 @@ class Reflector:
         self.changed()
 
     async def _page(self, query: Mapping[str, str]) -> Any:
-        return await self._client.page(self._path, query, self._accept[0])
+        return await self._client.page(self._path, query, self._accept[0], self._most)
 
     async def _watch(self) -> None:
         query = {

@@ -41,12 +41,18 @@ class Proposals(ABC):
 
     def _newest(self, branch: str, params: Mapping[str, str]) -> dict[str, Any] | None:
         asked = f"reading the pull requests of {branch}"
-        answer = self._api.send("GET", self._path, asked=asked, params=params)
-        self._want(answer, asked)
-        found = body_of(answer, asked)
-        if not isinstance(found, list):
-            raise ForgeError(f"{asked}: the response is not a list", "is the API URL correct?")
-        return next((each for each in found if isinstance(each, dict)), None)
+        try:
+            for page in self._api.pages(self._path, asked=asked, per_page="20", **params):
+                # Anyone may open one from a fork, whose branch has the same name.
+                if (found := next(filter(self._own, page), None)) is not None:
+                    return found
+        except ForgeError as error:
+            raise self._explained(error) from None
+        return None
+
+    @abstractmethod
+    def _own(self, entry: Mapping[str, Any]) -> bool:
+        """Return True for one from a branch of the repository itself."""
 
     def _create(self, branch: str, body: Mapping[str, Any], key: str, exists: int) -> str:
         """Create one; the status `exists` says that there is one."""
@@ -66,12 +72,17 @@ class Proposals(ABC):
     def _want(self, answer: Any, asked: str) -> None:
         try:
             want(answer, asked)
-        except GoneError as error:
-            raise ForgeError(
-                str(error), "does the repository exist, and may the token read it?", error.status
-            ) from None
         except ForgeError as error:
-            raise error.explained(self._hints) from None
+            raise self._explained(error) from None
+
+    def _explained(self, error: ForgeError) -> ForgeError:
+        if isinstance(error, GoneError):
+            return ForgeError(str(error), "does the repository exist, and may the token read it?", error.status)
+        return error.explained(self._hints)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return isinstance(one, int) and one == other
 
 
 class GitHubProposals(Proposals):
@@ -101,8 +112,13 @@ class GitHubProposals(Proposals):
 
     def _found(self, branch: str) -> dict[str, Any] | None:
         return self._newest(branch, {
-            "head": f"{self._owner}:{branch}", "state": "all", "sort": "created", "direction": "desc", "per_page": "1"
+            "head": f"{self._owner}:{branch}", "state": "all", "sort": "created", "direction": "desc"
         })  # fmt: skip
+
+    def _own(self, entry: Mapping[str, Any]) -> bool:
+        sides = [each.get("repo") if isinstance(each := entry.get(side), dict) else None for side in ("head", "base")]
+        one, other = (each.get("id") if isinstance(each, dict) else None for each in sides)
+        return _same(one, other)
 
     def _url(self, branch: str) -> str:
         return str((self._found(branch) or {}).get("html_url", ""))
@@ -128,9 +144,10 @@ class GitLabProposals(Proposals):
         return self._create(branch, body, "web_url", 409)
 
     def _found(self, branch: str) -> dict[str, Any] | None:
-        return self._newest(
-            branch, {"source_branch": branch, "state": "all", "order_by": "created_at", "sort": "desc", "per_page": "1"}
-        )
+        return self._newest(branch, {"source_branch": branch, "state": "all", "order_by": "created_at", "sort": "desc"})
+
+    def _own(self, entry: Mapping[str, Any]) -> bool:
+        return _same(entry.get("source_project_id"), entry.get("target_project_id"))
 
     def _url(self, branch: str) -> str:
         return str((self._found(branch) or {}).get("web_url", ""))

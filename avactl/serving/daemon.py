@@ -19,6 +19,7 @@ from avactl.kube.daemons import run_elected, run_until_signal
 from avactl.kube.events import events_path, new_event
 from avactl.kube.http_server import serve
 from avactl.kube.leader import Leader
+from avactl.kube.passes import Passes
 from avactl.kube.reflector import Reflector
 from avactl.kube.replica import new_identity
 from avactl.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, SERVING_DAEMON
@@ -27,15 +28,16 @@ from avactl.serving.actions import VALIDATION, Actor
 from avactl.serving.analysis import Prometheus, measure, of_version
 from avactl.serving.config import Config, ConfigError, parse_config, parse_state
 from avactl.serving.decide import decide
-from avactl.serving.questions import not_starting, room_problem
+from avactl.serving.questions import Room, not_starting
 from avactl.serving.revisions import HASH_LABEL, Body, revisions_of
-from avactl.serving.stores import Objects, namespace, owners
+from avactl.serving.stores import ANSWER, PAGE, objects_of
 from avactl.serving.view import Answers, Event, Member, Plan, View
 from avactl.serving.weights import Weights
 
 _TURNS = 12
 """Decisions of one pass over a service."""
-_PARALLEL = 16
+_PARALLEL = 4
+"""Passes of one namespace at a time: what a team's queries or objects take long holds up no other team."""
 STUCK = 600.0
 """Seconds after which a pass counts as stuck."""
 GOOD = ("Stable", "Promoted")
@@ -69,11 +71,13 @@ class Daemon:
 
     def __init__(self, client: Client, options: Options) -> None:
         self._client, self._options = client, options
-        self._stores = {kind: Objects(owners if kind in ("ReplicaSet", "Job") else namespace) for kind in _PATHS}
+        self._stores = {kind: objects_of(kind) for kind in _PATHS}
         self._actor = Actor(client, self._saw)
+        self._room = Room(client)
         self._prometheus = Prometheus(options.prometheus) if options.prometheus else None
         self._wake = asyncio.Event()
         self._began = monotonic()
+        self._passes = Passes(self._wake.set, _PARALLEL)
         self._errors: dict[str, str] = {}
         self._leader: Leader | None = None
         if options.lease:
@@ -83,6 +87,7 @@ class Daemon:
             Reflector(
                 client, path, self._stores[kind], self._wake.set, optional=kind == "HTTPRoute",
                 query={"labelSelector": f"app.kubernetes.io/component={VALIDATION}"} if kind == "Job" else own,
+                page=PAGE, most=ANSWER,
             )
             for kind, path in _PATHS.items()
         ]  # fmt: skip
@@ -116,28 +121,20 @@ class Daemon:
             await reflector.synced.wait()
         if self._leader is not None:
             await self._leader.won.wait()
-        turn = asyncio.Semaphore(_PARALLEL)
-
-        async def pass_over(key: str) -> None:
-            async with turn:
-                await self._pass(key)
-
-        async def weigh(key: str) -> None:
-            async with turn:
-                await self._weights.sync(key)
-
-        while True:
-            self._wake.clear()
-            self._began = monotonic()
-            if self.leading():
-                await asyncio.gather(
-                    *map(pass_over, self._stores["Deployment"].keys()), *map(weigh, self._stores["Service"].keys())
-                )
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.interval):
-                    await self._wake.wait()
-            # Batches of events, such as those of many pods, are one pass.
-            await asyncio.sleep(min(0.05, self._options.interval))
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake.clear()
+                self._began = monotonic()
+                if self.leading():
+                    for key in self._stores["Deployment"].keys():  # noqa: SIM118 - not a mapping
+                        self._passes.begin(group, self._pass, key, key.partition("/")[0])
+                    for key in self._stores["Service"].keys():  # noqa: SIM118 - not a mapping
+                        self._passes.begin(group, self._weights.sync, key, key.partition("/")[0])
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._options.interval):
+                        await self._wake.wait()
+                # Batches of events, such as those of many pods, are one pass.
+                await asyncio.sleep(min(0.05, self._options.interval))
 
     def _saw(self, body: Body) -> None:
         store = self._stores.get(str(body.get("kind")))
@@ -213,7 +210,7 @@ class Daemon:
                 case "":
                     return plan
                 case "room":
-                    answers = answers._replace(room=await room_problem(self._client, view))
+                    answers = answers._replace(room=await self._room.problem(view))
                 case "why":
                     answers = answers._replace(why=await not_starting(self._client, view))
                 case _:
@@ -278,7 +275,7 @@ class Daemon:
     def _alive(self) -> bool:
         if not self._ready() or (self._leader is not None and not self._leader.won.is_set()):
             return True  # it waits for the API server, or stands by
-        return monotonic() - self._began < STUCK
+        return max(monotonic() - self._began, self._passes.longest()) < STUCK
 
     def _ready(self) -> bool:
         return all(reflector.synced.is_set() for reflector in self._reflectors)

@@ -2,32 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import inf
+from time import monotonic
 from typing import Any
 
 from avactl.kube.client import Client, list_all
 from avactl.serving.revisions import HASH_LABEL, template_of
-from avactl.serving.room import missing
+from avactl.serving.room import Amounts, Machine, machine, missing, requests
+from avactl.serving.stores import ANSWER, PAGE
 from avactl.serving.view import View
 
 _PAGE = {"limit": "500"}
+_PODS = {"limit": str(PAGE), "fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
+"""Pods that hold resources. Tenants write pods, of up to 1.5 MB each."""
+_KEPT = 15.0
+"""Seconds for which machines, and a lack of room, are not looked at again: services may wait for days."""
 _TEXT = 300
 
 
-async def room_problem(client: Client, view: View) -> str:
-    """Return what is missing for a new version; empty if nothing is. Raises ApiError and UnreachableError."""
-    space = view.deployment["metadata"]["namespace"]
-    extra = view.config.surge if view.config.traffic == "replicas" else view.total
-    if extra <= 0:
-        return ""
+class Room:
+    """Answers whether there is room for another version. All services share what was read of the cluster."""
 
-    async def listed(path: str) -> list[Any]:
-        return await list_all(lambda query: client.page(path, query), _PAGE)
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._machines: Sequence[Machine] = ()
+        self._read = -inf
+        self._reading = asyncio.Lock()
+        self._known: dict[tuple[str, str], tuple[float, str]] = {}
 
-    quotas = await listed(f"/api/v1/namespaces/{space}/resourcequotas")
-    return missing(
-        template_of(view.deployment), extra, quotas, await listed("/api/v1/nodes"), await listed("/api/v1/pods")
-    )
+    async def problem(self, view: View) -> str:
+        """Return what is missing for a new version; empty if nothing is. Raises ApiError and UnreachableError."""
+        now, version = monotonic(), (str(view.deployment["metadata"]["uid"]), view.state.canary)
+        self._known = {each: known for each, known in self._known.items() if now - known[0] < _KEPT}
+        known = self._known.get(version)
+        if known is not None:
+            return known[1]
+        found = await self._problem(view)
+        if found:
+            self._known[version] = monotonic(), found
+        return found
+
+    async def _problem(self, view: View) -> str:
+        space = view.deployment["metadata"]["namespace"]
+        extra = view.config.surge if view.config.traffic == "replicas" else view.total
+        if extra <= 0:
+            return ""
+
+        async def quotas(query: Mapping[str, str]) -> Any:
+            return await self._client.page(f"/api/v1/namespaces/{space}/resourcequotas", query)
+
+        return missing(template_of(view.deployment), extra, await list_all(quotas, _PAGE), await self.machines())
+
+    async def machines(self) -> Sequence[Machine]:
+        """Return all machines with what is free on them. Raises ApiError and UnreachableError."""
+        async with self._reading:
+            if monotonic() - self._read >= _KEPT:
+                self._machines = await self._list()
+                self._read = monotonic()
+            return self._machines
+
+    async def _list(self) -> list[Machine]:
+        async def nodes(query: Mapping[str, str]) -> Any:
+            return await self._client.page("/api/v1/nodes", query)
+
+        async def pods(query: Mapping[str, str]) -> Any:
+            return await self._client.page("/api/v1/pods", query, most=ANSWER)
+
+        used: defaultdict[str, list[Amounts]] = defaultdict(list)
+        for name, asked in await list_all(pods, _PODS, lambda page: [_asked(pod) for pod in page]):
+            used[name].append(asked)
+        return await list_all(
+            nodes, _PAGE, lambda page: [machine(node, used.get(node["metadata"]["name"], ())) for node in page]
+        )
+
+
+def _asked(pod: Mapping[str, Any]) -> tuple[str, Amounts]:
+    return str(pod["spec"].get("nodeName", "")), requests(pod["spec"])
 
 
 async def not_starting(client: Client, view: View) -> tuple[bool, str]:
@@ -47,7 +100,9 @@ async def not_starting(client: Client, view: View) -> tuple[bool, str]:
             return "quota" in revision.failure, revision.failure[:_TEXT]
         own = {**view.deployment["spec"]["selector"].get("matchLabels", {}), HASH_LABEL: revision.hash}
         selector = ",".join(f"{key}={value}" for key, value in own.items())
-    page = await client.page(f"/api/v1/namespaces/{space}/pods", {"labelSelector": selector, "limit": "50"})
+    page = await client.page(
+        f"/api/v1/namespaces/{space}/pods", {"labelSelector": selector, "limit": str(PAGE)}, most=ANSWER
+    )
     reasons = [pod_problem(pod) for pod in page["items"] or ()]
     found = [each for each in reasons if each[1]]
     return max(found, key=lambda each: each[0], default=(False, ""))

@@ -22,8 +22,7 @@ HASH_LABEL = "pod-template-hash"
 COMPONENT_LABEL = "app.kubernetes.io/component"
 DETACHED = "revision"
 """Component label of a detached ReplicaSet; its pods keep the service's."""
-REJECTED = f"{names.GROUP}/rejected"
-"""Annotation of a ReplicaSet whose version was rolled back, with the reason."""
+REJECTED = names.REJECTED_VERSION
 _HASH_LENGTH = 10
 
 Body = dict[str, Any]
@@ -52,7 +51,8 @@ class Revision(NamedTuple):
     @property
     def template(self) -> Body:
         """The pod template without its hash, to compare with the Deployment's."""
-        template: Body = deepcopy(self.body["spec"]["template"])
+        known = self.body["spec"]["template"]
+        template: Body = orjson.loads(known) if isinstance(known, bytes) else deepcopy(known)
         template.get("metadata", {}).get("labels", {}).pop(HASH_LABEL, None)
         return template
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from avactl.quantity import format_quantity, quantity
 
@@ -16,7 +16,30 @@ Amounts = dict[str, Fraction]
 _SCHEDULED = ("NoSchedule", "NoExecute")
 
 
-def missing(template: Body, extra: int, quotas: Iterable[Body], nodes: Iterable[Body], pods: Iterable[Body]) -> str:
+class Machine(NamedTuple):
+    """A machine: what decides which pods it takes, and what is free on it."""
+
+    labels: Mapping[str, str]
+    taints: tuple[Body, ...]
+    unschedulable: bool
+    free: Mapping[str, Fraction]
+
+
+def machine(node: Body, used: Iterable[Amounts]) -> Machine:
+    """Return a machine on which pods have these requests."""
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    free = {key: _amount(value) for key, value in allocatable.items()}
+    for asked in used:
+        for key, value in asked.items():
+            free[key] = free.get(key, Fraction(0)) - value
+    own = node.get("spec") or {}
+    return Machine(
+        node["metadata"].get("labels") or {}, tuple(own.get("taints") or ()), bool(own.get("unschedulable")),
+        {key: max(value, Fraction(0)) for key, value in free.items()},
+    )  # fmt: skip
+
+
+def missing(template: Body, extra: int, quotas: Iterable[Body], machines: Iterable[Machine]) -> str:
     """Return what is missing for `extra` pods of a template; empty if nothing is."""
     if extra <= 0:
         return ""
@@ -36,15 +59,15 @@ def missing(template: Body, extra: int, quotas: Iterable[Body], nodes: Iterable[
                     f"quota {quota['metadata']['name']}: {extra} more pods need {_text(need)} {key}, "
                     f"{_text(max(left, Fraction(0)))} of {limit} are left"
                 )
-    free = _free(nodes, pods, template["spec"])
     fitting = sum(
         int(
             min(
-                (have.get(key, Fraction(0)) // value for key, value in asked.items() if value > 0),
+                (each.free.get(key, Fraction(0)) // value for key, value in asked.items() if value > 0),
                 default=Fraction(extra),
             )
         )
-        for have in free
+        for each in machines
+        if _allows(each, template["spec"])
     )
     if fitting >= extra:
         return ""
@@ -82,31 +105,13 @@ def _of_quota(key: str, asked: Amounts) -> Fraction | None:
     return asked.get(key.removeprefix("requests."))
 
 
-def _free(nodes: Iterable[Body], pods: Iterable[Body], spec: Body) -> list[Amounts]:
-    """Return the free resources of the machines that pods of this spec may run on."""
-    free = {
-        node["metadata"]["name"]: {
-            key: _amount(value) for key, value in ((node.get("status") or {}).get("allocatable") or {}).items()
-        }
-        for node in nodes
-        if _allows(node, spec)
-    }
-    for pod in pods:
-        have = free.get(pod["spec"].get("nodeName", ""))
-        if have is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-            continue
-        for key, value in requests(pod["spec"]).items():
-            have[key] = have.get(key, Fraction(0)) - value
-    return [{key: max(value, Fraction(0)) for key, value in have.items()} for have in free.values()]
-
-
-def _allows(node: Body, spec: Body) -> bool:
-    labels, own = node["metadata"].get("labels") or {}, node.get("spec") or {}
-    if own.get("unschedulable") or any(
+def _allows(machine: Machine, spec: Body) -> bool:
+    labels = machine.labels
+    if machine.unschedulable or any(
         labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()
     ):
         return False
-    for taint in own.get("taints") or ():
+    for taint in machine.taints:
         if taint.get("effect") in _SCHEDULED and not any(
             _tolerates(each, taint) for each in spec.get("tolerations") or ()
         ):

@@ -16,7 +16,7 @@ from avactl.kube.reflector import Reflector
 from avactl.names import MANAGED_BY, MANAGER, POOL_LABEL, WEIGHTS, WEIGHTS_KEY
 from avactl.serving import metrics
 from avactl.serving.config import MOST_BYTES
-from avactl.serving.stores import Objects
+from avactl.serving.stores import ANSWER, PAGE, Objects, endpoint_slice
 
 MOST_ADDRESSES = 10_000
 """Addresses of one ConfigMap, which may have 1 MiB. Clients give those beyond it the average weight."""
@@ -33,13 +33,19 @@ class Weights:
 
     def __init__(self, client: Client, services: Objects, changed: Callable[[], None]) -> None:
         self._client, self._services = client, services
-        self._slices, self._nodes = Objects(_service), Objects(lambda node: ())
+        self._slices, self._nodes = Objects(_service, endpoint_slice), Objects(lambda node: ())
         self._written: dict[str, tuple[str, float]] = {}
         self._errors: dict[str, str] = {}
         own = f"{MANAGED_BY}={MANAGER},service.kubernetes.io/headless"
         self.reflectors = [
             Reflector(
-                client, "/apis/discovery.k8s.io/v1/endpointslices", self._slices, changed, query={"labelSelector": own}
+                client,
+                "/apis/discovery.k8s.io/v1/endpointslices",
+                self._slices,
+                changed,
+                query={"labelSelector": own},
+                page=PAGE,
+                most=ANSWER,
             ),
             Reflector(
                 client, "/api/v1/nodes", self._nodes, changed, query={"labelSelector": POOL_LABEL}, metadata_only=True

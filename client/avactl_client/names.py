@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import math
 import socket
 from pathlib import Path
 
 WEIGHTS = "/etc/avactl/weights/weights.json"
 """File of the first weights, if it exists: the key of the ConfigMap `NAME-weights`."""
+
+
+_LEAST, _MOST = 1e-6, 1e6
+"""Weights out of this range are none: their sums and inverses would be no numbers."""
 
 
 class TargetError(ValueError):
@@ -55,7 +58,7 @@ class WeightsFile:
             if version != self._known:
                 self._weights = _weights(json.loads(self._path.read_text(encoding="utf-8")))
                 self._known = version
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             self._known, self._weights = None, {}
         return self._weights
 
@@ -79,5 +82,5 @@ def _weights(data: object) -> dict[str, float]:
     return {
         str(address): float(weight)
         for address, weight in data.items()
-        if type(weight) in (int, float) and math.isfinite(weight) and weight > 0
+        if type(weight) in (int, float) and _LEAST <= weight <= _MOST
     }

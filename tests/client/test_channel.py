@@ -277,6 +277,17 @@ def test_weights_of_the_file_decide_first(servers: Servers, tmp_path: Path) -> N
     assert counted[servers.addresses["b"]] > 5 * counted[servers.addresses["a"]]
 
 
+@pytest.mark.parametrize(
+    "text", ["1" + 400 * "0", "1e-320", "1e308", "1e999", "NaN", 100_000 * "["],
+    ids=["no float", "tiny", "huge", "infinite", "none", "deep"],
+)  # fmt: skip
+def test_weights_that_no_server_has(tmp_path: Path, text: str) -> None:
+    """Others of the team may write the ConfigMap: a number without a float, or a text too deep, is no weight."""
+    file = tmp_path / "weights.json"
+    file.write_text(f'{{"10.0.0.1": {text}}}')
+    assert WeightsFile(str(file)).of(["10.0.0.1:80"]) == {"10.0.0.1:80": 0.0}
+
+
 def test_the_weights_file(tmp_path: Path) -> None:
     file = tmp_path / "weights.json"
     weights = WeightsFile(str(file))

@@ -130,6 +130,25 @@ def test_promoted_and_rolled_back(specs: Specs) -> None:
     assert specs.git("status", "--porcelain") == ""
 
 
+def test_the_remotes_specs_steer_no_terminal_and_forge_no_message(specs: Specs) -> None:
+    """The remote's branch may have another spec than the one that was compiled here."""
+    file = specs.work / "specs" / "web.yaml"
+    forged = file.read_text().replace("digits/1", r"digits/7\e[31m\n\nSigned-off-by: Ann\n::error::forged")
+    file.write_text(forged)
+    specs.git("commit", "-q", "-am", "forged")
+    specs.git("push", "-q", "origin", "HEAD:main")
+    specs.git("reset", "-q", "--hard", "HEAD~1")
+    said = specs.run("rollback", "digits") + specs.run("promote", "digits", "2", "--dry-run")
+    assert "digits/7" in said
+    assert "\x1b" not in said
+    assert not any(line.lstrip().startswith(("::error", "Signed-off-by")) for line in said.splitlines())
+    message = subprocess.run(
+        ["git", "-C", str(specs.remote), "log", "-1", "--format=%B", "main"], check=True, capture_output=True, text=True
+    ).stdout
+    assert "Before: s3://data/published/digits/7" in message
+    assert "\nSigned-off-by" not in message
+
+
 def test_refused(specs: Specs) -> None:
     assert "version 4 of vision/digits is not published" in specs.run("promote", "digits", "4", code=2)
     assert "is not the number of a version" in specs.run("promote", "digits", "../1", code=2)

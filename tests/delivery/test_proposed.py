@@ -26,7 +26,7 @@ def test_merged_or_declined(world: World) -> None:
         world.until(lambda: world.ended(1))  # it publishes the version that is served
         world.new_version("v3")
         world.until(lambda: fake.pulls)
-        assert fake.pulls[0]["branch"] == f"avactl/{world.team}-digits-2"
+        assert fake.pulls[0]["branch"] == f"avactl/{world.team}/digits-2"
         assert "accuracy: 0.9" in fake.pulls[0]["text"]
         # Another replica opens no second one.
         world.kill("delivery")

@@ -109,6 +109,36 @@ def test_a_branch_for_a_pull_request(remote: Remote, repository: Repository) -> 
     assert remote.git("-C", str(remote.url), "rev-list", "--count", "avactl/x-2") == "2"
 
 
+@pytest.mark.parametrize("forgery", ["more", "other value", "older", "two commits"])
+def test_a_branch_of_somebody_else_is_not_proposed(remote: Remote, repository: Repository, forgery: str) -> None:
+    """Whoever may push branches knows the name of the next one. The pull request would be the daemon's."""
+    wanted, branch = Served(f"{URL}2", "2"), "avactl/x-2"
+    repository.propose(TARGET, wanted, "deploy", branch)
+    honest = remote.git("-C", str(remote.url), "rev-parse", branch)
+    remote.git("fetch", "-q", "origin")
+    remote.git("checkout", "-q", "-B", "forged", f"origin/{branch}")
+    if forgery == "more":
+        (remote._work / "specs" / "teams" / "more.yaml").write_text("kind: Team\nmetadata: {name: mine}\n")
+    elif forgery == "other value":
+        file = remote._work / "specs" / "teams" / "web.yaml"
+        file.write_text(file.read_text().replace("replicas: 4", "replicas: 40"))
+    elif forgery == "older":
+        # The same file, on a commit that the branch does not have.
+        remote.git("checkout", "-q", "--orphan", "unrelated")
+    remote.git("add", "--all")
+    amend = [] if forgery == "older" else ["--allow-empty"] if forgery == "two commits" else ["--amend"]
+    remote.git("commit", "-q", "-m", "deploy", *amend)
+    remote.git("push", "-q", "--force", "origin", f"HEAD:{branch}")
+    with pytest.raises(DeliveryError, match="has another change"):
+        repository.propose(TARGET, wanted, "deploy", branch)
+    # One's own is found again, also after the branch has moved on.
+    remote.git("checkout", "-q", "main")
+    remote.commit({"specs/teams/note.txt": "1"})
+    remote.git("push", "-q", "--force", "origin", f"{honest}:refs/heads/{branch}")
+    repository.propose(TARGET, wanted, "deploy", branch)
+    assert remote.git("-C", str(remote.url), "rev-parse", branch) == honest
+
+
 def test_the_version_before(remote: Remote, repository: Repository) -> None:
     assert repository.before(TARGET) is None
     for number in (2, 3, 2):
@@ -176,3 +206,12 @@ def test_unreachable(tmp_path: Path, remote: Remote, repository: Repository) -> 
         secret.fetch()
     assert "s3cret" not in f"{error.value} {error.value.hint} {secret.shown}"
     assert not any("s3cret" in path.name for path in tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("text", ["\1", "\2", "\1\2", "\1" + 40 * "f" + "\2\2"], ids=["begin", "end", "both", "forged"])
+def test_names_and_trailers_of_contributors_forge_no_change(remote: Remote, repository: Repository, text: str) -> None:
+    wanted = remote.commit({"train/model.py": "1"})
+    remote.commit({f"docs/a{text}train/model.py": "1"}, f"docs\n\nReviewed-by: {text}\nAvactl-Pipeline: {text}\n")
+    remote.commit({f"docs/c{text}d": "1"})
+    repository.fetch()
+    assert repository.last_change(["/train/**"]) == wanted

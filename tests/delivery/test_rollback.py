@@ -47,7 +47,7 @@ class History:
     def roll_back(self, to: int = 0, why: str = "latency 1.4") -> bool:
         """Do what the daemon does after the newest version was rolled back to an earlier one."""
         found = Finding(self.digests[-1], self.digests[to], why)
-        return self.repository.change(WEB.file, lambda: rolled_back(self.repository, WEB, found))
+        return self.repository.change(WEB.file, lambda repository: rolled_back(repository, WEB, found))
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_a_file_that_was_moved(history: History) -> None:
     found = Finding(history.digests[1], history.digests[0], "")
     moved = WEB._replace(file="teams/moved.yaml")
     with pytest.raises(DeliveryError, match="no earlier text"):
-        history.repository.change(moved.file, lambda: rolled_back(history.repository, moved, found))
+        history.repository.change(moved.file, lambda repository: rolled_back(repository, moved, found))
     with pytest.raises(DeliveryError, match="is not a file"):
         history.repository.document(history.repository.head, WEB)
 
@@ -169,7 +169,7 @@ def test_a_branch_for_a_pull_request(history: History) -> None:
     found = Finding(history.digests[1], history.digests[0], "")
     for _ in range(2):
         assert history.repository.change_on(
-            "avactl/rollback-x", WEB.file, lambda: rolled_back(history.repository, WEB, found)
+            "avactl/rollback-x", WEB.file, lambda repository: rolled_back(repository, WEB, found)
         )
     assert "server@sha256" in history.remote.text("avactl/rollback-x")
     assert "worse@sha256" in history.remote.text()

@@ -110,3 +110,40 @@ def test_a_list_whose_pages_expire_is_read_again_at_once() -> None:
     assert asyncio.run(list_all(page, {"limit": "2", "labelSelector": "a"})) == [1, 2, 3]
     assert asked[1] == {"limit": "2", "labelSelector": "a", "continue": "next"}
     assert asked[2] == {"labelSelector": "a"}
+
+
+def test_a_page_that_is_too_long_is_asked_for_in_parts() -> None:
+    """Of objects that tenants fill, a page of the usual number would not fit into memory once it is parsed."""
+    limits: list[int] = []
+    seen: list[str] = []
+
+    class Seen(Nothing):
+        def put(self, item: dict[str, Any]) -> None:
+            seen.append(item["metadata"]["name"])
+
+    async def answer(request: web.Request) -> web.Response:
+        limit, begin = int(request.query["limit"]), int(request.query.get("continue", "0"))
+        limits.append(limit)
+        end = min(begin + limit, 30)
+        items = [
+            {"metadata": {"name": f"p{number}", "namespace": "a"}, "x": "x" * 1000} for number in range(begin, end)
+        ]
+        more = {"continue": str(end)} if end < 30 else {}
+        return web.json_response({"metadata": {"resourceVersion": "1", **more}, "items": items})
+
+    async def run() -> None:
+        async with server(answer) as client:
+            await Reflector(client, "/api/v1/pods", Seen(), page=20, most=5000).load()
+            parsed: list[int] = []
+            path = "/apis/apps/v1/replicasets"
+            await list_all(
+                lambda query: client.page(path, query, most=5000),
+                {"limit": "20"},
+                lambda page: parsed.append(len(page)) or [],  # type: ignore[func-returns-value]
+            )
+            assert max(parsed) <= 4  # those bytes of it
+            assert sum(parsed) == 30
+
+    asyncio.run(run())
+    assert seen == [f"p{number}" for number in range(30)]
+    assert set(limits) == {20, 2}

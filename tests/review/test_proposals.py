@@ -48,6 +48,20 @@ def test_opened_once(forge: FakePulls) -> None:
     assert len(forge.pulls) == 1
 
 
+@pytest.mark.parametrize("state", ["open", "closed", "merged"])
+def test_forks_have_no_say(forge: FakePulls, state: str) -> None:
+    """Anyone may open a pull request from a fork, of a branch with the name that the daemon takes next."""
+    proposals = of(forge)
+    forge.open_from_fork("avactl/x-1", state)
+    assert proposals.state("avactl/x-1") == ""
+    url = proposals.open("avactl/x-1", "main", "web: deploy", "")
+    for _ in range(45):
+        forge.open_from_fork("avactl/x-1", state)
+    assert proposals.state("avactl/x-1") == "open"
+    assert proposals.open("avactl/x-1", "main", "web: deploy", "") == url
+    assert len(forge.pulls) == 47
+
+
 def test_errors(forge: FakePulls, tmp_path: Path) -> None:
     with pytest.raises(ForgeError) as error:
         of(forge, token="wrong").state("x")

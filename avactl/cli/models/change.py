@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from avactl.cli.common import fail
 from avactl.cli.models.models import compiled, find
 from avactl.exit_codes import MISSING, USAGE
-from avactl.terminal import inert
+from avactl.terminal import inert, visible
 
 if TYPE_CHECKING:
     from avactl.delivery.commits.repository import Repository
@@ -89,23 +89,24 @@ def change(
     target = served.target
     now = place.served(target)
     if now.url == wanted.url:
-        print(inert(f"{served} serves version {now.version} of {served.name} already, on {branch}"))
+        print(inert(visible(f"{served} serves version {now.version} of {served.name} already, on {branch}")))
         return
     print(inert(f"{target.file}: {served}, model {served.name}, on {branch} at {place.head[:10]}"))
-    print(inert(f"  version  {now.version or '-'} → {wanted.version}\n  url      {now.url or '-'} → {wanted.url}"))
+    # The remote's branch, and its history, may have other specs than those that were compiled.
+    for key, old, value in (("version", now.version, wanted.version), ("url    ", now.url, wanted.url)):
+        print(inert(visible(f"  {key}  {old or '-'} → {value}")))
     if dry_run:
         return
-    message = "\n\n".join(
-        [f"{served.service.spec_name}: {wanted.title}"[:72], *([wanted.message] if wanted.message else []),
-         f"Model: {wanted.url}\nBefore: {now.url or '-'}"]
-    )  # fmt: skip
+    title = visible(f"{served.service.spec_name}: {wanted.title}")[:72]
+    facts = "\n".join(map(visible, (f"Model: {wanted.url}", f"Before: {now.url or '-'}")))
+    message = "\n\n".join([title, *([wanted.message] if wanted.message else []), facts])
     new = Now(wanted.url, wanted.version)
     if proposals is None:
         if not place.deploy(target, new, message + "\n", only=now.url):
             fail(f"{branch} has changed meanwhile", MISSING, "try again")
         print(f"pushed {place.head[:10]} to {branch}")
         return
-    name = f"avactl/{served.service.team}-{served.service.spec_name}-{served.name}-{wanted.version}-{place.head[:8]}"
+    name = f"avactl/{served.service.team}/{served.service.spec_name}-{served.name}-{wanted.version}-{place.head[:8]}"
     place.propose(target, new, message + "\n", name)
     title, _, text = message.partition("\n\n")
     print(f"opened {proposals.open(name, branch, title, text)}")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from avactl.delivery.commits.repository import ROLLBACK_TRAILER, TRAILER
 from avactl.delivery.config import Pipeline, Service
 from avactl.delivery.decide import State
+from avactl.terminal import shortened
 
 _SUBJECT = 72
 _WHY = 500
@@ -16,8 +17,8 @@ _SHOWN = 8
 
 
 def proposal_branch(pipeline: Pipeline, run: int) -> str:
-    """Return the branch of the pull request of a run."""
-    return f"avactl/{pipeline.team}-{pipeline.name}-{run}"
+    """Return the branch of the pull request of a run. No other pipeline has it, also of a team like `vision-a`."""
+    return f"avactl/{pipeline.team}/{pipeline.name}-{run}"
 
 
 def commit_message(pipeline: Pipeline, state: State, url: str, version: str) -> str:
@@ -45,7 +46,7 @@ def revert_message(pipeline: Pipeline, state: State, url: str, back: str) -> str
 
 def rollback_branch(service: Service, rejected: str) -> str:
     """Return the branch of the pull request that sets a service's spec back from a version."""
-    return f"avactl/rollback-{service.team}-{service.document}-{rejected}"
+    return f"avactl/{service.team}/rollback/{service.document}-{rejected}"
 
 
 def rollback_message(service: Service, why: str, undone: Sequence[str], good: str) -> str:
@@ -53,7 +54,7 @@ def rollback_message(service: Service, why: str, undone: Sequence[str], good: st
 
     `undone`: the commits of its file since then, the newest first.
     """
-    shown = "".join(each if each.isprintable() else " " for each in why)[:_WHY]
+    shown = _inert(_line(why)[:_WHY])
     commits = ", ".join(each[:10] for each in undone[:_SHOWN]) + (", …" if len(undone) > _SHOWN else "")
     facts = [
         "The rollout was rolled back in the cluster: git says again what runs.",
@@ -66,8 +67,21 @@ def rollback_message(service: Service, why: str, undone: Sequence[str], good: st
 
 
 def _message(subject: str, facts: list[str], trailer: str) -> str:
+    """Return a message. URLs are those of the branch, which may have line ends: these would begin other paragraphs."""
     short = subject if len(subject) <= _SUBJECT else f"{subject[: _SUBJECT - 1]}…"
-    return "\n".join([short, "", *facts, "", trailer, ""])
+    lines = [shortened(_line(each), 2 * _WHY) for each in facts]
+    return "\n".join([_line(short), "", *lines, "", trailer, ""])
+
+
+def _line(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def _inert(text: str) -> str:
+    """Return a text of a pod without commands of forges: `[skip ci]`, `***NO_CI***`, `fixes #1`, `@somebody`."""
+    for command, shown in (("[", "("), ("]", ")"), ("***", "* * *"), ("#", "# "), ("GH-", "GH "), ("@", "@ ")):
+        text = text.replace(command, shown)
+    return text.replace("://", ": //")
 
 
 def _number(value: float) -> str:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -200,19 +202,19 @@ class Repository:
         Nothing is done where the URL is `wanted` or `unless`, or is not `only`. Raises DeliveryError.
         """
 
-        def edited() -> Edited | None:
-            now = self.served(target)
+        def edited(repository: Repository) -> Edited | None:
+            now = repository.served(target)
             if now.url == wanted.url or (unless and now.url == unless) or (only and now.url != only):
                 return None
-            return Edited(self._with_values(target, wanted), message)
+            return Edited(repository._with_values(target, wanted), message)
 
         return self.change(target.file, edited)
 
     def propose(self, target: Target, wanted: Served, message: str, branch: str) -> None:
-        """Push a branch with the change; one that is there stays as it is. Raises DeliveryError."""
-        self.change_on(branch, target.file, lambda: Edited(self._with_values(target, wanted), message))
+        """Push a branch with the change; one that has it already stays as it is. Raises DeliveryError."""
+        self.change_on(branch, target.file, lambda repository: Edited(repository._with_values(target, wanted), message))
 
-    def change(self, file: str, edited: Callable[[], Edited | None]) -> bool:
+    def change(self, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
         """Commit another text of a file of the specs, and push it; False if nothing was to be done.
 
         `edited` is asked for the text at the newest commit, again if others push meanwhile; None: nothing is to be
@@ -220,7 +222,7 @@ class Repository:
         """
         for _ in range(ATTEMPTS):
             head = self.fetch()
-            new = edited()
+            new = edited(self)
             if new is None:
                 return False
             commit = self._commit(file, new)
@@ -232,17 +234,39 @@ class Repository:
                 raise DeliveryError(str(error), error.hint) from None
         raise DeliveryError(f"others push to {self.branch} all the time: {ATTEMPTS} attempts")
 
-    def change_on(self, branch: str, file: str, edited: Callable[[], Edited | None]) -> bool:
-        """Push a branch with a change, as `change` makes it; one that is there stays as it is. Raises DeliveryError."""
+    def change_on(self, branch: str, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
+        """Push a branch with a change, as `change` makes it; one that has it already stays as it is.
+
+        Raises DeliveryError.
+        """
         try:
             remote = Remote(self._store(), self._url, branch)
-            if remote.tip() is not None:
-                return True
+            tip = remote.tip()
             self.fetch()
-            new = edited()
-            return new is not None and remote.move(None, self._commit(file, new))
+            if tip is None:
+                new = edited(self)
+                return new is not None and remote.move(None, self._commit(file, new))
+            if not self._is_change(tip, file, edited):
+                # Whoever may push branches could have its own change proposed, by an account that it is not.
+                raise DeliveryError(f"the branch {branch} has another change", "delete the branch")
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
+        return True
+
+    def _is_change(self, commit: str, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
+        """Return True if a commit does nothing but change a file as `edited` says, on a commit of the branch."""
+        store = self._store()
+        parents = store.run("rev-list", "--parents", "--max-count=1", commit).split()[1:]
+        if len(parents) != 1 or not store.succeeds("merge-base", "--is-ancestor", parents[0], self.head):
+            return False
+        before = copy(self)
+        before.head = parents[0]
+        try:
+            new = edited(before)
+        except DeliveryError:
+            return False
+        tree = store.run("rev-parse", f"{commit}^{{tree}}").strip()
+        return new is not None and before._changed(file, new) == tree
 
     def _with_values(self, target: Target, wanted: Served) -> str:
         """Return the text of the target's file at the head, with this URL and version."""
@@ -259,19 +283,25 @@ class Repository:
 
     def _commit(self, file: str, new: Edited) -> str:
         """Return a commit on the head with another text of a file."""
-        store = self._store()
+        self._want_no_new_errors(file, new.text.encode("utf-8", "surrogateescape"))
+        who = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in (
+            ("NAME", self._author.name), ("EMAIL", self._author.email)
+        )}  # fmt: skip
+        try:
+            return self._store().write_commit(self._changed(file, new), self.head, new.message, who)
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
+    def _changed(self, file: str, new: Edited) -> str:
+        """Return the tree of the head with another text of a file."""
+        store, path = self._store(), self._prefix + file
         changed = new.text.encode("utf-8", "surrogateescape")
-        self._want_no_new_errors(file, changed)
-        path = self._prefix + file
         try:
             files = store.files(self.head)
             mode = files[path].mode if path in files else FILE
             store.write_blobs([changed])
             files[path] = Entry(mode, store.oid(changed))
-            who = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in (
-                ("NAME", self._author.name), ("EMAIL", self._author.email)
-            )}  # fmt: skip
-            return store.write_commit(store.write_tree(files), self.head, new.message, who)
+            return store.write_tree(files)
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
 
@@ -340,18 +370,20 @@ def _value(root: Any, path: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _last_change(store: Store, head: str, paths: tuple[str, ...]) -> str:
-    keys = ",".join(f"key={each}" for each in (TRAILER, ROLLBACK_TRAILER))
-    form = f"--format=%x01%H%x02%(trailers:{keys},valueonly,separator=%x2C)%x02"
+    # Contributors choose trailers and names of files: they cannot know what separates them here.
+    mark, keys = secrets.token_hex(16), ",".join(f"key={each}" for each in (TRAILER, ROLLBACK_TRAILER))
+    form = f"--format={mark}%H%n%(trailers:{keys},valueonly,separator=%x2C){mark}"
     try:
         text = store.run(
             "log", "--first-parent", "-m", "--name-only", "-z", f"--max-count={_HISTORY}", "--no-renames", form, head
         )
     except PublishError as error:
         raise DeliveryError(str(error), error.hint) from None
-    for entry in text.split("\1")[1:]:
-        commit, trailer, names = entry.split("\2", 2)
+    parts = text.split(mark)[1:]
+    for about, names in zip(parts[::2], parts[1::2], strict=True):
+        commit, _, trailer = about.partition("\n")
         if not trailer.strip() and any(
             matches(path, name) for name in names.strip("\n\0").split("\0") for path in paths
         ):
-            return commit.strip()
+            return commit
     return ""

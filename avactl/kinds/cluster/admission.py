@@ -78,17 +78,21 @@ def _rollouts(item: Item) -> list[Manifest]:
     account = serving.account(item)
     if not account:
         return []
-    # A write of the status changes annotations, too.
-    deployments = [_resources("apps", ["deployments", "deployments/status"])]
-    marks = (names.ROLLOUT, names.ROLLOUT_STATE)
+    # A write of the status changes annotations, too. Versions that were rolled back, and the specs that they come from,
+    # decide about commits of the delivery daemon.
+    objects = [
+        _resources("apps", [f"{each}{part}" for each in ("deployments", "replicasets") for part in ("", "/status")])
+    ]
+    marks = (names.ROLLOUT, names.ROLLOUT_STATE, names.REJECTED_VERSION, names.TEMPLATE_DIGEST)
     before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
     rule = Rule(
         "rollout",
         f"{_strings(marks)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || variables.platform",
-        f"{' and '.join(marks)} are written by specs and the serving daemon; declare `rollout` in the spec",
+        f"{', '.join(marks[:-1])} and {marks[-1]} are written by specs and the serving daemon; declare `rollout` in "
+        "the spec",
     )
     changed = "object.metadata.?annotations != oldObject.metadata.?annotations"
-    return _policy(item, ROLLOUTS, deployments, changed, [rule], {"platform": _variables(item)["platform"]})
+    return _policy(item, ROLLOUTS, objects, changed, [rule], {"platform": _variables(item)["platform"]})
 
 
 def _resources(group: str, resources: list[str], operations: tuple[str, ...] = ("CREATE", "UPDATE")) -> Body:

@@ -1,0 +1,53 @@
+"""Passes over objects: each object's take no longer because of another one's, and tenants take turns by namespace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from time import monotonic
+
+from avactl.kube import logs
+
+Work = Callable[[str], Awaitable[None]]
+
+
+class Passes:
+    """The passes of a daemon that go on. `parallel`: those of one namespace at a time.
+
+    A pass may take long, by queries that a team has written or by its objects. Without a limit for each namespace, one
+    team's would take the turns of all others.
+    """
+
+    def __init__(self, wake: Callable[[], None], parallel: int) -> None:
+        """`wake` is called after a pass during which another one was due: the object has changed meanwhile."""
+        self._wake = wake
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(parallel))
+        self._active: dict[tuple[Work, str], bool] = {}
+        self._begun: dict[tuple[Work, str], float] = {}
+
+    def begin(self, group: asyncio.TaskGroup, work: Work, key: str, namespace: str) -> None:
+        """Begin a pass over one object as a task of `group`, unless the last one goes on."""
+        each = work, key
+        if each in self._active:
+            self._active[each] = True
+            return
+        self._active[each] = False
+
+        async def run() -> None:
+            try:
+                async with self._turns[namespace]:
+                    self._begun[each] = monotonic()
+                    await work(key)
+            except Exception as error:  # a defect with one object must not stop the others
+                logs.error("pass failed", object=key, error=repr(error)[:2000])
+            finally:
+                self._begun.pop(each, None)
+                if self._active.pop(each):
+                    self._wake()
+
+        group.create_task(run())
+
+    def longest(self) -> float:
+        """Return the seconds since the oldest pass got its turn; 0 if there is none."""
+        return monotonic() - min(self._begun.values(), default=monotonic())

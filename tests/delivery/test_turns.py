@@ -1,0 +1,63 @@
+"""Passes over pipelines: one that waits, for a forge's rate limit for example, holds up no other team's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from avactl.delivery.daemon import STUCK, Daemon, Options
+from avactl.kube.access import Access
+from avactl.kube.client import Client
+from avactl.names import CONFIG_LABEL, PIPELINE_CONFIG
+
+
+class Repository:
+    """A branch with one commit."""
+
+    head, branch = "4f53", "main"
+
+    def fetch(self) -> str:
+        return self.head
+
+
+def test_a_pipeline_that_waits_holds_up_no_other_team(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: Counter[str] = Counter()
+
+    async def scenario() -> None:
+        going = asyncio.Event()
+        client, repository = Client(Access("http://nobody", None, lambda: "")), Repository()
+        daemon = Daemon(client, repository, None, Options("avactl-system", interval=0.01))  # type: ignore[arg-type]
+
+        async def advance(name: str) -> None:
+            begun[name] += 1
+            if ".slow." in name:
+                await going.wait()
+
+        async def write(name: str, problem: str) -> None:
+            pass
+
+        monkeypatch.setattr(daemon._pipelines, "advance", advance)
+        monkeypatch.setattr(daemon._maps, "write_problem", write)
+        daemon._reflector.synced.set()
+        for name in [*(f"pipeline.slow.p{number}" for number in range(20)), "pipeline.vision.digits"]:
+            metadata: dict[str, Any] = {"name": name, "labels": {CONFIG_LABEL: PIPELINE_CONFIG}, "resourceVersion": "1"}
+            daemon._maps.put({"metadata": metadata})
+        acting = asyncio.ensure_future(daemon._act())
+        async with asyncio.timeout(30):
+            while begun["pipeline.vision.digits"] < 5:
+                await asyncio.sleep(0.01)
+        assert sum(count for name, count in begun.items() if ".slow." in name) == 4
+        assert daemon._alive()
+        waits = daemon._passes._begun
+        waits[next(iter(waits))] -= STUCK
+        assert not daemon._alive()
+        going.set()
+        async with asyncio.timeout(30):
+            while begun["pipeline.slow.p19"] < 2:
+                await asyncio.sleep(0.01)
+        acting.cancel()
+
+    asyncio.run(scenario())
