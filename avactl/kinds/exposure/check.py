@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.kinds import registry
+from avactl.kinds.exposure.lower import fill_in
 from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.program import Item, Program
+from avactl.promql import syntax_problem
 
 _PATH = ("spec", "expose")
 
@@ -30,6 +32,18 @@ def cluster_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             else "add `gateway: {name: …, namespace: …}`, or `ingress: {className: …}`",
         )
     yield from duplicates(item, (*path, "domains"), (domain.name for domain in offered.domains), "domain")
+    queued = offered.gateway.queued if offered.gateway is not None else None
+    for query, where in ((offered.requests, (*path, "requests")), (queued, (*path, "gateway", "queued"))):
+        problem = syntax_problem(fill_in(query, "team", "service")) if query is not None else None
+        if problem is not None:
+            yield Diagnostic("invalid-query", f"`{where[-1]}`: {problem.message}", item.span(*where), hint=problem.hint)
+    if queued is not None and not offered.gateway.inference_pools:
+        yield Diagnostic(
+            "conflicting-keys",
+            "`queued` counts requests to InferencePools, which this Gateway does not route to",
+            item.span(*path, "gateway", "queued", key=True),
+            hint="add `inferencePools: true`, or remove `queued`",
+        )
     known = [team.name for team in program.teams(item.name)]
     for index, domain in enumerate(offered.domains):
         for position, name in enumerate(domain.teams or ()):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from avactl.kinds.base import SAFE_ANNOTATIONS
+from avactl.kinds.exposure.spec import NAMESPACE, POOL, ROUTES
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
@@ -89,6 +90,12 @@ def ingress_rules(item: Item, program: Program, port: int) -> Iterator[Body]:
     offered = program.cluster_spec(item.cluster).exposure
     if item.spec.expose is not None and offered is not None:
         yield {"from": [_peer(proxy) for proxy in offered.proxies], "ports": [{"protocol": "TCP", "port": port}]}
+
+
+def fill_in(query: str, namespace: str, name: str) -> str:
+    """Return a query of the platform for one service. Names are DNS labels, which PromQL and RE2 take literally."""
+    # The route of a service with a canary has another name than that of a rolling one.
+    return query.replace(NAMESPACE, namespace).replace(ROUTES, f"({name}|{name}-rollout)").replace(POOL, name)
 
 
 def _peer(proxy: Any) -> Body:
