@@ -17,7 +17,7 @@ _TEXT = 300
 async def room_problem(client: Client, view: View) -> str:
     """Return what is missing for a new version; empty if nothing is. Raises ApiError and UnreachableError."""
     space = view.deployment["metadata"]["namespace"]
-    extra = view.config.surge if view.config.traffic == "replicas" else view.total
+    extra = view.config.surge if view.config.traffic == "replicas" else max(1, view.total)
     if extra <= 0:
         return ""
 
