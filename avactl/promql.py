@@ -7,6 +7,7 @@ reads series, but for the function `info`. That and what the parser does not kno
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -50,10 +51,25 @@ def confinement_problem(promql: str, namespace: str) -> Problem | None:
     return None
 
 
-def syntax_problem(promql: str) -> Problem | None:
-    """Return why a query of the platform, whose placeholders are filled in, may not run; None if it may."""
+def syntax_problem(promql: str, pattern: str) -> Problem | None:
+    """Return why a query of the platform, whose placeholders are filled in, may not run; None if it may. `pattern` is
+    the regular expression among them; empty: there is none."""
+    import promql_parser
+
     problem, selectors = _read(promql)
-    return problem if problem is not None or selectors else _invalid("it reads no metric", "write one")
+    if problem is not None:
+        return problem
+    unknown = re.search(r"\{\{.{0,60}?\}\}", promql)
+    if unknown is not None:
+        return _invalid(f"no placeholder is called `{unknown[0]}`", "remove it")
+    for each in (matcher for selector in selectors for matcher in selector.matchers.matchers):
+        if (
+            pattern
+            and pattern in each.value
+            and each.op in (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)
+        ):
+            return _invalid(f"`{each.name}` is compared with a regular expression", f'write `{each.name}=~"…"`')
+    return None if selectors else _invalid("it reads no metric", "select one")
 
 
 def _read(promql: str) -> tuple[Problem | None, list[Any]]:

@@ -92,10 +92,14 @@ def ingress_rules(item: Item, program: Program, port: int) -> Iterator[Body]:
         yield {"from": [_peer(proxy) for proxy in offered.proxies], "ports": [{"protocol": "TCP", "port": port}]}
 
 
+def route_names(name: str) -> str:
+    """Return a regular expression of the names that a service's routes can have: one with a canary has its own."""
+    return f"({name}|{name}-rollout)"
+
+
 def fill_in(query: str, namespace: str, name: str) -> str:
     """Return a query of the platform for one service. Names are DNS labels, which PromQL and RE2 take literally."""
-    # The route of a service with a canary has another name than that of a rolling one.
-    return query.replace(NAMESPACE, namespace).replace(ROUTES, f"({name}|{name}-rollout)").replace(POOL, name)
+    return query.replace(NAMESPACE, namespace).replace(ROUTES, route_names(name)).replace(POOL, name)
 
 
 def _peer(proxy: Any) -> Body:

@@ -103,21 +103,7 @@ NAMESPACE, ROUTES, POOL = "{{namespace}}", "{{routes}}", "{{pool}}"
 """Placeholders of the platform's queries, filled in for each service."""
 
 
-def _with(*placeholders: str) -> AfterValidator:
-    """Return the check that a query has placeholders."""
-
-    def check(value: str) -> str:
-        for each in placeholders:
-            if each not in value:
-                raise bad(f"the query has no `{each}`: it counts requests to all services", "add it to the selectors")
-        return value
-
-    return AfterValidator(check)
-
-
-_LONGEST_QUERY = 1000
-_Requests = Annotated[str, Field(min_length=1, max_length=_LONGEST_QUERY), _with(NAMESPACE, ROUTES)]
-_Queued = Annotated[str, Field(min_length=1, max_length=_LONGEST_QUERY), _with(NAMESPACE, POOL)]
+_Query = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 # -- the cluster's side --------------------------------------------------------------------------------------------
@@ -137,11 +123,11 @@ class Gateway(Model):
         description="The Gateway routes to InferencePools (Gateway API Inference Extension 1), for language models "
         "with `endpointPicker`.",
     )
-    queued: _Queued | None = Field(
+    queued: _Query | None = Field(
         None,
         description="PromQL query for the requests that the endpoint picker of one InferencePool holds, which start "
-        "the first pod of its service. `{{namespace}}` and `{{pool}}` stand for the pool's namespace and name. Default: "
-        "the pickers hold none.",
+        "the first pod of its service. `{{namespace}}` and `{{pool}}` stand for the pool's namespace and name. "
+        "Default: the pickers hold none.",
     )
 
 
@@ -209,7 +195,7 @@ class Exposure(Model):
     domains: Annotated[list[Domain], Field(min_length=1, max_length=256)] = Field(
         description="Domains that specs may use."
     )
-    requests: _Requests | None = Field(
+    requests: _Query | None = Field(
         None,
         description="PromQL query for the requests to one service, from metrics of the gateway that also count those "
         "without a pod to answer them: services with `min: 0` start and stop by it. `{{namespace}}` stands for the "

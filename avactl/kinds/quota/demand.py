@@ -104,7 +104,7 @@ def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnost
         yield from _growth(item, program, quota)
         for resource, use in _uses(item, program, quota.cluster):
             if not refused or resource.model:  # smaller pods may fit together
-                uses.setdefault(resource, []).append(use)
+                uses.setdefault(resource, []).append(_with_pods(use))
     limits = gpu_limits(quota.spec)
     told: set[Item] = set()
     """Specs that are already reported: one diagnostic per spec, GPUs first."""
@@ -192,7 +192,7 @@ def _resource(
     program: Program, quota: Item, resource: Resource, limit: Milli, allowed: str, uses: list[Use], told: set[Item]
 ) -> Iterator[Diagnostic]:
     """Compare the demand for one resource with its limit, in file order."""
-    uses = [_with_pods(use) for use in uses if use.item not in told]
+    uses = [use for use in uses if use.item not in told]
     services = [use for use in uses if use.lifecycle is Lifecycle.SERVICE]
     always = _sum(services)
     if always > limit:
