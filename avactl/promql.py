@@ -62,12 +62,9 @@ def syntax_problem(promql: str, pattern: str) -> Problem | None:
     unknown = re.search(r"\{\{.{0,60}?\}\}", promql)
     if unknown is not None:
         return _invalid(f"no placeholder is called `{unknown[0]}`", "remove it")
+    literal = (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)
     for each in (matcher for selector in selectors for matcher in selector.matchers.matchers):
-        if (
-            pattern
-            and pattern in each.value
-            and each.op in (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)
-        ):
+        if pattern and pattern in each.value and each.op in literal:
             return _invalid(f"`{each.name}` is compared with a regular expression", f'write `{each.name}=~"…"`')
     return None if selectors else _invalid("it reads no metric", "select one")
 

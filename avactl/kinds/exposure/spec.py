@@ -97,12 +97,8 @@ _PodValue = Annotated[str, AfterValidator(label_value), Field(max_length=63)]
 _Cidr = Annotated[
     str, AfterValidator(_cidr), WithJsonSchema({"type": "string", "pattern": r"^[0-9A-Fa-f:.]+/[0-9]{1,3}$"})
 ]
-
-
 NAMESPACE, ROUTES, POOL = "{{namespace}}", "{{routes}}", "{{pool}}"
 """Placeholders of the platform's queries, filled in for each service."""
-
-
 _Query = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
