@@ -1,4 +1,4 @@
-"""Confinement of teams' queries: which namespaces' series a PromQL expression reads.
+"""PromQL of specs: queries of the platform, and the confinement of teams' queries to the series of their namespace.
 
 A team's query runs with the platform's access to Prometheus, which has the metrics of all teams. A query is confined to
 a namespace if each of its selectors has the matcher `namespace="…"` with exactly that name: nothing else of PromQL
@@ -7,6 +7,7 @@ reads series, but for the function `info`. That and what the parser does not kno
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -36,19 +37,9 @@ def filled(promql: str, namespace: str, pods: str, interval: float) -> str:
 @lru_cache(maxsize=4096)
 def confinement_problem(promql: str, namespace: str) -> Problem | None:
     """Return why a query, whose placeholders are filled in, may not run for a namespace; None if it may."""
-    import promql_parser
-
-    if len(promql) > MOST_CHARACTERS:
-        return _invalid(f"longer than {MOST_CHARACTERS} characters", "shorten it")
-    odd = next((each for each in promql if each == "#" or (not each.isprintable() and each not in "\n\t")), None)
-    if odd is not None:
-        # The ends of comments and lines are not the same to all parsers.
-        return _invalid(f"the character {odd!r}", "remove it; comments belong into the spec")
-    try:
-        tree = promql_parser.parse(promql)
-        selectors = list(_selectors(tree))
-    except (ValueError, OverflowError, NotImplementedError) as error:
-        return _invalid(str(error).splitlines()[0][:200] if str(error) else "not PromQL", "correct it")
+    problem, selectors = _read(promql)
+    if problem is not None:
+        return problem
     for selector in selectors:
         if selector.matchers.or_matchers or not any(_names(each, namespace) for each in selector.matchers.matchers):
             shown = selector.prettify()
@@ -58,6 +49,40 @@ def confinement_problem(promql: str, namespace: str) -> Problem | None:
                 True,
             )
     return None
+
+
+def syntax_problem(promql: str, pattern: str) -> Problem | None:
+    """Return why a query of the platform, whose placeholders are filled in, may not run; None if it may. `pattern` is
+    the regular expression among them; empty: there is none."""
+    import promql_parser
+
+    problem, selectors = _read(promql)
+    if problem is not None:
+        return problem
+    unknown = re.search(r"\{\{.{0,60}?\}\}", promql)
+    if unknown is not None:
+        return _invalid(f"no placeholder is called `{unknown[0]}`", "remove it")
+    literal = (promql_parser.MatchOp.Equal, promql_parser.MatchOp.NotEqual)
+    for each in (matcher for selector in selectors for matcher in selector.matchers.matchers):
+        if pattern and pattern in each.value and each.op in literal:
+            return _invalid(f"`{each.name}` is compared with a regular expression", f'write `{each.name}=~"…"`')
+    return None if selectors else _invalid("it reads no metric", "select one")
+
+
+def _read(promql: str) -> tuple[Problem | None, list[Any]]:
+    """Return why a query cannot be read, or its selectors."""
+    import promql_parser
+
+    if len(promql) > MOST_CHARACTERS:
+        return _invalid(f"longer than {MOST_CHARACTERS} characters", "shorten it"), []
+    odd = next((each for each in promql if each == "#" or (not each.isprintable() and each not in "\n\t")), None)
+    if odd is not None:
+        # The ends of comments and lines are not the same to all parsers.
+        return _invalid(f"the character {odd!r}", "remove it; comments belong into the spec"), []
+    try:
+        return None, list(_selectors(promql_parser.parse(promql)))
+    except (ValueError, OverflowError, NotImplementedError) as error:
+        return _invalid(str(error).splitlines()[0][:200] if str(error) else "not PromQL", "correct it"), []
 
 
 def _invalid(why: str, hint: str) -> Problem:

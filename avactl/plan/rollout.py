@@ -125,6 +125,8 @@ class Change:
         new_pods = old is None or old.pattern != work.pattern
         if not pods:
             self.done[work.id] = Done(work, op)
+            if old is None and work.fewest == 0:
+                count = work.size  # the API server's default, which the autoscaler leaves for some time
             return [(work, range(count))]
         if not new_pods:
             self.done[work.id] = Done(work, op, ends=self._stop(pods[count:]))

@@ -126,7 +126,8 @@ def _services_redundant(item: Item, rule: Rule) -> Iterator[Problem]:
     workload = _of_lifecycle(item, Lifecycle.SERVICE)
     for role in workload.roles(item) if workload is not None else ():
         if role.least < 2:
-            text = "the service can run with a single pod and is unavailable if that pod's machine fails"
+            fewest = "a single pod" if role.least else "no pods or a single one"
+            text = f"the service can run with {fewest} and is unavailable if that pod's machine fails"
             yield problem(
                 text, *(role.replicas_path or role.path), help="write `replicas: 2` or `replicas: {min: 2, …}`"
             )

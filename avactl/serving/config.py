@@ -124,7 +124,7 @@ class State:
     """`steady`, `starting`, `stepping`, `promoting` or `aborting`."""
     step: int = 0
     since: float = 0.0
-    """When the phase, or the step, began."""
+    """When the phase, or the step, began; 0: it begins when the service has pods."""
     reached: float = 0.0
     """When the step had its pods and its share; 0: not yet."""
     weight: int = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from math import floor
 
 from avactl.serving.config import State
-from avactl.serving.revisions import Revision, find, new_hash, template_of
+from avactl.serving.revisions import Revision, find, new_hash, revision_number, template_of
 from avactl.serving.sizes import Sizes, toward, wanted
 from avactl.serving.view import (
     Action,
@@ -60,7 +60,8 @@ def _steady(view: View, now: float) -> Plan:
         hash = new_hash(template, view.revisions)
         return Plan(state.but(stable=hash, reason="Starting", message=""), [Create(hash, view.total, True)])
     if stable.hash != state.stable:
-        return Plan(state.but(stable=stable.hash))
+        # Of a service without pods it is not known whether it has served: then it is compared with the next version.
+        return Plan(state.but(stable=stable.hash, proven=state.proven or not view.total))
     if target is not stable and not (target is not None and target.rejected):
         hash = target.hash if target is not None else new_hash(template, view.revisions)
         if not state.proven and not stable.ready:
@@ -84,14 +85,18 @@ def _steady(view: View, now: float) -> Plan:
         return plan
     if target is not stable:
         plan.state = state  # rolled back: the condition keeps its reason
-    elif stable.ready:
-        plan.state = state.but(proven=True, reason="Stable", message=f"version {stable.hash}", weight=0)
+    elif stable.ready or not view.total:
+        proven = state.proven or stable.ready > 0
+        plan.state = state.but(proven=proven, reason="Stable", message=f"version {stable.hash}", weight=0)
     return plan
 
 
 def _running(view: View) -> Revision | None:
-    """Return the version that runs where no state says it: the one with most ready pods, of the Deployment first."""
+    """Return the version that runs where no state says it: the one with most ready pods, of the Deployment first; of a
+    service without pods, the one that had the last ones."""
     active = [each for each in view.revisions.values() if each.replicas]
+    if not active and not view.total:
+        return max((each for each in view.revisions.values() if each.attached), key=revision_number, default=None)
     return max(active, key=lambda each: (each.attached, each.ready, each.replicas), default=None)
 
 
@@ -141,6 +146,11 @@ class _Rollout:
                 )
             if self.canary is not None and target is not self.canary:
                 return self._abort("Superseded", "the spec has another version")
+        if self.state.phase in ("starting", "stepping"):
+            if not self.total and self.config.analysis is not None:
+                return self._asleep()
+            if not self.state.since:
+                return Plan(self.state.but(since=self.now))
         return getattr(self, f"_{self.state.phase}")()  # type: ignore[no-any-return]
 
     # -- phases
@@ -166,6 +176,20 @@ class _Rollout:
         if self.canary.attached:
             return Plan(self.state, [Member(self.canary, False)])
         return Plan(self.state.but(phase="stepping", step=0, since=self.now, reached=0.0))
+
+    def _asleep(self) -> Plan:
+        """Wait without pods: there are no requests to measure, and no stable version to compare with."""
+        assert self.stable is not None
+        if not self.stable.attached:
+            plan = self._weighed(0, removing=True)
+            if plan is not None:
+                return plan
+            if any(self.view.sizes()):
+                return Plan(self.state, self._scaled(Sizes(0, 0)))
+        plan = self._hold("NoRequests", "the service has no pods: the rollout goes on when a request has started one")
+        # The step begins again then; the time without pods does not count.
+        plan.state = plan.state.but(since=0.0, reached=0.0, passed=0, failed=0)
+        return plan
 
     def _stepping(self) -> Plan:
         step = self.config.steps[min(self.state.step, len(self.config.steps) - 1)]
@@ -238,11 +262,11 @@ class _Rollout:
     # -- parts of phases; None: done
 
     def _sized(self, goal: Sizes) -> Plan | None:
-        sizes, ready = self.view.sizes(), self.view.ready()
+        sizes, ready, most = self.view.sizes(), self.view.ready(), max(1, self.total)
         if self.in_place:
-            limit, least = self.total, self.total - 1
+            limit, least = most, self.total - 1
         else:
-            limit, least = self.total + (self.config.surge if self.by_replicas else self.total), self.total
+            limit, least = most + (self.config.surge if self.by_replicas else most), self.total
         unready = self.view.unready()
         following = toward(sizes, ready, unready, goal, limit=limit, floor=least, stable_first=False)
         if following != sizes:

@@ -47,7 +47,7 @@ class Room:
 
     async def _problem(self, view: View) -> str:
         space = view.deployment["metadata"]["namespace"]
-        extra = view.config.surge if view.config.traffic == "replicas" else view.total
+        extra = view.config.surge if view.config.traffic == "replicas" else max(1, view.total)
         if extra <= 0:
             return ""
 

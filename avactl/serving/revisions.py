@@ -117,6 +117,12 @@ def find(revisions: Mapping[str, Revision], template: Body) -> Revision | None:
     return min(matching, key=lambda each: (not each.replicas, each.body["metadata"]["creationTimestamp"]), default=None)
 
 
+def revision_number(revision: Revision) -> int:
+    """Return the number by which the Deployment controller counts its versions; 0 for one that it has not made."""
+    text = str((revision.body["metadata"].get("annotations") or {}).get("deployment.kubernetes.io/revision", ""))
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
 def new_hash(template: Body, taken: Iterable[str]) -> str:
     """Return the hash of a new version; `taken` are hashes of versions with other templates."""
     known, number = set(taken), 0

@@ -15,12 +15,14 @@ class Sizes(NamedTuple):
 
 def wanted(total: int, percent: int, *, by_replicas: bool, in_place: bool) -> Sizes:
     """Return the sizes of a step. By replicas, or in place, the new version's pods replace stable ones; otherwise the
-    stable version keeps all of its pods. The new version has at least one pod."""
+    stable version keeps all of its pods. The new version has at least one pod, also of a service without pods."""
+    if not total:
+        return Sizes(0, 1)
     canary = max(1, floor(total * percent / 100 + 0.5)) if by_replicas else max(1, ceil(total * percent / 100))
     # In place, the last stable pod stops only once it gets no requests, when the new version takes over.
     if total > 1 and (percent < 100 if by_replicas else in_place):
         canary = min(canary, total - 1)
-    return Sizes(total - canary if by_replicas or in_place else total, canary) if total else Sizes(0, 0)
+    return Sizes(total - canary if by_replicas or in_place else total, canary)
 
 
 def toward(

@@ -24,6 +24,7 @@ GOLDEN = ROOT / "tests" / "golden" / "serving"
 SERVICES = (
     "classify", "embed", "search", "detect", "segment", "caption", "chat", "code", "rewrite", "agent", "judge",
     "rerank", "rank", "suggest", "score", "reason", "plan", "complete",
+    "digits", "summarise",
 )  # fmt: skip
 SCRIPTS = {FETCH_MODEL_SCRIPT: "(FETCH_SCRIPT)", FOLLOW_SCRIPT: "(FOLLOW_SCRIPT)"}
 

@@ -8,18 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.definitions import define_routes
+from tests.definitions import define_routes, define_scaling
 from tests.serving.world import World, node
 from tools.controlplane import ControlPlane
 
 
 @pytest.fixture(scope="session")
 def serving_plane(control_plane_binaries: None) -> Iterator[ControlPlane]:
-    """A plane with the controller manager, Kubernetes' scheduler, two machines, and HTTPRoutes."""
+    """A plane with the controller manager, Kubernetes' scheduler, two machines, HTTPRoutes and ScaledObjects."""
     users = {"member": ("tenants",)}  # of every team
     with ControlPlane(controller_manager=True, scheduler=True, kwok=True, users=users) as plane:
         with plane.client() as kube:
             define_routes(kube)
+            define_scaling(kube)
             for number in range(2):
                 node(kube, f"node-{number}")
         yield plane

@@ -7,11 +7,21 @@ from typing import Any
 
 import pytest
 
-from avactl.serving.config import Config, ConfigError, State, Step, parse_config, parse_rules, parse_state
+from avactl.serving.config import (
+    Analysis,
+    Config,
+    ConfigError,
+    Query,
+    State,
+    Step,
+    parse_config,
+    parse_rules,
+    parse_state,
+)
 from avactl.serving.decide import decide
 from avactl.serving.revisions import new_body, revisions_of
 from avactl.serving.sizes import Sizes, toward, wanted
-from avactl.serving.view import Answers, Reject, Scale, View
+from avactl.serving.view import Answers, Create, Plan, Reject, Scale, View
 
 LABELS = {"app": "web", "app.kubernetes.io/component": "server"}
 
@@ -76,6 +86,110 @@ def test_the_stable_version_is_whole_before_the_new_one_loses_a_pod() -> None:
     found = View(found.deployment, found.config, aborting, revisions, {}, None, {})
     (scale,) = decide(found, 1001.0, 1.0).actions
     assert (scale.revision.hash, scale.replicas) == ("old", 4)  # type: ignore[union-attr]
+
+
+MEASURED = Analysis(10, 1, (Query("errors", "x", max=1),), "")
+VALIDATED = Analysis(10, 1, (), "web-validation")
+
+
+def sleeping(
+    state: State, sets: list[dict[str, Any]], *, total: int = 0, analysis: Analysis | None = None, surge: int = 1,
+    in_place: bool = False,
+) -> View:  # fmt: skip
+    """A canary by replicas of a service without pods."""
+    made = deployment("b", total)
+    config = Config("replicas", (Step(25, 60), Step(50, 60)), surge, in_place, 80, (("http", 80),), (), "", analysis)
+    return View(made, config, state, revisions_of(made, sets), {}, None, {})
+
+
+def scaled(plan: Plan) -> list[tuple[str, int]]:
+    return [(each.revision.hash, each.replicas) for each in plan.actions if isinstance(each, Scale)]
+
+
+def test_a_service_without_pods_has_served() -> None:
+    """Its version is not replaced at once, as one that has never been ready: it may be woken by the next request."""
+    old = replica_set("a", "old", 0, 0)
+    old["metadata"] |= {"ownerReferences": [{**old["metadata"]["ownerReferences"][0], "controller": True}]}
+    labels = {**old["metadata"]["labels"], "pod-template-hash": "last"}
+    notes = {"deployment.kubernetes.io/revision": "7"}
+    newest = {**old, "metadata": {**old["metadata"], "name": "web-last", "annotations": notes, "labels": labels}}
+    newest["spec"] = {**newest["spec"], "selector": {"matchLabels": {**LABELS, "pod-template-hash": "last"}}}
+    adopted = decide(sleeping(State(), [old, newest]), 1000.0, 1.0).state
+    assert (adopted.stable, adopted.proven) == ("last", True)
+    begun = decide(sleeping(adopted, [old, newest]), 1000.0, 1.0)
+    assert (begun.state.phase, begun.actions) == ("starting", [])
+
+    never = decide(sleeping(State(stable="old", proven=False), [old]), 1000.0, 1.0)
+    assert (never.state.phase, [type(each) for each in never.actions]) == ("steady", [Create])
+
+
+def test_a_service_without_pods_is_stable() -> None:
+    body = replica_set("b", "new", 0, 0)
+    body["metadata"]["ownerReferences"][0]["controller"] = True
+    for proven in (True, False):
+        state = decide(sleeping(State(stable="new", proven=proven), [body]), 1000.0, 1.0).state
+        assert (state.reason, state.proven) == ("Stable", proven)
+
+
+@pytest.mark.parametrize("analysis", [MEASURED, VALIDATED], ids=["queries", "job"])
+@pytest.mark.parametrize("phase", ["starting", "stepping"])
+def test_without_pods_nothing_is_measured(analysis: Analysis, phase: str) -> None:
+    """A rollout that compares versions waits until a request has started a pod, and never promotes before."""
+    state = STEPPING.but(phase=phase, reached=1000.0, passed=3)
+    running = [replica_set("a", "old", 1, 1), replica_set("b", "new", 1, 1)]
+    assert scaled(decide(sleeping(state, running, analysis=analysis), 1001.0, 1.0)) == [("old", 0), ("new", 0)]
+    asleep = [replica_set("a", "old", 0, 0), replica_set("b", "new", 0, 0)]
+    for now in (1001.0, 1e6, 1e9):
+        plan = decide(sleeping(state, asleep, analysis=analysis), now, 1.0, Answers(measured=("passed", "1")))
+        assert (plan.actions, plan.ask) == ([], "")
+        state = plan.state
+        assert (state.phase, state.reason, state.passed) == (phase, "NoRequests", 0)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_version_has_its_whole_time_once_the_service_has_pods_again(in_place: bool) -> None:
+    """It is not rejected for the days in which there was nothing to start."""
+    asleep = [replica_set("a", "old", 0, 0), replica_set("b", "new", 0, 0)]
+    state = decide(sleeping(STEPPING, asleep, analysis=MEASURED, in_place=in_place), 1001.0, 1.0).state
+    why, now = Answers(why=(False, "loads its model"), measured=("passed", "1")), 1e6
+    awake = decide(sleeping(state, asleep, total=4, analysis=MEASURED, in_place=in_place), now, 1.0, why).state
+    assert awake.since == now
+    plan = decide(sleeping(awake, asleep, total=4, analysis=MEASURED, in_place=in_place), now, 1.0, why)
+    assert ("new", 1) in scaled(plan)
+    loading = [replica_set("a", "old", 3, 3), replica_set("b", "new", 1, 0)]
+    state = decide(sleeping(awake, loading, total=4, analysis=MEASURED), now + 500, 1.0, why).state
+    assert (state.phase, state.reason) == ("stepping", "Starting")
+    # Also if the daemon was away meanwhile, the pods are measured anew.
+    ready = [replica_set("a", "old", 3, 3), replica_set("b", "new", 1, 1)]
+    plan = decide(sleeping(awake, ready, total=4, analysis=MEASURED), now + 500, 1.0, why)
+    assert (plan.state.reached, plan.state.passed) == (now + 500, 0)
+
+
+@pytest.mark.parametrize(("surge", "in_place"), [(1, False), (0, False), (0, True)])
+def test_a_version_without_analysis_starts_once_before_it_is_promoted(surge: int, in_place: bool) -> None:
+    def step(state: State, sets: list[dict[str, Any]], now: float) -> Plan:
+        return decide(sleeping(state, sets, surge=surge, in_place=in_place), now, 1.0, Answers(why=(False, "crashes")))
+
+    old, none = replica_set("a", "old", 0, 0), replica_set("b", "new", 0, 0)
+    assert scaled(step(STEPPING, [old, none], 1000.0)) == [("new", 1)]
+    crashing = step(STEPPING, [old, replica_set("b", "new", 1, 0)], 1601.0).state
+    assert (crashing.phase, crashing.reason) == ("aborting", "NotReady")
+    state, ready = STEPPING, replica_set("b", "new", 1, 1)
+    for now in range(1000, 1400, 10):
+        plan = step(state, [old, ready], float(now))
+        state = plan.state
+        if scaled(plan):
+            break
+    assert (state.phase, scaled(plan)) == ("promoting", [("new", 0)])
+    assert step(state, [old, none], 1400.0).state.outcome == "promoted"
+
+
+def test_a_roll_back_needs_no_pods_of_a_service_that_has_none() -> None:
+    aborting = STEPPING.but(phase="aborting", reason="Superseded")
+    sets = [replica_set("a", "old", 0, 0), replica_set("b", "new", 1, 1)]
+    assert scaled(decide(sleeping(aborting, sets), 1001.0, 1.0)) == [("new", 0)]
+    sets = [replica_set("a", "old", 0, 0), replica_set("b", "new", 0, 0)]
+    assert decide(sleeping(aborting, sets), 1001.0, 1.0).state.outcome == "rolledBack"
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -24,6 +24,7 @@ spec:
   monitoring: {{prometheusOperator: false, prometheus: "http://127.0.0.1:9", interval: 1s}}
   exposure:
     gateway: {{name: public, namespace: gateways}}
+    requests: 'sum(rate(requests_total{{namespace="{{{{namespace}}}}",route=~"{{{{routes}}}}"}}[2m]))'
     proxies: [{{namespace: gateways}}]
     domains: [{{name: ai.example.com}}]
 ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -31,10 +32,11 @@ def build_binary() -> Path:
 class Prometheus(process.Processes):
     """A Prometheus that reads the metrics of all pods with the component `server` every `interval` seconds.
 
-    Series have the labels `namespace` and `pod`, as by a PodMonitor. Closed by `close`, with its files.
+    Series have the labels `namespace` and `pod`, as by a PodMonitor. `targets`: hosts and ports of what else it reads.
+    Closed by `close`, with its files.
     """
 
-    def __init__(self, plane: ControlPlane, interval: float) -> None:
+    def __init__(self, plane: ControlPlane, interval: float, targets: Sequence[str] = ()) -> None:
         super().__init__()
         self._owned = OwnedFolder()
         self._port = process.free_port()
@@ -48,8 +50,9 @@ class Prometheus(process.Processes):
             "job_name": "pods", "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(plane.kubeconfig)}],
             "relabel_configs": [kept, *names],
         }  # fmt: skip
+        others = {"job_name": "others", "static_configs": [{"targets": list(targets)}]}
         every = f"{round(interval * 1000)}ms"
-        config = {"global": {"scrape_interval": every, "scrape_timeout": every}, "scrape_configs": [scraped]}
+        config = {"global": {"scrape_interval": every, "scrape_timeout": every}, "scrape_configs": [scraped, others]}
         (self._owned.path / "prometheus.yml").write_text(yaml.safe_dump(config))
         self.start("prometheus")
 

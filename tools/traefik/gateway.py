@@ -56,6 +56,11 @@ class Traefik(process.Processes):
         return f"https://127.0.0.1:{self.port}"
 
     @property
+    def metrics(self) -> str:
+        """Host and port of its metrics, for Prometheus; they also count per route."""
+        return f"127.0.0.1:{self._ping}"
+
+    @property
     def ca_file(self) -> Path:
         """The certificate, in PEM."""
         return self.folder / "tls.crt"
@@ -67,6 +72,7 @@ class Traefik(process.Processes):
             build_binary(), prefix, f"{prefix}.endpoint={self._plane.url}", f"{prefix}.token={self._plane.token()}",
             f"{prefix}.certauthfilepath={self._plane.ca_file}", f"--entrypoints.https.address=127.0.0.1:{self.port}",
             f"--entrypoints.ping.address=127.0.0.1:{self._ping}", "--ping", "--ping.entrypoint=ping",
+            "--metrics.prometheus.entrypoint=ping", "--metrics.prometheus.addrouterslabels=true",
             f"--providers.providersthrottleduration={self._throttle}s", "--global.checknewversion=false",
             "--global.sendanonymoususage=false", "--log.level=INFO",
         ]  # fmt: skip

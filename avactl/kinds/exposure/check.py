@@ -8,8 +8,11 @@ from typing import Any, NamedTuple
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.kinds import registry
+from avactl.kinds.exposure.lower import fill_in, route_names
+from avactl.kinds.exposure.spec import NAMESPACE, POOL, ROUTES
 from avactl.kinds.fields.unique_entries import duplicates
 from avactl.kinds.program import Item, Program
+from avactl.promql import syntax_problem
 
 _PATH = ("spec", "expose")
 
@@ -30,6 +33,7 @@ def cluster_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             else "add `gateway: {name: …, namespace: …}`, or `ingress: {className: …}`",
         )
     yield from duplicates(item, (*path, "domains"), (domain.name for domain in offered.domains), "domain")
+    yield from _queries(item, offered, path)
     known = [team.name for team in program.teams(item.name)]
     for index, domain in enumerate(offered.domains):
         for position, name in enumerate(domain.teams or ()):
@@ -40,6 +44,41 @@ def cluster_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint = did_you_mean(name, known, "teams of the cluster") if known else "declare it: `kind: Team`"
             span = item.span(*path, "domains", index, "teams", position)
             yield Diagnostic("missing-reference", message, span, hint=hint)
+
+
+def _queries(item: Item, offered: Any, path: tuple[str, ...]) -> Iterator[Diagnostic]:
+    """Yield what is wrong with the queries for requests of one service."""
+    queued = offered.gateway.queued if offered.gateway is not None else None
+    for query, of_one, where in (
+        (offered.requests, ROUTES, (*path, "requests")),
+        (queued, POOL, (*path, "gateway", "queued")),
+    ):
+        if query is None:
+            continue
+        missing = next((each for each in (NAMESPACE, of_one) if each not in query), None)
+        if missing is not None:
+            yield Diagnostic(
+                "invalid-query",
+                f"`{where[-1]}`: without `{missing}`, the query counts requests to all services",
+                item.span(*where),
+                hint=f"select by it: `{_SELECTED[missing]}`",
+            )
+            continue
+        problem = syntax_problem(fill_in(query, "team", "service"), route_names("service"))
+        if problem is not None:
+            yield Diagnostic("invalid-query", f"`{where[-1]}`: {problem.message}", item.span(*where), hint=problem.hint)
+    if queued is not None and not offered.gateway.inference_pools:
+        yield Diagnostic(
+            "conflicting-keys",
+            "`queued` counts requests to InferencePools, which this Gateway does not route to",
+            item.span(*path, "gateway", "queued", key=True),
+            hint="add `inferencePools: true`, or remove `queued`",
+        )
+
+
+_SELECTED = {
+    NAMESPACE: f'namespace="{NAMESPACE}"', ROUTES: f'route=~"{ROUTES}"', POOL: f'inference_pool="{POOL}"',
+}  # fmt: skip
 
 
 class Claim(NamedTuple):

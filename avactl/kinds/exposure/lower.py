@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from avactl.kinds.base import SAFE_ANNOTATIONS
+from avactl.kinds.exposure.spec import NAMESPACE, POOL, ROUTES
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
@@ -89,6 +90,16 @@ def ingress_rules(item: Item, program: Program, port: int) -> Iterator[Body]:
     offered = program.cluster_spec(item.cluster).exposure
     if item.spec.expose is not None and offered is not None:
         yield {"from": [_peer(proxy) for proxy in offered.proxies], "ports": [{"protocol": "TCP", "port": port}]}
+
+
+def route_names(name: str) -> str:
+    """Return a regular expression of the names that a service's routes can have: one with a canary has its own."""
+    return f"({name}|{name}-rollout)"
+
+
+def fill_in(query: str, namespace: str, name: str) -> str:
+    """Return a query of the platform for one service. Names are DNS labels, which PromQL and RE2 take literally."""
+    return query.replace(NAMESPACE, namespace).replace(ROUTES, route_names(name)).replace(POOL, name)
 
 
 def _peer(proxy: Any) -> Body:

@@ -97,6 +97,9 @@ _PodValue = Annotated[str, AfterValidator(label_value), Field(max_length=63)]
 _Cidr = Annotated[
     str, AfterValidator(_cidr), WithJsonSchema({"type": "string", "pattern": r"^[0-9A-Fa-f:.]+/[0-9]{1,3}$"})
 ]
+NAMESPACE, ROUTES, POOL = "{{namespace}}", "{{routes}}", "{{pool}}"
+"""Placeholders of the platform's queries, filled in for each service."""
+_Query = Annotated[str, Field(min_length=1, max_length=1000)]
 
 
 # -- the cluster's side --------------------------------------------------------------------------------------------
@@ -115,6 +118,12 @@ class Gateway(Model):
         False,
         description="The Gateway routes to InferencePools (Gateway API Inference Extension 1), for language models "
         "with `endpointPicker`.",
+    )
+    queued: _Query | None = Field(
+        None,
+        description="PromQL query for the requests that the endpoint picker of one InferencePool holds, which start "
+        "the first pod of its service. `{{namespace}}` and `{{pool}}` stand for the pool's namespace and name. "
+        "Default: the pickers hold none.",
     )
 
 
@@ -181,6 +190,13 @@ class Exposure(Model):
     )
     domains: Annotated[list[Domain], Field(min_length=1, max_length=256)] = Field(
         description="Domains that specs may use."
+    )
+    requests: _Query | None = Field(
+        None,
+        description="PromQL query for the requests to one service, from metrics of the gateway that also count those "
+        "without a pod to answer them: services with `min: 0` start and stop by it. `{{namespace}}` stands for the "
+        "service's namespace, `{{routes}}` for a regular expression of its routes' names. Default: services have at "
+        "least one pod.",
     )
     authenticates: bool = Field(
         False,

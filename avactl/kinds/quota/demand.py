@@ -104,7 +104,7 @@ def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnost
         yield from _growth(item, program, quota)
         for resource, use in _uses(item, program, quota.cluster):
             if not refused or resource.model:  # smaller pods may fit together
-                uses.setdefault(resource, []).append(use)
+                uses.setdefault(resource, []).append(_with_pods(use))
     limits = gpu_limits(quota.spec)
     told: set[Item] = set()
     """Specs that are already reported: one diagnostic per spec, GPUs first."""
@@ -124,7 +124,7 @@ def _growth(item: Item, program: Program, quota: Item) -> Iterator[Diagnostic]:
     limits = gpu_limits(quota.spec)
     for path, model, least, most, gpus in program.derive(item, _growing):
         limit = limits.get(model, Limit(0, 0)).total
-        if least * gpus <= limit < most * gpus:
+        if max(1, least) * gpus <= limit < most * gpus:
             yield Diagnostic(
                 "quota-exceeded",
                 f"{item} may grow to {most} pods with {most * gpus:g} GPUs; the quota of team {quota.team} allows "
@@ -210,6 +210,14 @@ def _resource(
     sessions = [use for use in uses if use.lifecycle is Lifecycle.SESSION]
     if sessions and not never and _sum(sessions) + always > limit:
         yield _waits(program, quota, resource, allowed, sessions, services)
+
+
+def _with_pods(use: Use) -> Use:
+    """Return the demand of a spec, of a service without pods that of the first: as a job's, it waits for room."""
+    if use.total or use.lifecycle is not Lifecycle.SERVICE or use.main.written >= 0:
+        return use
+    parts = tuple(part._replace(pods=1) for part in use.parts)
+    return use._replace(parts=parts, total=sum(part.total for part in parts), lifecycle=None)
 
 
 def _sum(uses: Iterable[Use]) -> Milli:

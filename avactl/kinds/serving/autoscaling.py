@@ -1,22 +1,39 @@
 """Replicas with bounds → a HorizontalPodAutoscaler on CPU, or KEDA's ScaledObject on metrics of the server.
 
-Sources: `pkg/scalers/prometheus_scaler.go` of KEDA 2.21; metrics of vLLM 0.33.0 (`vllm/v1/metrics/loggers.py`), SGLang
-0.5.23 (`sglang/srt/observability/metrics_collector.py`) and Triton 2.59 (`docs/user_guide/metrics.md`).
+A service with `min: 0` has pods as long as one of the triggers is above 0, and for `idle` after that. Without pods only
+what is in front of them counts requests: the gateway, or the endpoint picker that holds them.
+
+Sources: `pkg/scalers/prometheus_scaler.go` and `pkg/scaling/executor/scale_scaledobjects.go` of KEDA 2.21; metrics of
+vLLM 0.33.0 (`vllm/v1/metrics/loggers.py`), SGLang 0.5.23 (`sglang/srt/observability/metrics_collector.py`) and Triton
+2.59 (`docs/user_guide/metrics.md`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 from typing import Any, NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.exposure.lower import fill_in
 from avactl.kinds.fields.values import seconds
+from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.lowering import k8s
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.monitoring.lower import is_monitored
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.groups import scale_target
-from avactl.kinds.serving.runtimes import RUNTIMES
+from avactl.kinds.serving.picker import picker
+from avactl.kinds.serving.probes import checks
+from avactl.kinds.serving.runtimes import RUNTIMES, default_startup
+
+IDLE = "15m"
+POLL = 10
+"""Seconds between two looks at the triggers of a service without pods."""
+WAKE_ONLY = "1000000"
+"""Requests per pod: so many that the trigger starts the first pod and no further ones."""
+LONGEST_WAIT = 300
+"""Seconds for which a client repeats a request that nobody answers."""
 
 
 class Metric(NamedTuple):
@@ -73,15 +90,21 @@ def targets(spec: Any) -> dict[str, float]:
     return found
 
 
+def sleeps(spec: Any) -> bool:
+    """Return True if a service may have no pods."""
+    return not isinstance(spec.replicas, int) and spec.replicas.min == 0
+
+
 def autoscaler(item: Item, program: Program, component: str) -> list[Manifest]:
     """Return the autoscaler of a service; none for a fixed number of replicas."""
     replicas = item.spec.replicas
     if isinstance(replicas, int):
         return []
     target = scale_target(item.spec, item.name)
-    if targets(item.spec):
+    if targets(item.spec) or sleeps(item.spec):
         spec: Body = {
             "scaleTargetRef": target,
+            **(_idle(replicas) if sleeps(item.spec) else {}),
             "minReplicaCount": replicas.min,
             "maxReplicaCount": replicas.max,
             "triggers": list(_triggers(item, program)),
@@ -101,7 +124,29 @@ def autoscaler(item: Item, program: Program, component: str) -> list[Manifest]:
     ]
 
 
+def _idle(replicas: Any) -> Body:
+    idle = ceil(seconds(replicas.idle or IDLE))
+    # A new service keeps its first pod as long: its model is loaded once before anybody waits for it.
+    return {"pollingInterval": POLL, "cooldownPeriod": idle, "initialCooldownPeriod": idle}
+
+
+def _wakes(item: Item, program: Program) -> dict[str, str]:
+    """Return the queries for requests that no pod is needed for, by key of the Cluster."""
+    exposure = program.cluster_spec(item.cluster).exposure
+    if item.spec.expose is None or exposure is None:
+        return {}
+    queued = exposure.gateway.queued if exposure.gateway is not None and picker(item.spec) is not None else None
+    found = {"requests": exposure.requests, "queued": queued}
+    return {key: fill_in(query, item.ns, item.name) for key, query in found.items() if query is not None}
+
+
 def _triggers(item: Item, program: Program) -> Iterator[Body]:
+    replicas, zero = item.spec.replicas, sleeps(item.spec)
+    prometheus = program.cluster_spec(item.cluster).monitoring.prometheus
+    for name, query in _wakes(item, program).items() if zero else ():
+        # A series that does not exist is one without requests so far.
+        metadata = {"serverAddress": prometheus, "query": query, "threshold": WAKE_ONLY}
+        yield {"type": "prometheus", "name": name, "metricType": "AverageValue", "metadata": metadata}
     # As PodMonitors label the series: by namespace, and by the label of the pods that names the service.
     selector = f'{{namespace="{item.ns}",app_kubernetes_io_instance="{item.name}"}}'
     for name, target in targets(item.spec).items():
@@ -111,13 +156,13 @@ def _triggers(item: Item, program: Program) -> Iterator[Body]:
             "name": _KEYS.get(name, name),
             "metricType": "AverageValue" if metric.average else "Value",
             "metadata": {
-                "serverAddress": program.cluster_spec(item.cluster).monitoring.prometheus,
+                "serverAddress": prometheus,
                 "query": metric.query.replace("{}", selector),
                 "threshold": f"{target:g}",
             },
         }
-    replicas = item.spec.replicas
-    if "cpu_utilization" in replicas.model_fields_set:
+    by_cpu = zero and not targets(item.spec) and replicas.max > 1
+    if by_cpu or "cpu_utilization" in replicas.model_fields_set:
         yield {"type": "cpu", "metricType": "Utilization", "metadata": {"value": str(replicas.cpu_utilization)}}
 
 
@@ -149,3 +194,73 @@ def metric_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             f"to Cluster {item.cluster}, or write `cpuUtilization: 70`",
             notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
         )  # fmt: skip
+
+
+def zero_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield why a service with `min: 0` would have no pods for ever, or for longer than clients wait."""
+    spec, path = item.spec, ("spec", "replicas", "min")
+    if not sleeps(spec):
+        if not isinstance(spec.replicas, int) and spec.replicas.idle is not None:
+            yield without_effect(item, ("spec", "replicas", "idle"), f"`min` is {spec.replicas.min}")
+        return
+    if spec.expose is None:
+        yield Diagnostic(
+            "missing-key",
+            "`min: 0` needs `expose`: without pods, only requests through the gateway are counted, and start one",
+            item.span(*path),
+            hint="add `expose: {host: …}`, or write `min: 1`",
+        )
+        return
+    if spec.balance == "headless":
+        yield Diagnostic(
+            "conflicting-keys",
+            "`balance: headless` sends requests to the pods' own addresses, where nothing counts them without pods",
+            item.span("spec", "balance"),
+            hint="write `balance: gateway`, or `min: 1`",
+            notes=(Note(item.span(*path), "the service may have no pods"),),
+        )
+    cluster, offered = program.cluster(item.cluster), program.cluster_spec(item.cluster)
+    if offered.exposure is None:
+        return  # reported with `expose`
+    found = _wakes(item, program)
+    if not found:
+        held = picker(spec) is not None
+        yield Diagnostic(
+            "missing-monitoring",
+            f"{item} starts its first pod when requests are counted, and cluster {cluster.name} declares no query for "
+            "them",
+            item.span(*path),
+            hint=f"add `requests: …` to `exposure`{', or `queued: …` to its `gateway`,' if held else ''} of Cluster "
+            f"{cluster.name}, or write `min: 1`",
+            notes=(Note(cluster.span("spec", "exposure", key=True), "the cluster's exposure"),),
+        )
+    if not targets(spec) and (offered.monitoring is None or offered.monitoring.prometheus is None):
+        yield Diagnostic(
+            "missing-monitoring",
+            f"{item} is scaled by the gateway's metrics, but cluster {cluster.name} declares no Prometheus that has "
+            "them",
+            item.span(*path),
+            hint='add `monitoring: {prometheus: "http://prometheus.monitoring:9090"}` '
+            f"to Cluster {cluster.name}, or write `min: 1`",
+            notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
+        )
+    limit = _startup(spec)
+    if limit > LONGEST_WAIT and "queued" not in found:
+        yield Diagnostic(
+            "slow-start",
+            f"without pods, the gateway refuses requests until one is ready, which may take {ceil(limit / 60)}m",
+            item.span(*path),
+            severity="warning",
+            hint=f"if it is ready within {LONGEST_WAIT // 60}m, say so: `probe: {{path: …, startup: "
+            f"{LONGEST_WAIT // 60}m}}`; else write `min: 1`",
+        )
+
+
+def _startup(spec: Any) -> int:
+    """Seconds that the server may take to start; also of a spec that cannot be lowered."""
+    if spec.probe is not None:
+        return ceil(seconds(spec.probe.startup))
+    own = dict(checks(spec)).get("startup")
+    if own is not None and own.failures is not None:
+        return max(1, ceil(seconds(own.period))) * int(own.failures)
+    return default_startup(spec.runtime.name)

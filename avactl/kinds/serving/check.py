@@ -19,7 +19,7 @@ from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
 from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
-from avactl.kinds.serving.autoscaling import metric_problems
+from avactl.kinds.serving.autoscaling import metric_problems, zero_problems
 from avactl.kinds.serving.check_models import model_problems
 from avactl.kinds.serving.groups import group_problems
 from avactl.kinds.serving.llm import machines
@@ -59,6 +59,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     if fixed and "cpu_utilization" in spec.replicas.model_fields_set:
         yield without_effect(item, ("spec", "replicas", "cpuUtilization"), "`min` and `max` are the same")
     yield from metric_problems(item, program)
+    yield from zero_problems(item, program)
     yield from model_problems(item, program)
     yield from credential_problems(item, spec.env, ("spec", "env"))
     yield from argument_problems(item, spec.runtime.command, ("spec", "runtime", "command"))
@@ -76,7 +77,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _exposed(item, program)
     yield from expose_problems(item, program)
     yield from notify_problems(item, program, SERVICE_EVENTS)
-    yield from rollout_problems(item, program, bounds(spec)[0])
+    yield from rollout_problems(item, program, max(1, bounds(spec)[0]))
     yield from group_problems(item, program)
     yield from picker_problems(item, program)
     yield from _capacity(item, program)
@@ -235,7 +236,8 @@ def _batching(item: Item) -> Iterator[Diagnostic]:
 def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
     """Yield replicas that exceed the cluster's GPUs, and rollouts that can never finish."""
     spec, each = item.spec, machines(item.spec)
-    least, most = (count * each for count in bounds(spec))
+    # A service that may have no pods must be able to have one.
+    least, most = (max(1, count) * each for count in bounds(spec))
     surge = spec.max_surge * each
     yield from unused_model(item, spec.resources, ("spec", "resources"))
     path, compute = ("spec", "resources"), on_spot(with_pod(spec.resources, spec.pod), spec.spot)

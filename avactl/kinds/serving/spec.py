@@ -175,7 +175,14 @@ class ServerMetrics(Model):
 class Replicas(Model):
     """Bounds for the autoscaler."""
 
-    min: Count = Field(1, description="Fewest pods.")
+    min: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        1,
+        description="Fewest pods. With 0, the last one stops after `idle`, and the next request starts one: needs "
+        "KEDA, `expose`, and `requests` in `exposure` of the Cluster.",
+    )
+    idle: Duration | None = Field(
+        None, description="With `min: 0`: time without requests after which no pod is left. Default: `15m`."
+    )
     max: Count = Field(description="Most pods.")
     cpu_utilization: Annotated[int, Field(ge=1, le=100)] = Field(
         70, description="Target average CPU utilization of the autoscaler, as a percentage of the request."

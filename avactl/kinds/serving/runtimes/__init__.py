@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 from avactl.kinds.serving.models import MODELS
 from avactl.kinds.serving.runtimes import custom, sglang, tensorflow_serving, torchserve, triton, vllm
-from avactl.kinds.serving.runtimes.server import CONFIG, Dynamic, Server
+from avactl.kinds.serving.runtimes.server import CONFIG, LLM_STARTUP, STARTUP, Dynamic, Server
 
-__all__ = ["CONFIG", "LLM", "MODELS", "RUNTIMES", "Dynamic", "Runtime", "Server", "default_ports", "ports", "server"]
+__all__ = [
+    "CONFIG", "LLM", "MODELS", "RUNTIMES", "Dynamic", "Runtime", "Server", "default_ports", "default_startup", "ports",
+    "server",
+]  # fmt: skip
 
 
 class Runtime(NamedTuple):
@@ -43,6 +46,11 @@ LLM = ("vllm", "sglang")
 def server(spec: Any) -> Server:
     """Return the server of a `ServingDeploymentSpec`."""
     return RUNTIMES[spec.runtime.name].server(spec, ports(spec))
+
+
+def default_startup(runtime: str) -> int:
+    """Seconds that a server may take to start, unless the spec says otherwise."""
+    return LLM_STARTUP if runtime in LLM else STARTUP
 
 
 def default_ports(runtime: str) -> dict[str, int]:

@@ -10,6 +10,8 @@ from avactl.quantity import quantity
 
 CONFIG = "/etc/avactl"
 """Mount path of `Server.files`."""
+STARTUP, LLM_STARTUP = 600, 1800
+"""Seconds that servers, and those of language models, may take to start, unless the spec says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Server:
     """Arguments on the other machines of a replica, which answer no requests; empty: a replica is one pod."""
     scratch: str | None = None
     """Directory that the server writes to."""
-    startup: int = 600
+    startup: int = STARTUP
     """Seconds that the server may take to load its models, unless the spec says otherwise."""
     timeout: int = 2
     """Seconds that an answer to a probe may take, unless the spec says otherwise."""

@@ -12,7 +12,7 @@ from typing import Any
 from avactl.kinds.fields.values import percent
 from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, machines, parallelism, share
 from avactl.kinds.serving.models import MODELS, has_files
-from avactl.kinds.serving.runtimes.server import Server
+from avactl.kinds.serving.runtimes.server import LLM_STARTUP, Server
 
 PORTS = {"http": 30000}
 DIST_INIT_PORT = 20000
@@ -58,6 +58,6 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
         env={"HF_HUB_OFFLINE": "1"},
         # A server with another rank than 0 answers no requests.
         worker=args if machines(spec) > 1 else [],
-        startup=1800,
+        startup=LLM_STARTUP,
         timeout=25,
     )

@@ -13,7 +13,7 @@ from avactl.kinds.base import EnvSource
 from avactl.kinds.fields.values import percent
 from avactl.kinds.serving.llm import LEADER, RANK, Parallelism, adapter_path, machines, parallelism, share
 from avactl.kinds.serving.models import MODELS, has_files
-from avactl.kinds.serving.runtimes.server import Server
+from avactl.kinds.serving.runtimes.server import LLM_STARTUP, Server
 
 PORTS = {"http": 8000}
 MASTER_PORT = 29501
@@ -59,7 +59,7 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
         # The files are in the pod: without this, a missing one would be looked for on the Internet.
         env=env,
         worker=[*shared, "--headless"] if machines(spec) > 1 else [],
-        startup=1800,
+        startup=LLM_STARTUP,
         timeout=5,
     )
 
