@@ -192,7 +192,9 @@ _GONE: dict[str, tuple[Disruption, str]] = {
     "CustomResourceDefinition": (DATA_LOSS, "and every object of its kind"),
     "Job": (REPLACE, "a running Job is stopped"),
     "CronJob": (REPLACE, "no further runs"),
-    **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "LeaderWorkerSet", "DisaggregatedSet"), (REPLACE, "its pods stop")),
+    **dict.fromkeys(
+        ("Deployment", "StatefulSet", "DaemonSet", "LeaderWorkerSet", "DisaggregatedSet"), (REPLACE, "its pods stop")
+    ),
     "Pod": (REPLACE, "stops"),
     "Service": (REPLACE, "its address is lost"),
     "Node": (IN_PLACE, "the machine stays; avactl's labels and taints are removed"),

@@ -9,7 +9,7 @@ from avactl import names
 from avactl.kinds.manifest import Body
 from avactl.plan.model import Surge
 from avactl.plan.simulator import World
-from avactl.plan.workloads import GROUPS, Maker, Surroundings, Workload, WorkloadId
+from avactl.plan.workloads import GROUPED, Maker, Surroundings, Workload, WorkloadId
 from avactl.scheduler.objects.pod_info import PodInfo
 
 Op = Literal["added", "changed", "removed", "unchanged"]
@@ -30,7 +30,7 @@ class Done(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """A Deployment or LeaderWorkerSet in a rolling update."""
+    """A Deployment, LeaderWorkerSet or role of a DisaggregatedSet in a rolling update."""
 
     work: Workload
     old: list[PodInfo]
@@ -133,7 +133,7 @@ class Change:
         if notes.get(names.ON_CHANGE) == "finish" and any(pod.node for pod in pods):
             self.done[work.id] = Done(work, op, later=True)
             return []
-        if work.id.kind in ("Deployment", GROUPS) and count:
+        if work.id.kind in ("Deployment", *GROUPED) and count:
             return self._roll(work, op, pods, count)
         gone = self._stop(pods)
         self.done[work.id] = Done(work, op, min(gone, count), max(0, gone - count))
@@ -191,7 +191,7 @@ class Change:
 def _limits(work: Workload, count: int) -> tuple[int, int]:
     """Return how many pods more, and how many fewer, a rolling update may have."""
     defaults: tuple[int | str, int | str]
-    if work.id.kind == GROUPS:
+    if work.id.kind in GROUPED:
         rolling, defaults = (work.spec.get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}, (0, 1)
     else:
         rolling, defaults = (work.spec.get("strategy") or {}).get("rollingUpdate") or {}, ("25%", "25%")

@@ -12,6 +12,7 @@ from avactl.kinds.serving.check import check
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import REPLICAS, bounds, lower, resource_class
 from avactl.kinds.serving.models import models, versions
+from avactl.kinds.serving.prefill.impact import impact
 from avactl.kinds.serving.prefill.roles import PREFILL, of_role, prefill
 from avactl.kinds.serving.rollout.lower import OWNED
 from avactl.kinds.serving.spec import (
@@ -84,5 +85,5 @@ def _gpus(item: Item, program: Program) -> str:
 
 KIND = Kind(
     model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS, groups.REPLICAS, DATA, *OWNED),
-    workload=WORKLOAD,
+    workload=WORKLOAD, impact=impact,
 )  # fmt: skip

@@ -24,7 +24,14 @@ from avactl.kinds.serving.groups import WORKER, leader_worker_set
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.model_files import add_files, model_list
 from avactl.kinds.serving.picker import backend, pool
-from avactl.kinds.serving.prefill.lower import ROUTER, ROUTER_METRICS, disaggregated_set, role_annotations, router, sidecar
+from avactl.kinds.serving.prefill.lower import (
+    ROUTER,
+    ROUTER_METRICS,
+    disaggregated_set,
+    role_annotations,
+    router,
+    sidecar,
+)
 from avactl.kinds.serving.prefill.roles import DECODE, ROLE_LABEL, ROLES, of_role, prefill, server_of
 from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
 from avactl.kinds.serving.rollout.lower import with_rollout
@@ -147,7 +154,7 @@ def _template(
     labels = {**k8s.labels(item, component), CLASS_LABEL: resource_class(spec)}
     if role:
         labels[ROLE_LABEL] = role
-        notes |= role_annotations(spec, role)
+        notes |= role_annotations(spec, role) if component == COMPONENT else {}
     notes |= start_when_warm(item, program)
     if spec.pod is not None:
         labels, notes = {**spec.pod.labels, **labels}, {**spec.pod.annotations, **notes}
@@ -282,9 +289,7 @@ def _network_policies(item: Item, program: Program, run: Server, select: dict[st
     if separate.router is not None:
         ports = {"http": run.ports["http"], "metrics": ROUTER_METRICS}
         name = f"{item.name}-{ROUTER}"
-        found.append(
-            _network_policy(item, program, name, k8s.selector(item, ROUTER), ports, ROUTER_METRICS, ROUTER)
-        )
+        found.append(_network_policy(item, program, name, k8s.selector(item, ROUTER), ports, ROUTER_METRICS, ROUTER))
     return found
 
 

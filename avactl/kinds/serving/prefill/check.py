@@ -70,7 +70,7 @@ def prefill_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Yield pods that read prompts and exceed the cluster's GPUs: with those that generate tokens, if they are equal."""
+    """Yield pods that read prompts and exceed the cluster's GPUs: together with the others, if these are equal."""
     spec, own = item.spec, prefill(item.spec)
     assert own is not None
     pods = own.replicas * machines(of_role(item, PREFILL).spec)
@@ -113,6 +113,12 @@ def _entrance(item: Item) -> Iterator[Diagnostic]:
             "remove one of them; an endpoint picker needs `sidecar: {image: …}`",
             Note(item.span("spec", "llm", "endpointPicker", key=True), "the endpoint picker"),
         )  # fmt: skip
+    if picker is not None and picker.fail_open:
+        yield _conflict(
+            item, (), "without an answer of the picker, the gateway would send requests to pods that only read prompts",
+            "remove `failOpen`",
+            Note(item.span("spec", "llm", "endpointPicker", "failOpen", key=True), "requests without the picker"),
+        )  # fmt: skip
     if spec.balance == "headless":
         yield _conflict(
             item, (), "clients with the addresses of all pods would bypass what chooses a pod of each role",
@@ -122,7 +128,7 @@ def _entrance(item: Item) -> Iterator[Diagnostic]:
     if own.sidecar is not None and spec.expose_to:
         why = "requests go through the gateway, which asks the endpoint picker"
         yield without_effect(item, ("spec", "exposeTo"), why)
-    if strategy(spec) is not None:
+    if strategy(spec) is not None and machines(spec) == 1:
         chosen = "canary" if spec.rollout.canary is not None else "blueGreen"
         yield _conflict(
             item, (), f"`{chosen}` moves the pods of Deployments, and with `prefill` both roles are replaced together",
@@ -135,8 +141,8 @@ def _replicas(item: Item) -> Iterator[Diagnostic]:
     if isinstance(item.spec.replicas, int):
         return
     yield _conflict(
-        item, (), "the controller of a DisaggregatedSet keeps the declared number of replicas, and has none for "
-        "autoscalers to set", "write `replicas: 2`, a number",
+        item, (), "a DisaggregatedSet has no scale that an autoscaler could set: its controller keeps the declared "
+        "number of replicas", "write `replicas: 2`, a number",
         Note(item.span("spec", "replicas"), "bounds of an autoscaler"),
     )  # fmt: skip
 
@@ -163,13 +169,14 @@ def _stages(item: Item) -> Iterator[Diagnostic]:
     one, other = parallelism(generates).pipeline, found.pipeline
     title = RUNTIMES[spec.runtime.name].title
     if one > 1 and (spec.runtime.name == "vllm" or one != other):
-        why = "in one stage only" if spec.runtime.name == "vllm" else f"in one stage, or in {other} as they are read"
+        to = "1" if spec.runtime.name == "vllm" or other == 1 else f"1 or {other}"
         yield Diagnostic(
             "parallelism-mismatch",
-            f"{title} generates tokens from prompts that others have read {why}, and `pipelineParallel` is {one}",
+            f"{title} transfers prompts to replicas with {to} stage{'s' if len(to) > 1 else ''}, and those that generate "
+            f"tokens have {one}",
             item.span("spec", "llm", "pipelineParallel" if spec.llm.pipeline_parallel else "tensorParallel"),
             hint="write `pipelineParallel: 1`",
-            notes=(Note(item.span(*PATH, key=True), "the others"),),
+            notes=(Note(item.span(*PATH, key=True), f"the replicas that read prompts, with {other}"),),
         )
 
 
@@ -182,7 +189,7 @@ def _paths(item: Item) -> Iterator[Diagnostic]:
             f"spec.model.path: `{model.path}` is that of other versions, too; in a rollout, pods of two versions would "
             "continue each other's prompts",
             item.span("spec", "model", "path"),
-            hint=f"have the model in a directory whose name has its version: `{model.path.rstrip('/')}/{model.version}`",
+            hint=f"have it in a directory whose name has its version: `{model.path.rstrip('/')}/{model.version}`",
         )
 
 
@@ -191,13 +198,13 @@ def _ports(item: Item) -> Iterator[Diagnostic]:
     spec, own = item.spec, prefill(item.spec)
     assert own is not None
     port = ports(spec)["http"]
-    taken = {NIXL_PORT: "moves prompts"} if spec.runtime.name == "vllm" else {BOOTSTRAP_PORT: "moves prompts"}
+    taken = {NIXL_PORT if spec.runtime.name == "vllm" else BOOTSTRAP_PORT: "that of transfers between the pods"}
     if own.router is not None:
-        taken[ROUTER_METRICS] = "has the router's metrics"
+        taken[ROUTER_METRICS] = "that of the router's metrics"
     if port in taken:
         yield Diagnostic(
             "port-conflict",
-            f"spec.runtime.port: with `prefill`, port {port} {taken[port]}",
+            f"spec.runtime.port: with `prefill`, port {port} is {taken[port]}",
             item.span("spec", "runtime", "port"),
             hint=f"choose another port; the default is {RUNTIMES[spec.runtime.name].ports['http']}",
         )

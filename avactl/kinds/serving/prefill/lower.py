@@ -151,9 +151,7 @@ def router(item: Item, program: Program, component: str, drain: int, grace: int,
         ),
     ]  # fmt: skip
     if is_monitored(program, item.cluster):
-        found.append(
-            pod_monitor(item, program, item.cluster, name, item.ns, select, "/metrics", "metrics", ROUTER)
-        )
+        found.append(pod_monitor(item, program, item.cluster, name, item.ns, select, "/metrics", "metrics", ROUTER))
     return found
 
 

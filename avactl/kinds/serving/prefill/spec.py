@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from avactl.kinds.base import Model
 from avactl.kinds.fields.compute import Compute
@@ -35,7 +35,7 @@ class RoutingSidecar(Model):
 class Prefill(Model):
     """Pods that read prompts; the service's others generate tokens. Set one of `router` and `sidecar`."""
 
-    model_config = {"json_schema_extra": {"oneOf": [{"required": [key]} for key in ("router", "sidecar")]}}
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [key]} for key in ("router", "sidecar")]})
 
     replicas: Count = Field(1, description="Number of replicas that read prompts.")
     machines: Annotated[int, Field(ge=1, le=64)] | None = Field(
