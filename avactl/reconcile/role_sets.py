@@ -36,9 +36,9 @@ def roles_of(live: Live, made: Sequence[Live]) -> dict[str, Live] | None:
     for each in made:
         labels = each["metadata"].get("labels") or {}
         revisions[labels.get(_REVISION, "")][labels.get(DISAGGREGATED_ROLE, "")] = each
-    wanted = {role["name"]: _comparable(role["spec"]["leaderWorkerTemplate"]) for role in live["spec"]["roles"]}
+    wanted = {role["name"]: comparable(role["spec"]["leaderWorkerTemplate"]) for role in live["spec"]["roles"]}
     for found in revisions.values():
-        if all(name in found and _comparable(_template(found[name])) == own for name, own in wanted.items()):
+        if all(name in found and comparable(_template(found[name])) == own for name, own in wanted.items()):
             return {name: found[name] for name in wanted}
     return None
 
@@ -47,17 +47,17 @@ def _template(groups: Live) -> Any:
     return groups["spec"]["leaderWorkerTemplate"]
 
 
-def _comparable(value: Any, key: str = "", amount: bool = False) -> Any:
+def comparable(value: Any, key: str = "", amount: bool = False) -> Any:
     """Return a value without what a round trip through the controller's types and its own labels change."""
     if isinstance(value, Mapping):
         found = {
-            name: _comparable(each, name, name in _AMOUNTS or key in _AMOUNTS)
+            name: comparable(each, name, name in _AMOUNTS or key in _AMOUNTS)
             for name, each in value.items()
             if not (key == "labels" and name in _ADDED)
         }
         return {name: each for name, each in found.items() if each not in (None, {}, [])}
     if isinstance(value, list):
-        return [_comparable(each) for each in value]
+        return [comparable(each) for each in value]
     if amount:
         try:
             return quantity(value)

@@ -7,7 +7,8 @@ from fractions import Fraction
 from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.feasibility.capacity import gpu_problems
+from avactl.kinds.feasibility.capacity import gpu_model, gpu_problems
+from avactl.kinds.feasibility.fit import total_gpus, unknown_capacity
 from avactl.kinds.fields.credentials import argument_problems
 from avactl.kinds.fields.words import word_problems
 from avactl.kinds.ineffective_keys import unused_model, without_effect
@@ -80,7 +81,30 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
         if gpu_problems(item, program, compute, path, others):
             return  # reported for those alone
         pods += others
-    yield from gpu_problems(item, program, compute, path, pods)
+    found = gpu_problems(item, program, compute, path, pods)
+    yield from found
+    if not found and own.resources is not None:
+        yield from _together(item, program)
+
+
+def _together(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield GPUs that the cluster has for each role, but not for both."""
+    sums: dict[str, int] = {}
+    for role in ROLES:
+        spec = of_role(item, role).spec
+        model = gpu_model(program, item.cluster, spec.resources)
+        if model is not None and isinstance(spec.replicas, int):
+            sums[model] = sums.get(model, 0) + spec.replicas * machines(spec) * spec.resources.gpus
+    for model, wanted in sums.items():
+        has = total_gpus(program, item.cluster, model)
+        if wanted > has and model in program.gpu_models(item.cluster) and not unknown_capacity(program):
+            yield Diagnostic(
+                "gang-never-fits",
+                f"both roles need {wanted} {model} at the same time, and cluster {item.cluster} has {has}",
+                item.span(*PATH, "replicas"),
+                hint="lower `replicas` of one of them, or add machines",
+                notes=(Note(item.span("spec", "replicas"), "those that generate tokens"),),
+            )
 
 
 def _controller(item: Item, program: Program) -> Iterator[Diagnostic]:
@@ -115,7 +139,7 @@ def _entrance(item: Item) -> Iterator[Diagnostic]:
         )  # fmt: skip
     if picker is not None and picker.fail_open:
         yield _conflict(
-            item, (), "without an answer of the picker, the gateway would send requests to pods that only read prompts",
+            item, (), "without the picker, the gateway would send requests to pods that only read prompts, too",
             "remove `failOpen`",
             Note(item.span("spec", "llm", "endpointPicker", "failOpen", key=True), "requests without the picker"),
         )  # fmt: skip
