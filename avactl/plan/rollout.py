@@ -159,15 +159,15 @@ class Change:
 
     def finish(self) -> None:
         """Complete the rollouts whose new pods were placed, and let the scheduler decide again."""
+        stalled = {_together(each.work) for each in self._rollouts if each.old and not self._placed(each.work)}
         for rollout in self._rollouts:
             work, done = rollout.work, self.done[rollout.work.id]
-            new = [pod for pod in self.world.pods_of(work) if self.world.revision(pod) == work.revision]
-            placed = [pod for pod in new if pod.node]
+            new, placed = self._new(work), self._placed(work)
             beyond = len(placed) - max(0, rollout.first - self._further(rollout))
             wanted = self._further(rollout)
             words = next((self.world.said.get(pod.uid, "") for pod in new if not pod.node), "")
             self.done[work.id] = done._replace(surge=Surge(wanted, max(0, min(wanted, beyond)), words))
-            if rollout.old and not placed:
+            if rollout.old and _together(work) in stalled:
                 self.done[work.id] = self.done[work.id]._replace(stopped=rollout.begins)
                 continue  # the rollout stalls, the old pods keep running
             count = work.count(len(rollout.old))
@@ -175,6 +175,12 @@ class Change:
             _create(self.world, self._maker, work, range(rollout.first, count))
         if self._rollouts:
             self.world.settle()
+
+    def _new(self, work: Workload) -> list[PodInfo]:
+        return [pod for pod in self.world.pods_of(work) if self.world.revision(pod) == work.revision]
+
+    def _placed(self, work: Workload) -> list[PodInfo]:
+        return [pod for pod in self._new(work) if pod.node]
 
     def _further(self, rollout: Rollout) -> int:
         """Return the number of surge pods."""
@@ -186,6 +192,11 @@ class Change:
         for pod in gone:
             self.world.drop_pod(pod.key)
         return sum(1 for pod in gone if pod.node)
+
+
+def _together(work: Workload) -> WorkloadId:
+    """Return what is replaced together: all roles of a DisaggregatedSet, else the workload."""
+    return work.id._replace(name=work.marks.get(names.DISAGGREGATED_NAME, work.id.name))
 
 
 def _limits(work: Workload, count: int) -> tuple[int, int]:

@@ -81,8 +81,10 @@ def test_the_life_of_a_service(world: World) -> None:
     apply(world.kube, specs(service("2")))
     assert judged(world) == Health(State.progressing, "the controller has not observed the change yet")
     world.wait(
-        lambda: not {before[name] for name in before if "router" not in name} & set(uids(world).values())
-        and judged(world).state is State.ready,
+        lambda: (
+            not {before[name] for name in before if "router" not in name} & set(uids(world).values())
+            and judged(world).state is State.ready
+        ),
         timeout=180,
     )
     assert {pod["spec"]["containers"][0]["args"][0] for pod in servers(world).values()} == {"/opt/chat-2"}

@@ -139,7 +139,7 @@ def _entrance(item: Item) -> Iterator[Diagnostic]:
         )  # fmt: skip
     if picker is not None and picker.fail_open:
         yield _conflict(
-            item, (), "without the picker, the gateway would send requests to pods that only read prompts, too",
+            item, (), "without the picker, the gateway would send requests to pods that only read prompts",
             "remove `failOpen`",
             Note(item.span("spec", "llm", "endpointPicker", "failOpen", key=True), "requests without the picker"),
         )  # fmt: skip
@@ -196,8 +196,8 @@ def _stages(item: Item) -> Iterator[Diagnostic]:
         to = "1" if spec.runtime.name == "vllm" or other == 1 else f"1 or {other}"
         yield Diagnostic(
             "parallelism-mismatch",
-            f"{title} transfers prompts to replicas with {to} stage{'s' if len(to) > 1 else ''}, and those that generate "
-            f"tokens have {one}",
+            f"{title} transfers prompts to replicas with {to} stage{'s' if len(to) > 1 else ''}, and those that "
+            f"generate tokens have {one}",
             item.span("spec", "llm", "pipelineParallel" if spec.llm.pipeline_parallel else "tensorParallel"),
             hint="write `pipelineParallel: 1`",
             notes=(Note(item.span(*PATH, key=True), f"the replicas that read prompts, with {other}"),),
