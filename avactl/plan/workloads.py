@@ -167,7 +167,7 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
 
 
 class _Part(NamedTuple):
-    """What one workload is made from."""
+    """Object, or part of one, that is a workload of its own."""
 
     id: WorkloadId
     body: Body

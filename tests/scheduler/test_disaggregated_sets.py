@@ -106,10 +106,13 @@ def _is_wired(world: World) -> None:
     (leader,) = selected("--prefill-selector")
     assert world.pods()[leader]["metadata"]["labels"][names.LWS_INDEX] == "0"
     assert selected("--decode-selector") == set(servers(world, "decode"))
-    slices = world.kube.list("discovery.k8s.io/v1", "EndpointSlice", "vision")
-    own = [each for each in slices if each["metadata"]["labels"]["kubernetes.io/service-name"] == "chat"]
-    behind = {endpoint["targetRef"]["name"] for each in own for endpoint in each.get("endpoints") or ()}
-    assert behind == {router["metadata"]["name"]}
+
+    def behind() -> set[str]:
+        slices = world.kube.list("discovery.k8s.io/v1", "EndpointSlice", "vision")
+        own = [each for each in slices if each["metadata"]["labels"]["kubernetes.io/service-name"] == "chat"]
+        return {endpoint["targetRef"]["name"] for each in own for endpoint in each.get("endpoints") or ()}
+
+    world.wait(lambda: behind() == {router["metadata"]["name"]})
     reads, generates = (next(iter(servers(world, role).values())) for role in ROLES)
     assert reads["metadata"]["annotations"][names.GANG_SIZE] == "2"
     assert names.GANG_SIZE not in generates["metadata"]["annotations"]

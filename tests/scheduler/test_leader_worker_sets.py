@@ -89,14 +89,15 @@ def _is_wired(world: World) -> None:
         assert (labels[names.LWS_NAME], labels[names.LWS_GROUP_INDEX]) == ("chat", group)
         assert {names.LWS_GROUP, names.LWS_REVISION, names.LWS_INDEX} <= labels.keys()
     assert len({pod["metadata"]["labels"][names.LWS_GROUP] for pod in pods.values()}) == 2
-    slices = world.kube.list("discovery.k8s.io/v1", "EndpointSlice", "vision")
 
     def behind(service: str) -> set[str]:
+        slices = world.kube.list("discovery.k8s.io/v1", "EndpointSlice", "vision")
         own = [each for each in slices if each["metadata"]["labels"]["kubernetes.io/service-name"] == service]
         return {endpoint["targetRef"]["name"] for each in own for endpoint in each.get("endpoints") or ()}
 
-    assert behind("chat") == behind("chat-headless") == {"chat-0", "chat-1"}
-    assert behind("chat-0") == {"chat-0", "chat-0-1"}
+    # Their controller writes them a moment after the pods are ready.
+    world.wait(lambda: behind("chat") == behind("chat-headless") == {"chat-0", "chat-1"})
+    world.wait(lambda: behind("chat-0") == {"chat-0", "chat-0-1"})
     world.wait(lambda: _budget(world).get("currentHealthy") == 4)
     assert (_budget(world)["expectedPods"], _budget(world)["disruptionsAllowed"]) == (4, 1)
 
