@@ -50,6 +50,9 @@ _LWS = "leaderworkerset.sigs.k8s.io"
 LWS_NAME, LWS_GROUP, LWS_REVISION = f"{_LWS}/name", f"{_LWS}/group-key", f"{_LWS}/template-revision-hash"
 """Labels that the controller of LeaderWorkerSets gives to pods: name of the set; digest of the group, which no other
 group of the namespace has; version of the templates."""
+DISAGGREGATED_NAME, DISAGGREGATED_ROLE = "disaggregatedset.x-k8s.io/name", "disaggregatedset.x-k8s.io/role"
+"""Labels that the controller of DisaggregatedSets gives to their LeaderWorkerSets and pods: name of the set, and of the
+role."""
 LWS_GROUP_INDEX, LWS_INDEX = f"{_LWS}/group-index", f"{_LWS}/worker-index"
 """Labels of these pods with the number of the group, and of the pod in it."""
 LINK = f"{GROUP}/link"

@@ -31,8 +31,8 @@ def define_scaling(kube: KubeClient) -> None:
 
 
 def define_groups(kube: KubeClient) -> None:
-    """Create the LeaderWorkerSet."""
-    _define(kube, LEADER_WORKER_SET, "leaderworkersets")
+    """Create the LeaderWorkerSet and the DisaggregatedSet."""
+    _define(kube, LEADER_WORKER_SET, "leaderworkersets", "disaggregatedsets")
 
 
 def define_pools(kube: KubeClient) -> None:

@@ -29,6 +29,7 @@ FOREIGN = {
     "monitoring.coreos.com": define_monitoring,
     "keda.sh": define_scaling,
     "leaderworkerset.x-k8s.io": define_groups,
+    "disaggregatedset.x-k8s.io": define_groups,
     "inference.networking.k8s.io": define_pools,
 }
 """What makes the API server serve groups that are not Kubernetes' own."""

@@ -18,8 +18,8 @@ APPLY_ORDER = (
     "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "ClusterRole", "ClusterRoleBinding", "Role",
     "RoleBinding", "NetworkPolicy", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
     "PersistentVolumeClaim", "ResourceClaimTemplate", "ComputeDomain", "Service", "PodDisruptionBudget", "DaemonSet",
-    "StatefulSet", "Deployment", "LeaderWorkerSet", "HorizontalPodAutoscaler", "ScaledObject", "InferencePool",
-    "HTTPRoute", "Ingress", "Job", "CronJob",
+    "StatefulSet", "Deployment", "LeaderWorkerSet", "DisaggregatedSet", "HorizontalPodAutoscaler", "ScaledObject",
+    "InferencePool", "HTTPRoute", "Ingress", "Job", "CronJob",
 )  # fmt: skip
 """Apply order of objects: dependencies come first. Deletion uses the reverse order."""
 
@@ -60,6 +60,8 @@ def longest_name(manifest: Manifest) -> int:
         return 52  # the pods carry `NAME-<10-digit hash>` as a label
     if manifest.kind == "LeaderWorkerSet":
         return 48  # its controller makes a StatefulSet `NAME-<number>` for each group
+    if manifest.kind == "DisaggregatedSet":
+        return 48 - len("-12345678-prefill")  # its controller makes a LeaderWorkerSet `NAME-<8-digit hash>-<role>`
     return 253
 
 
@@ -73,21 +75,30 @@ def _conflict(manifest: Manifest, other: Manifest) -> Diagnostic:
     return Diagnostic("object-conflict", message, span, hint="rename one of them", notes=notes)
 
 
-def _taken_by_groups(claimed: dict[ObjectId, Manifest]) -> list[Diagnostic]:
-    """Return the objects whose names the controller of a LeaderWorkerSet needs for its own.
+_GROUPS = {
+    "LeaderWorkerSet": r"{}-\d+",
+    "DisaggregatedSet": r"{}-[0-9a-f]{{8}}-(prefill|decode)(-\d+|-prv)?",
+}
+"""Names of what their controller makes."""
 
-    Source: `pkg/controllers` of sigs.k8s.io/lws 0.9: StatefulSets `NAME` and `NAME-<number>`, Services `NAME-<number>`.
+
+def _taken_by_groups(claimed: dict[ObjectId, Manifest]) -> list[Diagnostic]:
+    """Return the objects whose names the controller of a LeaderWorkerSet or DisaggregatedSet needs for its own.
+
+    Source: `pkg/controllers` of sigs.k8s.io/lws 0.9: StatefulSets `NAME` and `NAME-<number>`, Services `NAME-<number>`;
+    LeaderWorkerSets `NAME-<hash>-<role>`, Services `NAME-<hash>-<role>-prv`.
     """
     found = []
     for manifest in claimed.values():
-        if manifest.kind != "LeaderWorkerSet":
+        if manifest.kind not in _GROUPS:
             continue
-        numbered = re.compile(rf"{re.escape(manifest.name)}-\d+").fullmatch
+        numbered = re.compile(_GROUPS[manifest.kind].format(re.escape(manifest.name))).fullmatch
         for other in claimed.values():
             same = (other.cluster, other.namespace) == (manifest.cluster, manifest.namespace)
-            if not same or other.kind not in ("StatefulSet", "Service"):
+            if not same or other.kind not in ("StatefulSet", "Service", "LeaderWorkerSet"):
                 continue
-            if numbered(other.name) or (other.kind == "StatefulSet" and other.name == manifest.name):
+            leads = manifest.kind == "LeaderWorkerSet" and other.kind == "StatefulSet" and other.name == manifest.name
+            if leads or numbered(other.name):
                 message = f"{other.item} compiles to {other.id}, which the groups of {manifest.id} need"
                 notes = (Note(manifest.item.span("metadata", "name"), "these groups"),)
                 span, hint = other.item.span("metadata", "name"), "rename one of them"
@@ -108,7 +119,7 @@ _PULUMI_WAITS: dict[str, dict[str, str]] = {
     # Pulumi's own Stack object: waiting would wait for the update that applies it.
     **dict.fromkeys(("PersistentVolumeClaim", "Service", "Stack"), _DO_NOT_WAIT),
     # Without waiting, a replacement could only be created after the old object is gone, so delete it immediately.
-    **dict.fromkeys(("DaemonSet", "StatefulSet", "Deployment", "LeaderWorkerSet"), _DELETE_AT_ONCE),
+    **dict.fromkeys(("DaemonSet", "StatefulSet", "Deployment", "LeaderWorkerSet", "DisaggregatedSet"), _DELETE_AT_ONCE),
     # A new run starts after the pods of the old one have ended: otherwise two runs would write one checkpoint.
     "Job": {"pulumi.com/waitFor": "jsonpath={.metadata.uid}"},
 }

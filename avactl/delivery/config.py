@@ -47,7 +47,7 @@ class Target(NamedTuple):
 
     namespace: str
     service: str
-    """Name of the Deployment or LeaderWorkerSet."""
+    """Name of the Deployment, LeaderWorkerSet or DisaggregatedSet."""
     model: str
     file: str
     """YAML file of the service, from the root of the specs."""

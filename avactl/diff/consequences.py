@@ -16,7 +16,7 @@ from avactl.kinds.registry import ObjectEffect
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.policy.builtin import pods
 
-WORKLOADS = ("Job", "StatefulSet", "Deployment", "LeaderWorkerSet", "DaemonSet", "CronJob", "Pod")
+WORKLOADS = ("Job", "StatefulSet", "Deployment", "LeaderWorkerSet", "DisaggregatedSet", "DaemonSet", "CronJob", "Pod")
 
 _IN_GENERAL = {
     Disruption.NONE: "none of its objects changes",

@@ -124,6 +124,7 @@ _ANEW = {
     "StatefulSet": "its pods stop, new ones start",
     "DaemonSet": "its pods stop, new ones start",
     "LeaderWorkerSet": "its pods stop, new ones start",
+    "DisaggregatedSet": "its pods stop, new ones start",
 }
 """Consequence of a rename for objects without data."""
 

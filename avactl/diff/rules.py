@@ -92,6 +92,8 @@ RULES: tuple[Rule, ...] = (
     Rule("Deployment StatefulSet", "spec.template", POD_RESTART, "rolling restart"),
     Rule("DaemonSet", "spec.template", POD_RESTART, "rolling restart on each machine"),
     Rule("LeaderWorkerSet", "spec.leaderWorkerTemplate spec.networkConfig", POD_RESTART, "rolling restart by groups"),
+    Rule("DisaggregatedSet", "spec.roles.*.spec.leaderWorkerTemplate", POD_RESTART, "rolling restart of both roles"),
+    Rule("DisaggregatedSet", "spec.roles.*.spec.replicas", IN_PLACE, "scales"),
     Rule("Deployment StatefulSet LeaderWorkerSet", "spec.replicas", IN_PLACE, "scales"),
     Rule("Deployment StatefulSet DaemonSet", "spec", IN_PLACE, ""),
     Rule("Pod", "spec", REPLACE, "recreated: pods are immutable"),
@@ -190,7 +192,9 @@ _GONE: dict[str, tuple[Disruption, str]] = {
     "CustomResourceDefinition": (DATA_LOSS, "and every object of its kind"),
     "Job": (REPLACE, "a running Job is stopped"),
     "CronJob": (REPLACE, "no further runs"),
-    **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "LeaderWorkerSet"), (REPLACE, "its pods stop")),
+    **dict.fromkeys(
+        ("Deployment", "StatefulSet", "DaemonSet", "LeaderWorkerSet", "DisaggregatedSet"), (REPLACE, "its pods stop")
+    ),
     "Pod": (REPLACE, "stops"),
     "Service": (REPLACE, "its address is lost"),
     "Node": (IN_PLACE, "the machine stays; avactl's labels and taints are removed"),

@@ -20,7 +20,10 @@ _INSTALL = {
     "pulumi.com": "install the Pulumi Kubernetes Operator 2",
     "gateway.networking.k8s.io": "install a Gateway controller, with the CRDs of the Gateway API",
     "inference.networking.k8s.io": "install a Gateway controller with the Inference Extension 1, and its CRDs",
-    "leaderworkerset.x-k8s.io": "install LeaderWorkerSet 0.9 or newer (sigs.k8s.io/lws)",
+    **dict.fromkeys(
+        ("leaderworkerset.x-k8s.io", "disaggregatedset.x-k8s.io"),
+        "install LeaderWorkerSet 0.9 or newer (sigs.k8s.io/lws)",
+    ),
     "keda.sh": "install KEDA 2, or write `cpuUtilization` instead of `metrics` in `replicas`",
     "monitoring.coreos.com": "install the Prometheus Operator, or its CRDs",
     "resource.k8s.io": "enable dynamic resource allocation: Kubernetes 1.34 or newer has it",

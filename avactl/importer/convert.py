@@ -42,7 +42,7 @@ _MADE = {
 _NAMESPACED = (
     "RayCluster", "RayJob", "RayService", "LocalQueue", "XGBoostJob", "PaddleJob", "JAXJob", "TrainingRuntime",
     "PodGroup", "InferenceService", "Notebook", "ServiceMonitor", "PodMonitor", "ScaledObject", "Certificate",
-    "LeaderWorkerSet", "InferencePool",
+    "LeaderWorkerSet", "DisaggregatedSet", "InferencePool",
 )  # fmt: skip
 """Kinds of operators whose objects are in namespaces."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ def without_nulls(value: Any) -> Any:
 
 
 def templates_of(body: Body) -> list[tuple[tuple[str, ...], Body]]:
-    """Return the paths of an object's pod templates, and the templates: of a LeaderWorkerSet, first the leader's."""
+    """Return the paths of an object's pod templates, and the templates: of a LeaderWorkerSet, first the leader's.
+
+    The path in a DisaggregatedSet has the name of the role.
+    """
     path: tuple[str, ...] = ()
     value: Any = body
     for step in ("spec", "jobTemplate", "spec", "template"):
@@ -28,11 +32,30 @@ def templates_of(body: Body) -> list[tuple[tuple[str, ...], Body]]:
     if path[-1:] == ("template",):
         return [(path, value)]
     spec = body.get("spec")
-    groups = spec.get("leaderWorkerTemplate") if isinstance(spec, dict) else None
-    if not isinstance(groups, dict):
+    if not isinstance(spec, dict):
         return []
-    found = [(("spec", "leaderWorkerTemplate", key), groups.get(key)) for key in ("leaderTemplate", "workerTemplate")]
-    return [(path, template) for path, template in found if isinstance(template, dict)]
+    return [
+        ((*path, "leaderWorkerTemplate", key), template)
+        for path, groups in ((("spec",), spec), *_roles(spec))
+        if isinstance(pattern := groups.get("leaderWorkerTemplate"), dict)
+        for key in ("leaderTemplate", "workerTemplate")
+        if isinstance(template := pattern.get(key), dict)
+    ]
+
+
+def _roles(spec: Body) -> Iterator[tuple[tuple[str, ...], Body]]:
+    """Yield the LeaderWorkerSets of a DisaggregatedSet, with their paths."""
+    roles = spec.get("roles")
+    for role in roles if isinstance(roles, list) else ():
+        groups = role.get("spec") if isinstance(role, dict) else None
+        if isinstance(groups, dict):
+            yield ("spec", "roles", str(role.get("name", "")), "spec"), groups
+
+
+def groups_at(body: Body, path: tuple[str, ...]) -> Body:
+    """Return the spec of the LeaderWorkerSet to which a template at a path of `templates_of` belongs."""
+    spec: Body = body.get("spec") or {}
+    return dict(_roles(spec)).get(path[:4], spec)
 
 
 class ObjectId(NamedTuple):

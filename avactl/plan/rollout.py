@@ -9,7 +9,7 @@ from avactl import names
 from avactl.kinds.manifest import Body
 from avactl.plan.model import Surge
 from avactl.plan.simulator import World
-from avactl.plan.workloads import GROUPS, Maker, Surroundings, Workload, WorkloadId
+from avactl.plan.workloads import GROUPED, Maker, Surroundings, Workload, WorkloadId
 from avactl.scheduler.objects.pod_info import PodInfo
 
 Op = Literal["added", "changed", "removed", "unchanged"]
@@ -30,7 +30,7 @@ class Done(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """A Deployment or LeaderWorkerSet in a rolling update."""
+    """A Deployment, LeaderWorkerSet or role of a DisaggregatedSet in a rolling update."""
 
     work: Workload
     old: list[PodInfo]
@@ -135,7 +135,7 @@ class Change:
         if notes.get(names.ON_CHANGE) == "finish" and any(pod.node for pod in pods):
             self.done[work.id] = Done(work, op, later=True)
             return []
-        if work.id.kind in ("Deployment", GROUPS) and count:
+        if work.id.kind in ("Deployment", *GROUPED) and count:
             return self._roll(work, op, pods, count)
         gone = self._stop(pods)
         self.done[work.id] = Done(work, op, min(gone, count), max(0, gone - count))
@@ -161,15 +161,15 @@ class Change:
 
     def finish(self) -> None:
         """Complete the rollouts whose new pods were placed, and let the scheduler decide again."""
+        stalled = {_together(each.work) for each in self._rollouts if each.old and not self._placed(each.work)}
         for rollout in self._rollouts:
             work, done = rollout.work, self.done[rollout.work.id]
-            new = [pod for pod in self.world.pods_of(work) if self.world.revision(pod) == work.revision]
-            placed = [pod for pod in new if pod.node]
+            new, placed = self._new(work), self._placed(work)
             beyond = len(placed) - max(0, rollout.first - self._further(rollout))
             wanted = self._further(rollout)
             words = next((self.world.said.get(pod.uid, "") for pod in new if not pod.node), "")
             self.done[work.id] = done._replace(surge=Surge(wanted, max(0, min(wanted, beyond)), words))
-            if rollout.old and not placed:
+            if rollout.old and _together(work) in stalled:
                 self.done[work.id] = self.done[work.id]._replace(stopped=rollout.begins)
                 continue  # the rollout stalls, the old pods keep running
             count = work.count(len(rollout.old))
@@ -177,6 +177,12 @@ class Change:
             _create(self.world, self._maker, work, range(rollout.first, count))
         if self._rollouts:
             self.world.settle()
+
+    def _new(self, work: Workload) -> list[PodInfo]:
+        return [pod for pod in self.world.pods_of(work) if self.world.revision(pod) == work.revision]
+
+    def _placed(self, work: Workload) -> list[PodInfo]:
+        return [pod for pod in self._new(work) if pod.node]
 
     def _further(self, rollout: Rollout) -> int:
         """Return the number of surge pods."""
@@ -190,10 +196,15 @@ class Change:
         return sum(1 for pod in gone if pod.node)
 
 
+def _together(work: Workload) -> WorkloadId:
+    """Return what is replaced together: all roles of a DisaggregatedSet, else the workload."""
+    return work.id._replace(name=work.marks.get(names.DISAGGREGATED_NAME, work.id.name))
+
+
 def _limits(work: Workload, count: int) -> tuple[int, int]:
     """Return how many pods more, and how many fewer, a rolling update may have."""
     defaults: tuple[int | str, int | str]
-    if work.id.kind == GROUPS:
+    if work.id.kind in GROUPED:
         rolling, defaults = (work.spec.get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}, (0, 1)
     else:
         rolling, defaults = (work.spec.get("strategy") or {}).get("rollingUpdate") or {}, ("25%", "25%")

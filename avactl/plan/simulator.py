@@ -11,7 +11,7 @@ from avactl import names
 from avactl.kinds.manifest import Body
 from avactl.plan.cluster_state import ClusterState
 from avactl.plan.snapshot.loader import SnapshotError
-from avactl.plan.workloads import GROUPS, Made, Workload, WorkloadId
+from avactl.plan.workloads import GROUPED, Made, Workload, WorkloadId
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
@@ -189,9 +189,9 @@ class World:
         id_ = work.id
         if id_.kind == "Job":
             return self._labelled(id_, {"job-name": id_.name})
-        if id_.kind == GROUPS:
+        if id_.kind in GROUPED:
             own = (work.template.get("metadata") or {}).get("labels") or {}
-            select = {key: own[key] for key in _INDEXED if key in own} | {names.LWS_NAME: id_.name}
+            select = {key: own[key] for key in _INDEXED if key in own} | dict(work.marks)
             return sorted(self._labelled(id_, select), key=_place_in_group)
         return self._labelled(id_, (work.spec.get("selector") or {}).get("matchLabels") or {"": ""})
 

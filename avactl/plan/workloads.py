@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import orjson
@@ -20,9 +20,12 @@ from avactl.plan.spec_origin import Origin
 
 GROUPS = "LeaderWorkerSet"
 """Kind whose replicas are groups of pods."""
+ROLES = "DisaggregatedSet"
+"""Kind of several roles, each of which is a workload of groups."""
+GROUPED = (GROUPS, ROLES)
 KINDS = {
     "Job": "batch", "Deployment": "apps", "StatefulSet": "apps", "DaemonSet": "apps", "Pod": "",
-    GROUPS: "leaderworkerset.x-k8s.io",
+    GROUPS: "leaderworkerset.x-k8s.io", ROLES: "disaggregatedset.x-k8s.io",
 }  # fmt: skip
 """Kubernetes kinds that run pods, with their API groups: operators have kinds of the same names. CronJobs run rarely
 and are not counted, except the templates of a pipeline's training: a plan is for the time of a run."""
@@ -56,7 +59,7 @@ class WorkloadId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A Job, Deployment, StatefulSet, DaemonSet or LeaderWorkerSet of a spec."""
+    """A Job, Deployment, StatefulSet, DaemonSet, LeaderWorkerSet or role of a DisaggregatedSet."""
 
     id: WorkloadId
     origin: Origin
@@ -65,6 +68,8 @@ class Workload:
     """Minimum of the autoscaler, if there is one."""
     most: int = 1 << 30
     """Maximum of the autoscaler, if there is one."""
+    marks: Mapping[str, str] = field(default_factory=dict)
+    """Labels that the controller of groups gives to the pods, by which they are found."""
 
     @property
     def spec(self) -> Body:
@@ -79,7 +84,7 @@ class Workload:
 
     def template_of(self, number: int) -> Body:
         """Return the template of the pod with an index."""
-        if self.id.kind != GROUPS:
+        if self.id.kind not in GROUPED:
             return self.pattern
         leads = number % self.size == 0 and self.pattern.get("leaderTemplate")
         template: Body = self.pattern["leaderTemplate" if leads else "workerTemplate"]
@@ -88,13 +93,13 @@ class Workload:
     @property
     def pattern(self) -> Body:
         """Part of its spec whose change replaces the pods."""
-        pattern: Body = self.spec["leaderWorkerTemplate" if self.id.kind == GROUPS else "template"]
+        pattern: Body = self.spec["leaderWorkerTemplate" if self.id.kind in GROUPED else "template"]
         return pattern
 
     @property
     def size(self) -> int:
         """Pods of each replica."""
-        size: int = self.pattern.get("size", 1) if self.id.kind == GROUPS else 1
+        size: int = self.pattern.get("size", 1) if self.id.kind in GROUPED else 1
         return size
 
     def count(self, now: int | None = None) -> int:
@@ -144,7 +149,8 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
             origin = origins.get(manifest.item.key)
             if origin is None:
                 origin = origins[manifest.item.key] = Origin.of(manifest.item)
-            found[id_] = Workload(id_, origin, manifest.body)
+            for part in _parts(id_, manifest.body):
+                found[part.id] = Workload(part.id, origin, part.body, marks=part.marks)
         elif kind == "CronJob" and _trains(manifest.body):
             id_ = WorkloadId("Job", manifest.namespace, manifest.name)
             job = {**manifest.body, "kind": "Job", "spec": manifest.body["spec"]["jobTemplate"]["spec"]}
@@ -156,8 +162,26 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
             scaled[id_] = spec.get(low, 1), spec.get(high, 100)
     for id_, (fewest, most) in scaled.items():
         if id_ in found:
-            found[id_] = Workload(id_, found[id_].origin, found[id_].body, fewest, most)
+            found[id_] = replace(found[id_], fewest=fewest, most=most)
     return found
+
+
+class _Part(NamedTuple):
+    """Object, or part of one, that is a workload of its own."""
+
+    id: WorkloadId
+    body: Body
+    marks: Mapping[str, str]
+
+
+def _parts(id_: WorkloadId, body: Body) -> Iterator[_Part]:
+    """Yield the workloads of an object: the roles of a DisaggregatedSet, else the object itself."""
+    if id_.kind != ROLES:
+        yield _Part(id_, body, {names.LWS_NAME: id_.name} if id_.kind == GROUPS else {})
+        return
+    for role in body["spec"]["roles"]:
+        marks = {names.DISAGGREGATED_NAME: id_.name, names.DISAGGREGATED_ROLE: role["name"]}
+        yield _Part(id_._replace(name=f"{id_.name}-{role['name']}"), {**body, "spec": role["spec"]}, marks)
 
 
 def _trains(body: Body) -> bool:
@@ -270,11 +294,12 @@ class Maker:
             if claims:
                 own = [{"name": claim, "persistentVolumeClaim": {"claimName": f"{claim}-{name}"}} for claim in claims]
                 spec = {**spec, "volumes": [*spec["volumes"], *own]}
-        elif id_.kind == GROUPS:
+        elif id_.kind in GROUPED:
             group, index = divmod(number, work.size)
             name = f"{id_.name}-{group}-{index}-{work.revision}-{self._mark}"
             labels |= {
-                names.LWS_NAME: id_.name, names.LWS_GROUP: f"{id_.name}-{group}-{work.revision}-{self._mark}",
+                names.LWS_NAME: id_.name, **work.marks,
+                names.LWS_GROUP: f"{id_.name}-{group}-{work.revision}-{self._mark}",
                 names.LWS_REVISION: work.revision, names.LWS_GROUP_INDEX: str(group), names.LWS_INDEX: str(index),
             }  # fmt: skip
         else:
@@ -288,7 +313,7 @@ class Maker:
             "labels": labels, "annotations": notes,
         }  # fmt: skip
         if id_.kind != "Pod":
-            owner = {"Deployment": "ReplicaSet", GROUPS: "StatefulSet"}.get(id_.kind, id_.kind)
+            owner = {"Deployment": "ReplicaSet", GROUPS: "StatefulSet", ROLES: "StatefulSet"}.get(id_.kind, id_.kind)
             metadata["ownerReferences"] = [{"kind": owner, "name": id_.name, "controller": True}]
         made, statuses = self._claims(spec, id_.namespace, name, uid)
         status: Body = {"phase": "Pending"}

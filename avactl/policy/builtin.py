@@ -163,6 +163,11 @@ def pods(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], Path]]:
             found = found.get(step) if isinstance(found, dict) else None
         if isinstance(found, dict) and isinstance(found.get("containers"), list):
             yield found, path
+    spec = body.get("spec")
+    roles = spec.get("roles") if isinstance(spec, dict) else None
+    for index, role in enumerate(roles if isinstance(roles, list) else ()):
+        if isinstance(role, dict):  # of a DisaggregatedSet, each with the spec of a LeaderWorkerSet
+            yield from ((found, ("spec", "roles", index, *path)) for found, path in pods({"spec": role.get("spec")}))
 
 
 def _containers(pod: dict[str, Any], path: Path) -> Iterator[tuple[dict[str, Any], Path]]:

@@ -6,10 +6,11 @@ Sources: `kubectl rollout status` (k8s.io/kubectl/pkg/polymorphichelpers/rollout
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from avactl.reconcile import role_sets
 from avactl.reconcile.desired import ended
 
 Live = Mapping[str, Any]
@@ -35,8 +36,13 @@ class Health(NamedTuple):
 READY = Health(State.ready)
 
 
-def health(live: Live) -> Health:
-    """Return the health of an object; kinds without a health check are ready."""
+def health(live: Live, made: Sequence[Live] = ()) -> Health:
+    """Return the health of an object; kinds without a health check are ready.
+
+    `made`: the LeaderWorkerSets that the controller of a DisaggregatedSet has made.
+    """
+    if live["kind"] == role_sets.KIND:
+        return _role_set(live, made)
     judge = _JUDGES.get(live["kind"])
     if judge is None:
         return READY
@@ -103,6 +109,24 @@ def _leader_worker_set(live: Live, status: Live) -> Health:
     return READY
 
 
+def _role_set(live: Live, made: Sequence[Live]) -> Health:
+    """Return the health of a DisaggregatedSet: that of the groups of each role, once others are gone."""
+    current = role_sets.roles_of(live, made)
+    if current is None:
+        return _progressing("the controller has not observed the change yet")
+    for role in live["spec"]["roles"]:
+        name, groups = role["name"], current[role["name"]]
+        wanted, there = role["spec"].get("replicas", 1), groups["spec"].get("replicas", 1)
+        if there != wanted:
+            return _progressing(f"{name}: {there} of {wanted} groups are updated")
+        found = health(groups)
+        if found.state is not State.ready:
+            return found._replace(reason=f"{name}: {found.reason}")
+    own = {groups["metadata"]["name"] for groups in current.values()}
+    old = sum(each["spec"].get("replicas", 1) for each in made if each["metadata"]["name"] not in own)
+    return _progressing(f"{old} old groups are still terminating") if old else READY
+
+
 def _daemon_set(live: Live, status: Live) -> Health:
     wanted = status.get("desiredNumberScheduled", 0)
     updated = status.get("updatedNumberScheduled", 0)
@@ -158,9 +182,9 @@ _JUDGES: dict[str, Callable[[Live, Live], Health]] = {
     "Namespace": _namespace,
 }
 
-JUDGED = frozenset(_JUDGES)
+JUDGED = frozenset((*_JUDGES, role_sets.KIND))
 """Kinds with a health check."""
-WITH_PODS = frozenset({"Deployment", "StatefulSet", "DaemonSet", "LeaderWorkerSet"})
+WITH_PODS = frozenset({"Deployment", "StatefulSet", "DaemonSet", "LeaderWorkerSet", role_sets.KIND})
 
 
 def of_pods(pods: list[dict[str, Any]]) -> Health | None:

@@ -6,10 +6,12 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from time import monotonic
+from typing import Any
 
 from avactl.emit.pulumi_plan import Key
 from avactl.kube.client import ApiError
-from avactl.names import LWS_NAME
+from avactl.names import DISAGGREGATED_NAME, LWS_NAME
+from avactl.reconcile import role_sets
 from avactl.reconcile.api import Api, Body, Gvk
 from avactl.reconcile.desired import INVENTORY, title
 from avactl.reconcile.diffing.actions import Action, Step
@@ -33,7 +35,8 @@ async def wait_healthy(
     await _refresh(api, inventory, {step.key: Gvk.of(step.after) for step in declared if step.after is not None}, live)
     ends, pause = monotonic() + patience, _POLL[0]
     while True:
-        found = {key: health(body) for key, body in live.items()}
+        made = await _groups(api, live)
+        found = {key: health(body, made.get(key, ())) for key, body in live.items()}
         # A Deployment whose pods are unschedulable is reported as late by its controller after ten minutes.
         unwell = [
             key
@@ -86,10 +89,26 @@ async def _refresh(api: Api, inventory: str, wanted: Mapping[Key, Gvk], live: di
     await asyncio.gather(*(look(gvk) for gvk in set(wanted.values()) if gvk.kind in JUDGED))
 
 
+async def _groups(api: Api, live: Mapping[Key, Body]) -> dict[Key, list[Mapping[str, Any]]]:
+    """Return the LeaderWorkerSets that the controllers of DisaggregatedSets have made of them."""
+    sets = {key: body for key, body in live.items() if key.kind == role_sets.KIND}
+    if not sets or await api.find_kinds({role_sets.GROUPS}):
+        return {}
+    try:
+        found = await api.items(role_sets.GROUPS, DISAGGREGATED_NAME)
+    except ApiError as error:
+        if error.forbidden:
+            return {}
+        raise
+    return {key: role_sets.made_by(body, found) for key, body in sets.items()}
+
+
 def _selector(live: Body) -> Mapping[str, str]:
     """Return the labels by which a workload selects its pods."""
     if live["kind"] == "LeaderWorkerSet":
         return {LWS_NAME: live["metadata"]["name"]}
+    if live["kind"] == role_sets.KIND:
+        return {DISAGGREGATED_NAME: live["metadata"]["name"]}
     found: Mapping[str, str] = live["spec"]["selector"].get("matchLabels") or {}
     return found
 

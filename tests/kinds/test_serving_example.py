@@ -23,8 +23,8 @@ from tools.controlplane import ControlPlane
 GOLDEN = ROOT / "tests" / "golden" / "serving"
 SERVICES = (
     "classify", "embed", "search", "detect", "segment", "caption", "chat", "code", "rewrite", "agent", "judge",
-    "rerank", "rank", "suggest", "score", "reason", "plan", "complete",
-    "digits", "summarise",
+    "rerank", "rank", "suggest", "score", "reason", "plan", "complete", "digits", "summarise", "draft", "solve",
+    "write",
 )  # fmt: skip
 SCRIPTS = {FETCH_MODEL_SCRIPT: "(FETCH_SCRIPT)", FOLLOW_SCRIPT: "(FOLLOW_SCRIPT)"}
 
@@ -103,7 +103,7 @@ def with_rollout(kind: str) -> tuple[Compilation, set[str]]:
             spec = each["spec"]
             if each["kind"] != "ServingDeployment":
                 continue
-            fixed = not {"machines", "endpointPicker"}.isdisjoint(spec.get("llm", ()))
+            fixed = not {"machines", "endpointPicker", "prefill"}.isdisjoint(spec.get("llm", ()))
             if (kind == "canary by gateway" and "expose" not in spec) or (kind != "rolling" and fixed):
                 without.add(each["metadata"]["name"])
                 spec.pop("rollout", None)

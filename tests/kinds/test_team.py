@@ -327,6 +327,19 @@ def test_a_member_works_in_the_teams_namespace_and_nowhere_else(user: Callable[[
     assert refused(member.get, "v1", "Secret", "key", "web")
 
 
+@pytest.mark.parametrize("name", ["ann", "dev", "root"])
+def test_members_do_not_write_what_the_controller_of_groups_copies(
+    user: Callable[[str], KubeClient], name: str
+) -> None:
+    """Its account may create pods that come from specs; the Cluster's `leaderWorkerSet` says which it is."""
+    for group, resource in (
+        ("leaderworkerset.x-k8s.io", "leaderworkersets"),
+        ("disaggregatedset.x-k8s.io", "disaggregatedsets"),
+    ):
+        for verb in ("create", "update", "patch", "delete"):
+            assert not may(user(name), verb, resource, "vision", group), f"{verb} {resource}"
+
+
 def test_what_keeps_tenants_apart_is_out_of_a_members_reach(user: Callable[[str], KubeClient]) -> None:
     ann = user("ann")
     head = {"apiVersion": "v1", "kind": "Namespace"}

@@ -365,7 +365,7 @@ def test_what_the_team_allows(member: Callable[[str], KubeClient]) -> None:
 
 
 def test_only_the_declared_controller_makes_pods_of_services(plane: ControlPlane, admin: KubeClient) -> None:
-    """LeaderWorkerSet's, whose templates only specs write; not another account with the same rights."""
+    """That of LeaderWorkerSets and DisaggregatedSets; not another account with the same rights."""
     rbac, role = "rbac.authorization.k8s.io", "statefulset-writer"
     admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "lws-system"}})
     rule = {"apiGroups": ["apps"], "resources": ["statefulsets"], "verbs": ["create"]}

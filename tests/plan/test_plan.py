@@ -234,6 +234,30 @@ def test_fewer_groups_are_no_restart(live: bool) -> None:
     assert (chat.verdict, chat.pods, chat.placed, chat.restarts, chat.ends) == (Verdict.GOES_ON, 2, 2, 0, 2)
 
 
+def roles(replicas: int, version: str = "1") -> str:
+    return groups(replicas, version).replace("llm: {machines: 2}", f"llm: {{prefill: {{router: {{image: {IMAGE}}}}}}}")
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_both_roles_of_a_service_need_room(live: bool) -> None:
+    """Of four machines, one reads prompts; the router needs no GPUs."""
+
+    def after(base: Compilation, head: Compilation) -> Entry:
+        return entry(plan(base, head, live=read(snapshot(base), "s") if live else None), "chat")
+
+    chat = entry(plan(None, compile_(GROUPS, roles(3))), "chat")
+    assert (chat.verdict, chat.pods, chat.placed) == (Verdict.STARTS, 5, 5)
+    assert chat.cost is not None
+    assert chat.cost.gpus == {"V100": 32}
+    base = compile_(GROUPS, roles(2))
+    more = after(base, compile_(GROUPS, roles(3)))
+    assert (more.pods, more.placed, more.restarts) == (3, 3, 0)  # of the role that changes
+    # Each role starts one pod of the new version before an old one stops, and there is room for one of them.
+    newer = after(base, compile_(GROUPS, roles(2, "2")))
+    assert newer.surge is not None
+    assert (newer.verdict, newer.surge.wanted, newer.surge.placed) == (Verdict.ROOM, 1, 0)
+
+
 @pytest.mark.parametrize("live", [False, True])
 def test_fewer_pods_are_no_restart(live: bool) -> None:
     base, head = compile_(platform(), service(3)), compile_(platform(), service(1))

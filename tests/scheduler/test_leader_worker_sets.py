@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from avactl import names
-from avactl.kinds.manifest import Manifest
-from avactl.plan.snapshot.loader import strip
 from avactl.plan.workloads import Maker, WorkloadId, surroundings, workloads
 from avactl.reconcile.health import State, health
-from tests.cluster_fixtures import unavailable
-from tests.kinds.compiling import DIGEST, apply, compiled
-from tests.scheduler.world import SPECS, World
-from tools.controlplane import ControlPlane, UnavailableError
-from tools.leaderworkerset import LeaderWorkerSets
+from tests.kinds.compiling import DIGEST, apply
+from tests.scheduler.groups import groups, seen, specs, uids
+from tests.scheduler.world import World
 
 # Its controller takes three minutes to build: too long for the first run of `make test`.
 pytestmark = [pytest.mark.controlplane, pytest.mark.slow, pytest.mark.xdist_group("leaderworkerset")]
-TEAM = """
----
-kind: Team
-metadata: {name: vision}
-spec: {members: {groups: [vision]}}
-"""
 API, KIND = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
 
 
@@ -46,33 +35,10 @@ spec:
 """
 
 
-def specs(text: str) -> list[Manifest]:
-    platform = SPECS.replace("daemons: {scheduler: true}\n", "daemons: {scheduler: true}\n  leaderWorkerSet: {}\n")
-    return [each for each in compiled(platform + TEAM + text).manifests if not each.patch]
-
-
 @pytest.fixture(scope="module")
-def groups(control_plane_binaries: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A team's namespace on a plane of its own, with the controller."""
-    if shutil.which("openssl") is None:
-        unavailable(UnavailableError("the webhooks of LeaderWorkerSets are unavailable: openssl is not on PATH"))
-    folder = tmp_path_factory.mktemp("groups")
-    with ControlPlane(controller_manager=True, kwok=True) as plane, plane.client() as kube:
-        world = World(plane, kube, folder)
-        try:
-            controller = LeaderWorkerSets(plane, kube, folder).__enter__()
-        except UnavailableError as reason:
-            unavailable(reason)
-        with controller:
-            world.namespace = "vision"
-            yield world
-            for process in world.running:
-                process.kill()
-                process.wait()
-
-
-def uids(world: World) -> dict[str, str]:
-    return {name: pod["metadata"]["uid"] for name, pod in world.pods().items()}
+def world(control_plane_binaries: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with groups(tmp_path_factory.mktemp("groups")) as found:
+        yield found
 
 
 def state(world: World) -> dict[str, Any]:
@@ -80,9 +46,8 @@ def state(world: World) -> dict[str, Any]:
     return found
 
 
-def test_the_life_of_a_service(groups: World) -> None:
+def test_the_life_of_a_service(world: World) -> None:
     """Groups start whole or wait, serve, start again as a whole, and are replaced by a new version."""
-    world = groups
     for number in range(3):
         world.node(f"n{number}")
     world.ready()
@@ -124,14 +89,15 @@ def _is_wired(world: World) -> None:
         assert (labels[names.LWS_NAME], labels[names.LWS_GROUP_INDEX]) == ("chat", group)
         assert {names.LWS_GROUP, names.LWS_REVISION, names.LWS_INDEX} <= labels.keys()
     assert len({pod["metadata"]["labels"][names.LWS_GROUP] for pod in pods.values()}) == 2
-    slices = world.kube.list("discovery.k8s.io/v1", "EndpointSlice", "vision")
 
     def behind(service: str) -> set[str]:
+        slices = world.kube.list("discovery.k8s.io/v1", "EndpointSlice", "vision")
         own = [each for each in slices if each["metadata"]["labels"]["kubernetes.io/service-name"] == service]
         return {endpoint["targetRef"]["name"] for each in own for endpoint in each.get("endpoints") or ()}
 
-    assert behind("chat") == behind("chat-headless") == {"chat-0", "chat-1"}
-    assert behind("chat-0") == {"chat-0", "chat-0-1"}
+    # Their controller writes them a moment after the pods are ready.
+    world.wait(lambda: behind("chat") == behind("chat-headless") == {"chat-0", "chat-1"})
+    world.wait(lambda: behind("chat-0") == {"chat-0", "chat-0-1"})
     world.wait(lambda: _budget(world).get("currentHealthy") == 4)
     assert (_budget(world)["expectedPods"], _budget(world)["disruptionsAllowed"]) == (4, 1)
 
@@ -142,21 +108,8 @@ def _plans_make_the_same_pods(world: World) -> None:
     work = workloads(manifests, "main")[WorkloadId(KIND, "vision", "chat")]
     maker = Maker(surroundings(manifests, "main"), "", "x")
     mine = [made.pod for made in maker.pods(work, range(work.count()))]
-
-    def seen(pods: Iterable[dict[str, Any]]) -> dict[tuple[str, ...], Any]:
-        found: dict[tuple[str, ...], Any] = {}
-        for pod in strip({"pods": list(pods)})["pods"]:
-            labels, spec = pod["metadata"]["labels"], dict(pod["spec"])
-            spec.pop("nodeName", None)
-            spec.pop("terminationGracePeriodSeconds")  # 30 s by default
-            spec["tolerations"] = sorted(spec["tolerations"], key=str)
-            role = {key: labels[key] for key in (names.LWS_NAME, "app.kubernetes.io/component")}
-            size, owner = pod["metadata"]["annotations"][names.GANG_SIZE], pod["metadata"]["ownerReferences"][0]["kind"]
-            found[labels[names.LWS_GROUP_INDEX], labels[names.LWS_INDEX]] = (role, size, owner, spec)
-        return found
-
-    assert len(seen(mine)) == 4
-    assert seen(mine) == seen(world.pods().values())
+    assert len(seen(mine, names.LWS_NAME)) == 4
+    assert seen(mine, names.LWS_NAME) == seen(world.pods().values(), names.LWS_NAME)
 
 
 def _budget(world: World) -> dict[str, Any]:

@@ -57,6 +57,11 @@ def build_digits(trainer: Path) -> tuple[Path, Path]:
     return python, models
 
 
+def build_routers() -> Path:
+    """Return the directory with `python` and the routers of vLLM and SGLang."""
+    return _environment(PINS.with_name("routers.txt"), "the routers of vLLM and SGLang (60 MB)")
+
+
 def _environment(pins: Path, what: str) -> Path:
     """Install the wheels of a file of pins once, and return the directory with `python`.
 

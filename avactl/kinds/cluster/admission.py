@@ -64,7 +64,7 @@ def _variables(item: Item) -> dict[str, str]:
     """Return the variables of the rules on pods.
 
     The daemons of services and pipelines copy templates that were checked when written. So does the controller of
-    LeaderWorkerSets, which members of teams cannot write.
+    LeaderWorkerSets and DisaggregatedSets, which members of teams cannot write.
     """
     accounts = [account for daemon in (serving, delivery) if (account := daemon.account(item))]
     if (groups := item.spec.leader_worker_set) is not None:

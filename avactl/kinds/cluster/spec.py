@@ -200,7 +200,7 @@ class DeviceClass(Model):
 
 
 class LeaderWorkerSets(Model):
-    """The controller of LeaderWorkerSets, which the platform installs."""
+    """The controller of LeaderWorkerSets and DisaggregatedSets, which the platform installs."""
 
     namespace: Name = Field("lws-system", description="Its namespace.")
     service_account: Name = Field("lws-controller-manager", description="Its service account.")
@@ -255,8 +255,9 @@ class ClusterSpec(Model):
     )
     leader_worker_set: LeaderWorkerSets | None = Field(
         None,
-        description="The cluster has LeaderWorkerSet, by which language models are split over several machines; `{}` "
-        "as its release installs it. Its account may create pods of services in namespaces of teams.",
+        description="The cluster has LeaderWorkerSet, by which language models are split over several machines, or "
+        "read prompts in pods of their own (`prefill`); `{}` as its release installs it. Its account may create pods "
+        "of services in namespaces of teams.",
     )
     monitoring: Monitoring | None = Field(
         None, description="Objects for Prometheus and Grafana; `{}` with the defaults. Default: none."

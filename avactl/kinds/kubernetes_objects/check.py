@@ -25,7 +25,7 @@ _APPLIED = frozenset(
      "PersistentVolumeClaim", "Service", "DaemonSet", "StatefulSet", "Deployment", "Job", "CronJob", "NetworkPolicy",
      "PodDisruptionBudget", "HorizontalPodAutoscaler", "HTTPRoute", "Ingress", "PriorityClass", "StorageClass",
      "DeviceClass", "ResourceClaimTemplate", "ComputeDomain", "PodMonitor", "PrometheusRule", "ScaledObject",
-     "AlertmanagerConfig", "LeaderWorkerSet", "InferencePool", "Role", "RoleBinding")
+     "AlertmanagerConfig", "LeaderWorkerSet", "DisaggregatedSet", "InferencePool", "Role", "RoleBinding")
 )  # fmt: skip
 """Kinds that the account of `avactl reconcile` may write."""
 _SHOWN = 80

@@ -77,11 +77,12 @@ def notifications(
     jobs: Sequence[str] = (),
     deployment: str | None = None,
     stateful_set: str | None = None,
+    stateful_sets: str | None = None,
 ) -> list[Manifest]:
     """Return the rules for a workload's events, with its receivers unless these are its team's.
 
     `jobs`: names of the Jobs with which it ends; those of a CronJob have a number appended. `deployment`,
-    `stateful_set`: name of the one whose pods answer requests.
+    `stateful_set`: name of the one whose pods answer requests; `stateful_sets`: pattern of the names of several.
     """
     notify = notify_of(item, program)
     if notify is None or not offers(program, item.cluster):
@@ -91,7 +92,7 @@ def notifications(
     name = f"{item.name}-notify"
     rules = [
         rule
-        for event, rule in (*_of_jobs(item, notify, jobs), *_of_service(item, deployment, stateful_set))
+        for event, rule in (*_of_jobs(item, notify, jobs), *_of_service(item, deployment, stateful_set, stateful_sets))
         if event in wanted
     ]  # fmt: skip
     if not rules:
@@ -135,12 +136,15 @@ def _of_jobs(item: Item, notify: Any, jobs: Sequence[str]) -> Iterator[tuple[str
     }  # fmt: skip
 
 
-def _of_service(item: Item, deployment: str | None, stateful_set: str | None) -> Iterator[tuple[str, Body]]:
+def _of_service(
+    item: Item, deployment: str | None, stateful_set: str | None, stateful_sets: str | None
+) -> Iterator[tuple[str, Body]]:
     if deployment is not None:
         select = f'{{namespace="{item.ns}",deployment="{deployment}"}}'
         expression = f"kube_deployment_status_replicas_available{select} < kube_deployment_spec_replicas{select}"
-    elif stateful_set is not None:
-        select = f'{{namespace="{item.ns}",statefulset="{stateful_set}"}}'
+    elif stateful_set is not None or stateful_sets is not None:
+        match = f'="{stateful_set}"' if stateful_set is not None else f'=~"{stateful_sets}"'
+        select = f'{{namespace="{item.ns}",statefulset{match}}}'
         expression = f"kube_statefulset_status_replicas_ready{select} < kube_statefulset_replicas{select}"
     else:
         return

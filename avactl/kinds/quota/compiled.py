@@ -8,7 +8,7 @@ from typing import Any
 from avactl import names
 from avactl.kinds import registry
 from avactl.kinds.lowering.refused import RefusedError
-from avactl.kinds.manifest import Body, Manifest, templates_of
+from avactl.kinds.manifest import Body, Manifest, groups_at, templates_of
 from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.amounts import Amounts, Ask, Milli, milli
 from avactl.kinds.quota.lower import DEFAULT_CPU, DEFAULT_MEMORY
@@ -16,7 +16,8 @@ from avactl.kinds.workload import Lifecycle
 
 _KEYS = ("cpu", "memory")
 _DEFAULTS = {"cpu": DEFAULT_CPU, "memory": DEFAULT_MEMORY}
-_PERMANENT = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "LeaderWorkerSet")
+_PERMANENT = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "LeaderWorkerSet",
+              "DisaggregatedSet")  # fmt: skip
 WrittenAsk = tuple[str, int, tuple[str | int, ...], str, int, Amounts, Amounts]
 """Demand of a manifest: cluster, index among the spec's manifests, path of its requests, lifecycle, pods, and the
 amounts of each pod and of its largest container."""
@@ -227,11 +228,14 @@ def _device(container: Body, resource: str) -> Milli:
 
 def _pods(body: Body, path: tuple[str, ...] = ()) -> int:
     """Return the number of pods of an object's template at a path that run together."""
-    spec = body.get("spec") or {}
+    spec = groups_at(body, path)
     if body["kind"] == "CronJob":
         spec = (spec.get("jobTemplate") or {}).get("spec") or {}
     count = spec.get("parallelism", spec.get("replicas", 1))
     if path[-1:] == ("workerTemplate",):
-        size = spec["leaderWorkerTemplate"].get("size", 1)
-        count = count * (size - 1) if isinstance(count, int) and isinstance(size, int) else 0
+        groups = spec["leaderWorkerTemplate"]
+        size = groups.get("size", 1)
+        # Without a template of its own, the leader is made from that of the workers.
+        others = size - 1 if "leaderTemplate" in groups else size
+        count = count * others if isinstance(count, int) and isinstance(size, int) else 0
     return count if isinstance(count, int) and 0 <= count <= 1_000_000 else 1

@@ -111,7 +111,9 @@ _BELOW = {
 
 KINDS = {
     **dict.fromkeys(("Job", "PyTorchJob", "TFJob", "MPIJob", "TrainJob", "XGBoostJob", "RayJob"), "TrainingJob"),
-    **dict.fromkeys(("Deployment", "LeaderWorkerSet", "InferenceService", "RayService"), "ServingDeployment"),
+    **dict.fromkeys(
+        ("Deployment", "LeaderWorkerSet", "DisaggregatedSet", "InferenceService", "RayService"), "ServingDeployment"
+    ),
     "Service": "ServingDeployment",
     **dict.fromkeys(("StatefulSet", "Notebook"), "Workspace"),
     **dict.fromkeys(("ResourceQuota", "LimitRange", "ClusterQueue", "LocalQueue", "Queue"), "Quota"),

@@ -12,6 +12,8 @@ from avactl.kinds.serving.check import check
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import REPLICAS, bounds, lower, resource_class
 from avactl.kinds.serving.models import models, versions
+from avactl.kinds.serving.prefill.impact import impact
+from avactl.kinds.serving.prefill.roles import PREFILL, of_role, prefill
 from avactl.kinds.serving.rollout.lower import OWNED
 from avactl.kinds.serving.spec import (
     Adapter,
@@ -58,11 +60,12 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     }
     if machines(spec) > 1:
         result["machines"] = f"{machines(spec)} a replica"
-    if spec.resources.gpus:
-        gpus, model = spec.resources.gpus, gpu_model(program, item.cluster, spec.resources)
-        each = gpus * machines(spec)
-        count = str(each * least) if least == most else f"{each * least} to {each * most}"
-        result["GPUs"] = f"{count} {model}"
+    separate = prefill(spec) is not None
+    if separate:
+        result["prefill"] = bounds(of_role(item, PREFILL).spec)[0]
+    counts = [_gpus(each, program) for each in ((item, of_role(item, PREFILL)) if separate else (item,))]
+    if any(counts):
+        result["GPUs"] = " + ".join(filter(None, counts))
     if spec.spot != "never":
         result["spot"] = spec.spot
     result["class"] = resource_class(spec)
@@ -70,7 +73,17 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     return result
 
 
+def _gpus(item: Item, program: Program) -> str:
+    """Return the GPUs of one role and their model; "" if it has none."""
+    spec = item.spec
+    if not spec.resources.gpus:
+        return ""
+    each, model = spec.resources.gpus * machines(spec), gpu_model(program, item.cluster, spec.resources)
+    least, most = bounds(spec)
+    return f"{each * least} {model}" if least == most else f"{each * least} to {each * most} {model}"
+
+
 KIND = Kind(
     model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS, groups.REPLICAS, DATA, *OWNED),
-    workload=WORKLOAD,
+    workload=WORKLOAD, impact=impact,
 )  # fmt: skip

@@ -17,7 +17,6 @@ from avactl.kinds.lowering.pods import LONGEST_GRACE
 from avactl.kinds.monitoring.notify import SERVICE_EVENTS, notify_problems
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.pod_settings.levels import root_problem
-from avactl.kinds.pod_settings.requests import on_spot, with_pod
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.autoscaling import metric_problems, zero_problems
 from avactl.kinds.serving.check_models import model_problems
@@ -25,6 +24,8 @@ from avactl.kinds.serving.groups import group_problems
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import KILL_AFTER, bounds
 from avactl.kinds.serving.picker import picker_problems
+from avactl.kinds.serving.prefill.check import compute_of, prefill_problems
+from avactl.kinds.serving.prefill.roles import DECODE, PREFILL, prefill
 from avactl.kinds.serving.probes import checks
 from avactl.kinds.serving.rollout.check import rollout_problems
 from avactl.kinds.serving.runtimes import LLM, RUNTIMES, default_ports, ports
@@ -80,15 +81,17 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from rollout_problems(item, program, max(1, bounds(spec)[0]))
     yield from group_problems(item, program)
     yield from picker_problems(item, program)
+    yield from prefill_problems(item, program)
     yield from _capacity(item, program)
 
 
 def _pods(item: Item, program: Program) -> Iterator[Diagnostic]:
     spec, path = item.spec, ("spec", "pod")
     yield from root_problem(item, program)
-    compute = on_spot(with_pod(spec.resources, spec.pod), spec.spot)
-    yield from pod_problems(item, program, spec.pod, path, [compute])
-    yield from spot_problems(item, program, spec.spot, [compute])
+    compute = compute_of(item, DECODE)
+    every = [compute, compute_of(item, PREFILL)] if prefill(spec) is not None else [compute]
+    yield from pod_problems(item, program, spec.pod, path, every)
+    yield from spot_problems(item, program, spec.spot, every)
     yield from notice_problem(item, program, spec.spot, ceil(seconds(spec.drain)), ("spec", "drain"), compute)
     if spec.spot != "never" and bounds(spec)[0] == 1:
         yield Diagnostic(
@@ -240,7 +243,7 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
     least, most = (max(1, count) * each for count in bounds(spec))
     surge = spec.max_surge * each
     yield from unused_model(item, spec.resources, ("spec", "resources"))
-    path, compute = ("spec", "resources"), on_spot(with_pod(spec.resources, spec.pod), spec.spot)
+    path, compute = ("spec", "resources"), compute_of(item, DECODE)
     found = gpu_problems(item, program, compute, path, least)
     yield from found
     if not spec.resources.gpus or _never(found):

@@ -27,14 +27,22 @@ _PATH = ("spec", "llm", "machines")
 
 
 def leader_worker_set(item: Item, leader: Body, worker: Body, component: str) -> Manifest:
-    """Return the set of a service, from the templates of the pods that answer requests and of the others.
+    """Return the set of a service, from the templates of the pods that answer requests and of the others."""
+    fixed = isinstance(item.spec.replicas, int)
+    return k8s.manifest(
+        item, item.cluster, API, KIND, item.name, namespace=item.ns, component=component,
+        owned=() if fixed else (REPLICAS.field,), spec=groups_of(item.spec, leader, worker),
+    )  # fmt: skip
+
+
+def groups_of(spec: Any, leader: Body, worker: Body | None) -> Body:
+    """Return the spec of a set of groups; without `worker`, each is one pod.
 
     If a pod stops, its group starts again: the processes of the others wait for it in a collective operation.
     """
-    spec = item.spec
-    fixed = spec.replicas if isinstance(spec.replicas, int) else None
-    body = compact(
-        replicas=fixed,
+    templates = {"workerTemplate": leader} if worker is None else {"leaderTemplate": leader, "workerTemplate": worker}
+    return compact(
+        replicas=spec.replicas if isinstance(spec.replicas, int) else None,
         # The workers of a leader that waits for them must exist: all pods of a group start together.
         startupPolicy="LeaderCreated",
         # With one subdomain for all groups, the controller would make a Service with the name of the service's own.
@@ -48,13 +56,8 @@ def leader_worker_set(item: Item, leader: Body, worker: Body, component: str) ->
         leaderWorkerTemplate={
             "size": machines(spec),
             "restartPolicy": "RecreateGroupOnPodRestart",
-            "leaderTemplate": leader,
-            "workerTemplate": worker,
+            **templates,
         },
-    )  # fmt: skip
-    return k8s.manifest(
-        item, item.cluster, API, KIND, item.name, namespace=item.ns, component=component,
-        owned=() if fixed is not None else (REPLICAS.field,), spec=body,
     )  # fmt: skip
 
 

@@ -26,13 +26,15 @@ def machines(spec: Any) -> int:
 def parallelism(spec: Any) -> Parallelism:
     """Return the split of a spec. Without keys: each layer over the GPUs of a pod, and a stage on each machine.
 
-    Links between machines are slower than those inside: stages send less than split layers.
+    Links between machines are slower than those inside: stages send less than split layers. With `prefill` there is one
+    stage: vLLM cannot generate tokens in several from what another server has read.
     """
     tensor = spec.llm.tensor_parallel if spec.llm is not None else None
     pipeline = spec.llm.pipeline_parallel if spec.llm is not None else None
     total = max(1, spec.resources.gpus) * machines(spec)
     if pipeline is None:
-        pipeline = max(1, total // tensor) if tensor is not None else machines(spec)
+        stages = machines(spec) if spec.llm is None or spec.llm.prefill is None else 1
+        pipeline = max(1, total // tensor) if tensor is not None else stages
     return Parallelism(tensor if tensor is not None else max(1, total // pipeline), pipeline)
 
 

@@ -1,4 +1,5 @@
-"""ServingDeployment → Deployment or LeaderWorkerSet, Services, autoscaler, disruption budget, network policy, files."""
+"""ServingDeployment → Deployment, LeaderWorkerSet or DisaggregatedSet, Services, autoscaler, disruption budget, network
+policy, files."""
 
 from __future__ import annotations
 
@@ -23,6 +24,15 @@ from avactl.kinds.serving.groups import WORKER, leader_worker_set
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.model_files import add_files, model_list
 from avactl.kinds.serving.picker import backend, pool
+from avactl.kinds.serving.prefill.lower import (
+    ROUTER,
+    ROUTER_METRICS,
+    disaggregated_set,
+    role_annotations,
+    router,
+    sidecar,
+)
+from avactl.kinds.serving.prefill.roles import DECODE, ROLE_LABEL, ROLES, of_role, prefill, server_of
 from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
 from avactl.kinds.serving.rollout.lower import with_rollout
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
@@ -63,44 +73,72 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         objects.append(k8s.config_map(item, cluster, config_name, ns, run.files, component=COMPONENT))
     objects += model_list(item, program, COMPONENT)
     objects += gpu.claim(ns)
-    leader = _template(item, program, run, gpu, config_name, COMPONENT)
-    if machines(spec) > 1:
-        worker = _template(item, program, run, gpu, config_name, WORKER)
+    separate, startup = prefill(spec), startup_limit(spec, run)
+    entrance = select if separate is None else k8s.selector(item, ROUTER)
+    if separate is not None:
+        objects += _roles(item, program, gpu, config_name)
+        drain = ceil(seconds(spec.drain))
+        objects += router(item, program, COMPONENT, drain, drain + KILL_AFTER, _deadline(startup))
+    elif machines(spec) > 1:
+        leader, worker = (_template(item, program, run, gpu, config_name, each) for each in (COMPONENT, WORKER))
         objects.append(leader_worker_set(item, leader, worker, COMPONENT))
     else:
-        objects.append(_deployment(item, select, leader, startup_limit(spec, run)))
+        template = _template(item, program, run, gpu, config_name, COMPONENT)
+        objects.append(_deployment(item, select, template, startup))
     ports: dict[str, int] = {name: run.ports[name] for name in ("http", "grpc") if name in run.ports}
-    if spec.balance != "headless" or spec.expose is not None:
-        objects.append(k8s.service(item, cluster, item.name, ns, select, ports, component=COMPONENT))
-    if spec.balance in (None, "headless"):
-        # Client-side balancing avoids a proxy hop and can weight machines by capacity.
-        name = f"{item.name}-headless"
-        objects.append(k8s.service(item, cluster, name, ns, select, ports, headless=True, component=COMPONENT))
+    if separate is None or separate.router is not None:
+        if spec.balance != "headless" or spec.expose is not None:
+            objects.append(k8s.service(item, cluster, item.name, ns, entrance, ports, component=COMPONENT))
+        if spec.balance in (None, "headless") and separate is None:
+            # Client-side balancing avoids a proxy hop and can weight machines by capacity.
+            name = f"{item.name}-headless"
+            objects.append(k8s.service(item, cluster, name, ns, select, ports, headless=True, component=COMPONENT))
     if spec.balance == "headless":
         objects = with_weights(item, program, objects, COMPONENT)
     # Also of the pods that only compute: without one of them, its group answers no requests.
     everyone = {key: value for key, value in select.items() if key != "app.kubernetes.io/component"}
-    protected = everyone if machines(spec) > 1 else select
+    protected = everyone if machines(spec) > 1 or separate is not None else select
     objects.append(
         k8s.disruption_budget(item, cluster, item.name, ns, protected, component=COMPONENT, maxUnavailable=1)
     )
-    objects.append(_network_policy(item, program, run, select))
+    objects += _network_policies(item, program, run, select)
     objects += autoscaler(item, program, COMPONENT)
     if run.metrics is not None and is_monitored(program, cluster):
         port, path = next(name for name, number in run.ports.items() if number == run.metrics[0]), run.metrics[1]
         objects.append(pod_monitor(item, program, cluster, item.name, ns, select, path, port, COMPONENT))
     # The leaders of groups are the pods of a StatefulSet with the name of the LeaderWorkerSet.
     told = {"stateful_set" if machines(spec) > 1 else "deployment": item.name}
+    if separate is not None:
+        told = {"stateful_sets": f"{item.name}-[0-9a-f]+-({'|'.join(ROLES)})"}
     objects += notifications(item, program, **told)
     objects += pool(item, program, select, run.ports["http"], COMPONENT)
     objects += routes(item, program, item.name, run.ports["http"], component=COMPONENT, backend=backend(item))
     return with_rollout(item, program, objects, run.ports)
 
 
+def _roles(item: Item, program: Program, gpu: pods.GpuRequest, config_name: str) -> list[Manifest]:
+    """Return the set of the pods that read prompts and of those that generate tokens; `gpu` is of the latter."""
+    found: list[Manifest] = []
+    templates: dict[str, tuple[Body, Body | None]] = {}
+    for role in ROLES:
+        own = of_role(item, role)
+        if role != DECODE:
+            compute = on_spot(with_pod(own.spec.resources, own.spec.pod), own.spec.spot)
+            gpu_of_role = pods.GpuRequest(item, program, compute, role)
+            found += gpu_of_role.claim(item.ns)
+        else:
+            gpu_of_role = gpu
+        run, several = server_of(own, role), machines(own.spec) > 1
+        leader = _template(own, program, run, gpu_of_role, config_name, COMPONENT, role)
+        worker = _template(own, program, run, gpu_of_role, config_name, WORKER, role) if several else None
+        templates[role] = leader, worker
+    return [*found, disaggregated_set(item, templates, COMPONENT)]
+
+
 def _template(
-    item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config_name: str, component: str
+    item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config_name: str, component: str, role: str = ""
 ) -> Body:
-    """Return the template of the pods that answer requests, or of a group's other pods."""
+    """Return the template of the pods that answer requests, or of a group's other pods; with `prefill`, of a role."""
     spec = item.spec
     notes: dict[str, str] = {}
     if run.files:
@@ -114,11 +152,14 @@ def _template(
     if machines(spec) > 1:
         notes[names.GANG_SIZE] = str(machines(spec))
     labels = {**k8s.labels(item, component), CLASS_LABEL: resource_class(spec)}
+    if role:
+        labels[ROLE_LABEL] = role
+        notes |= role_annotations(spec, role) if component == COMPONENT else {}
     notes |= start_when_warm(item, program)
     if spec.pod is not None:
         labels, notes = {**spec.pod.labels, **labels}, {**spec.pod.annotations, **notes}
     metadata = compact(labels=labels, annotations=notes or None)
-    return {"metadata": metadata, "spec": _pod(item, program, run, gpu, config_name, component)}
+    return {"metadata": metadata, "spec": _pod(item, program, run, gpu, config_name, component, role)}
 
 
 def _deployment(item: Item, select: dict[str, str], template: Body, startup: int) -> Manifest:
@@ -132,7 +173,7 @@ def _deployment(item: Item, select: dict[str, str], template: Body, startup: int
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": spec.max_surge, "maxUnavailable": 0 if spec.max_surge else 1},
         },
-        progressDeadlineSeconds=max(600, startup + 300),
+        progressDeadlineSeconds=_deadline(startup),
         template=template,
     )
     return k8s.manifest(
@@ -141,18 +182,33 @@ def _deployment(item: Item, select: dict[str, str], template: Body, startup: int
     )  # fmt: skip
 
 
-def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config_name: str, component: str) -> Body:
+def _deadline(startup: int) -> int:
+    """Return the seconds after which a rollout counts as stalled."""
+    return max(600, startup + 300)
+
+
+def _pod(
+    item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config_name: str, component: str, role: str
+) -> Body:
     spec = item.spec
     drain = ceil(seconds(spec.drain))
     serves = component == COMPONENT
-    revision = names.LWS_REVISION if machines(spec) > 1 else "pod-template-hash"
+    revision = names.LWS_REVISION if machines(spec) > 1 or role else "pod-template-hash"
+    volumes = _volumes(item, program, run, config_name, serves)
+    beside = sidecar(spec, role) if serves else None
+    if beside is not None:
+        volumes.init.insert(0, beside)
     container = compact(
         name=component,
         image=spec.runtime.image,
         command=spec.runtime.command or run.command or None,
         args=[*(run.args if serves else run.worker), *spec.runtime.args] or None,
         env=pods.merge_env(pods.env_list(run.env), pods.env_list(spec.env)),
-        ports=[{"name": name, "containerPort": port} for name, port in run.ports.items()] if serves else None,
+        ports=[
+            {"name": name if beside is None else component, "containerPort": port} for name, port in run.ports.items()
+        ]
+        if serves
+        else None,
         resources=pods.resources(spec.resources.cpu, spec.resources.memory, gpu.resources(), gpu.claims),
         # Clients learn of a removed endpoint with a delay, and not every server finishes its requests on SIGTERM. The
         # pods of a group are stopped together, and all of them are needed for an answer.
@@ -163,7 +219,7 @@ def _pod(item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config
         item,
         program,
         container,
-        volumes=_volumes(item, program, run, config_name, serves),
+        volumes=volumes,
         gpu=gpu,
         service_account=RUN_ACCOUNT,
         priority=PRIORITY,
@@ -218,22 +274,46 @@ def _affinity(own: str) -> Body:
     }
 
 
-def _network_policy(item: Item, program: Program, run: Server, select: dict[str, str]) -> Manifest:
-    """Return the NetworkPolicy: own team and platform on every port, teams in `expose_to` on the service ports, the
+def _network_policies(item: Item, program: Program, run: Server, select: dict[str, str]) -> list[Manifest]:
+    """Return the NetworkPolicies of the pods that answer requests: of the service, and of a router before it."""
+    separate, metrics = prefill(item.spec), run.metrics[0] if run.metrics is not None else None
+    if separate is None:
+        return [_network_policy(item, program, item.name, select, run.ports, metrics, COMPONENT)]
+    # The addresses of a team's namespace reach each other on all ports, by which keys and values are moved.
+    found = [
+        _network_policy(
+            item, program, item.name, select, run.ports, metrics, COMPONENT,
+            teams=False, gateway=separate.router is None,
+        )
+    ]  # fmt: skip
+    if separate.router is not None:
+        ports = {"http": run.ports["http"], "metrics": ROUTER_METRICS}
+        name = f"{item.name}-{ROUTER}"
+        found.append(_network_policy(item, program, name, k8s.selector(item, ROUTER), ports, ROUTER_METRICS, ROUTER))
+    return found
+
+
+def _network_policy(
+    item: Item, program: Program, name: str, select: dict[str, str], ports: dict[str, int], metrics: int | None,
+    component: str, *, teams: bool = True, gateway: bool = True,
+) -> Manifest:  # fmt: skip
+    """Return a NetworkPolicy: own team and platform on every port, teams in `expose_to` on the service ports, the
     gateway of an exposed service on the HTTP port."""
     spec, cluster = item.spec, item.cluster
     platform = [namespace.name for namespace in program.cluster_spec(cluster).namespaces]
     sidecars = [port.container_port for each in (spec.pod.sidecars if spec.pod else ()) for port in each.ports]
-    rules = [_from([*_of_teams(program, [str(item.team)]), *platform], [*run.ports.values(), *sidecars])]
-    if spec.expose_to:
-        served = [port for name, port in run.ports.items() if name != "metrics"]
+    open_ports = [*ports.values(), *(sidecars if component == COMPONENT else ())]
+    rules = [_from([*_of_teams(program, [str(item.team)]), *platform], open_ports)]
+    if spec.expose_to and teams:
+        served = [port for name, port in ports.items() if name != "metrics"]
         rules.append(_from(_of_teams(program, spec.expose_to), served))
-    rules += ingress_rules(item, program, run.ports["http"])
-    if run.metrics is not None:
-        rules += readers(program, cluster, run.metrics[0])
+    if gateway:
+        rules += ingress_rules(item, program, ports["http"])
+    if metrics is not None:
+        rules += readers(program, cluster, metrics)
     return k8s.manifest(
-        item, cluster, "networking.k8s.io/v1", "NetworkPolicy", item.name, namespace=item.ns,
-        component=COMPONENT,
+        item, cluster, "networking.k8s.io/v1", "NetworkPolicy", name, namespace=item.ns,
+        component=component,
         spec={"podSelector": {"matchLabels": select}, "policyTypes": ["Ingress"], "ingress": rules},
     )  # fmt: skip
 

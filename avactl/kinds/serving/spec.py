@@ -28,6 +28,7 @@ from avactl.kinds.monitoring.spec import Notify
 from avactl.kinds.pod_settings.spec import PodSettings
 from avactl.kinds.serving.models import model_mount, places
 from avactl.kinds.serving.picker import EndpointPicker
+from avactl.kinds.serving.prefill.spec import Prefill
 from avactl.kinds.serving.rollout.spec import Rollout
 
 ResourceClass = Literal["gpu", "cpu", "io"]
@@ -125,7 +126,13 @@ class LanguageModel(Model):
     )
     pipeline_parallel: Annotated[int, Field(ge=1, le=64)] | None = Field(
         None,
-        description="Stages that the layers are divided into. Default: `machines`, or what `tensorParallel` leaves.",
+        description="Stages that the layers are divided into. Default: `machines`, or what `tensorParallel` leaves; 1 "
+        "with `prefill`.",
+    )
+    prefill: Prefill | None = Field(
+        None,
+        description="Pods of their own that read prompts; the others generate tokens. Needs `leaderWorkerSet` of the "
+        "Cluster. Default: each pod does both.",
     )
     endpoint_picker: EndpointPicker | None = Field(
         None,

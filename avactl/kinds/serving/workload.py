@@ -4,29 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avactl.kinds.pod_settings.requests import on_spot, with_pod
+from avactl.kinds.fields.compute import Compute
 from avactl.kinds.program import Item
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import bounds
 from avactl.kinds.serving.models import models, places, versions
+from avactl.kinds.serving.prefill.check import PATH, compute_of
+from avactl.kinds.serving.prefill.roles import DECODE, PREFILL, of_role, path_of, prefill
 from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
 
 
 def roles(item: Item) -> Iterator[Role]:
-    """Return the pods of a service outside a rollout."""
+    """Return the pods of a service outside a rollout; with `prefill`, of each of its roles, and of a router."""
     spec = item.spec
     least, most = bounds(spec)
     path = ("spec", "replicas") if isinstance(spec.replicas, int) else ("spec", "replicas", "min")
-    compute = on_spot(with_pod(spec.resources, spec.pod), spec.spot)
     each = machines(spec)
-    yield Role(("spec", "resources"), compute, least * each, max(least, most) * each, path)
+    yield Role(("spec", "resources"), compute_of(item, DECODE), least * each, max(least, most) * each, path)
+    own = prefill(spec)
+    if own is None:
+        return
+    count = _reading(item)
+    yield Role(path_of(item, PREFILL), compute_of(item, PREFILL), count, count, (*PATH, "replicas"))
+    if own.router is not None:
+        compute = Compute(cpu=own.router.cpu, memory=own.router.memory)
+        where = (*PATH, "router")
+        yield Role(where, compute, own.router.replicas, own.router.replicas, (*where, "replicas"))
+
+
+def _reading(item: Item) -> int:
+    """Return the pods that only read prompts."""
+    if prefill(item.spec) is None:
+        return 0
+    spec = of_role(item, PREFILL).spec
+    return bounds(spec)[0] * machines(spec)
 
 
 def summary(item: Item) -> str:
     """Return runtime, model and size."""
     spec = item.spec
     (least, most), each = bounds(spec), machines(spec)
-    pods = str(least * each) if isinstance(spec.replicas, int) else f"{least * each}–{most * each}"
+    least, most = (count * each + _reading(item) for count in (least, most))
+    pods = str(least) if isinstance(spec.replicas, int) else f"{least}–{most}"
     served = models(spec)
     first = f"{served[0].name}:{'+'.join(versions(served[0]))}"
     more = f" and {len(served) - 1} more" if len(served) > 1 else ""

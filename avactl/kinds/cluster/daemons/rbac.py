@@ -166,6 +166,7 @@ def reconcile_cluster_rules(policies: Sequence[str]) -> list[Body]:
         "inference.networking.k8s.io": ("inferencepools",),
         "keda.sh": ("scaledobjects",),
         "leaderworkerset.x-k8s.io": ("leaderworkersets",),
+        "disaggregatedset.x-k8s.io": ("disaggregatedsets",),
         "monitoring.coreos.com": ("podmonitors", "prometheusrules", "alertmanagerconfigs"),
         "policy": ("poddisruptionbudgets",),
         "autoscaling": ("horizontalpodautoscalers",),

@@ -11,7 +11,7 @@ from typing import Any
 
 from avactl.kinds.fields.values import percent
 from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, machines, parallelism, share
-from avactl.kinds.serving.models import MODELS, has_files
+from avactl.kinds.serving.models import has_files, model_mount
 from avactl.kinds.serving.runtimes.server import LLM_STARTUP, Server
 
 PORTS = {"http": 30000}
@@ -22,7 +22,7 @@ DIST_INIT_PORT = 20000
 def server(spec: Any, ports: dict[str, int]) -> Server:
     """Return the server of one model and its adapters."""
     model, llm, found = spec.model, spec.llm, parallelism(spec)
-    path = f"{MODELS}/{model.name}" if has_files(model) else str(model.path)
+    path = model_mount(spec, model) if has_files(model) else str(model.path)
     args = [
         f"--model-path={path}", f"--served-model-name={model.name}", "--host=0.0.0.0", f"--port={ports['http']}",
         f"--tensor-parallel-size={found.tensor}",

@@ -12,7 +12,7 @@ from typing import Any
 from avactl.kinds.base import EnvSource
 from avactl.kinds.fields.values import percent
 from avactl.kinds.serving.llm import LEADER, RANK, Parallelism, adapter_path, machines, parallelism, share
-from avactl.kinds.serving.models import MODELS, has_files
+from avactl.kinds.serving.models import has_files, model_mount
 from avactl.kinds.serving.runtimes.server import LLM_STARTUP, Server
 
 PORTS = {"http": 8000}
@@ -25,7 +25,7 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 def server(spec: Any, ports: dict[str, int]) -> Server:
     """Return the server of one model and its adapters."""
     model, llm, found = spec.model, spec.llm, parallelism(spec)
-    path = f"{MODELS}/{model.name}" if has_files(model) else str(model.path)
+    path = model_mount(spec, model) if has_files(model) else str(model.path)
     shared = [path, f"--served-model-name={model.name}", *_parallel(found)]
     if llm is not None:
         if llm.max_length is not None:

@@ -1,0 +1,1 @@
+"""Services whose prompts are read by pods of their own: prefill/decode disaggregation."""

@@ -1,0 +1,238 @@
+"""Checks of `spec.llm.prefill`: what routes the requests, how each role splits the model, and what cannot scale it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.feasibility.capacity import gpu_model, gpu_problems
+from avactl.kinds.feasibility.fit import total_gpus, unknown_capacity
+from avactl.kinds.fields.credentials import argument_problems
+from avactl.kinds.fields.words import word_problems
+from avactl.kinds.ineffective_keys import unused_model, without_effect
+from avactl.kinds.pod_settings.requests import on_spot, with_pod
+from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.llm import machines, parallelism
+from avactl.kinds.serving.prefill.lower import ROUTER_METRICS
+from avactl.kinds.serving.prefill.roles import (
+    BOOTSTRAP_PORT,
+    DECODE,
+    NIXL_PORT,
+    PREFILL,
+    ROLES,
+    of_role,
+    path_of,
+    prefill,
+)
+from avactl.kinds.serving.rollout.lower import strategy
+from avactl.kinds.serving.runtimes import LLM, RUNTIMES, ports
+from avactl.quantity import quantity
+
+PATH = ("spec", "llm", "prefill")
+
+
+def compute_of(item: Item, role: str) -> Any:
+    """Return the compute of a role's pods, with everything that runs beside the server."""
+    spec, own = of_role(item, role).spec, prefill(item.spec)
+    compute = spec.resources
+    if own is not None and own.sidecar is not None and role == DECODE:
+        cpu = quantity(compute.cpu) + quantity(own.sidecar.cpu)
+        memory = quantity(compute.memory) + quantity(own.sidecar.memory)
+        compute = compute.model_copy(update={"cpu": f"{_thousandths(cpu)}m", "memory": str(int(memory))})
+    return on_spot(with_pod(compute, spec.pod), spec.spot)
+
+
+def _thousandths(value: Fraction) -> int:
+    return int(value * 1000)
+
+
+def prefill_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield the problems of a service whose prompts are read by pods of their own."""
+    spec, own = item.spec, prefill(item.spec)
+    if own is None or spec.runtime.name not in LLM:
+        return
+    yield from _entrance(item)
+    yield from _replicas(item)
+    yield from _stages(item)
+    yield from _paths(item)
+    yield from _ports(item)
+    for key in ("router", "sidecar"):
+        if (part := getattr(own, key)) is not None:
+            yield from argument_problems(item, part.args, (*PATH, key, "args"))
+            yield from word_problems(item, part.args, (*PATH, key, "args"))
+    yield from argument_problems(item, own.args, (*PATH, "args"))
+    yield from word_problems(item, own.args, (*PATH, "args"))
+    yield from _controller(item, program)
+    if own.resources is not None:
+        yield from unused_model(item, own.resources, (*PATH, "resources"))
+    yield from _capacity(item, program)
+
+
+def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield pods that read prompts and exceed the cluster's GPUs: together with the others, if these are equal."""
+    spec, own = item.spec, prefill(item.spec)
+    assert own is not None
+    pods = own.replicas * machines(of_role(item, PREFILL).spec)
+    path, compute = path_of(item, PREFILL), compute_of(item, PREFILL)
+    if own.resources is None and isinstance(spec.replicas, int):
+        others = spec.replicas * machines(spec)
+        if gpu_problems(item, program, compute, path, others):
+            return  # reported for those alone
+        pods += others
+    found = gpu_problems(item, program, compute, path, pods)
+    yield from found
+    if not found and own.resources is not None:
+        yield from _together(item, program)
+
+
+def _together(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield GPUs that the cluster has for each role, but not for both."""
+    sums: dict[str, int] = {}
+    for role in ROLES:
+        spec = of_role(item, role).spec
+        model = gpu_model(program, item.cluster, spec.resources)
+        if model is not None and isinstance(spec.replicas, int):
+            sums[model] = sums.get(model, 0) + spec.replicas * machines(spec) * spec.resources.gpus
+    for model, wanted in sums.items():
+        has = total_gpus(program, item.cluster, model)
+        if wanted > has and model in program.gpu_models(item.cluster) and not unknown_capacity(program):
+            yield Diagnostic(
+                "gang-never-fits",
+                f"both roles need {wanted} {model} at the same time, and cluster {item.cluster} has {has}",
+                item.span(*PATH, "replicas"),
+                hint="lower `replicas` of one of them, or add machines",
+                notes=(Note(item.span("spec", "replicas"), "those that generate tokens"),),
+            )
+
+
+def _controller(item: Item, program: Program) -> Iterator[Diagnostic]:
+    cluster = program.cluster(item.cluster)
+    if cluster.spec.leader_worker_set is None and machines(item.spec) == 1:
+        yield Diagnostic(
+            "missing-controller",
+            f"`prefill` needs the DisaggregatedSet of LeaderWorkerSet, which cluster {cluster.name} does not declare",
+            item.span(*PATH, key=True),
+            hint=f"install LeaderWorkerSet, and write `leaderWorkerSet: {{}}` in Cluster {cluster.name}",
+            notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
+        )
+
+
+def _entrance(item: Item) -> Iterator[Diagnostic]:
+    """Yield what a router or an endpoint picker cannot have beside it."""
+    spec, own = item.spec, prefill(item.spec)
+    assert own is not None
+    picker = spec.llm.endpoint_picker
+    if own.sidecar is not None and picker is None:
+        yield Diagnostic(
+            "missing-key",
+            "`sidecar` obeys an endpoint picker, which chooses the pod that reads a prompt",
+            item.span(*PATH, "sidecar", key=True),
+            hint="add `endpointPicker: {…}` to `llm`, or write `router: {image: …}` instead of `sidecar`",
+        )
+    elif own.router is not None and picker is not None:
+        yield _conflict(
+            item, ("router",), "the pods of a request are chosen by the `endpointPicker`, or by the `router`",
+            "remove one of them; an endpoint picker needs `sidecar: {image: …}`",
+            Note(item.span("spec", "llm", "endpointPicker", key=True), "the endpoint picker"),
+        )  # fmt: skip
+    if picker is not None and picker.fail_open:
+        yield _conflict(
+            item, (), "without the picker, the gateway would send requests to pods that only read prompts",
+            "remove `failOpen`",
+            Note(item.span("spec", "llm", "endpointPicker", "failOpen", key=True), "requests without the picker"),
+        )  # fmt: skip
+    if spec.balance == "headless":
+        yield _conflict(
+            item, (), "clients with the addresses of all pods would bypass what chooses a pod of each role",
+            "remove `balance`",
+            Note(item.span("spec", "balance"), "the addresses of all pods"),
+        )  # fmt: skip
+    if own.sidecar is not None and spec.expose_to:
+        why = "requests go through the gateway, which asks the endpoint picker"
+        yield without_effect(item, ("spec", "exposeTo"), why)
+    if strategy(spec) is not None and machines(spec) == 1:
+        chosen = "canary" if spec.rollout.canary is not None else "blueGreen"
+        yield _conflict(
+            item, (), f"`{chosen}` moves the pods of Deployments, and with `prefill` both roles are replaced together",
+            "remove `rollout`, or `prefill`",
+            Note(item.span("spec", "rollout", chosen, key=True), "the rollout"),
+        )  # fmt: skip
+
+
+def _replicas(item: Item) -> Iterator[Diagnostic]:
+    if isinstance(item.spec.replicas, int):
+        return
+    yield _conflict(
+        item, (), "a DisaggregatedSet has no scale that an autoscaler could set: its controller keeps the declared "
+        "number of replicas", "write `replicas: 2`, a number",
+        Note(item.span("spec", "replicas"), "bounds of an autoscaler"),
+    )  # fmt: skip
+
+
+def _stages(item: Item) -> Iterator[Diagnostic]:
+    """Yield splits of the model that do not fit the GPUs of the prefill role, or what the server can transfer."""
+    spec = item.spec
+    reads, generates = (of_role(item, role).spec for role in ROLES)
+    found, gpus = parallelism(reads), max(1, reads.resources.gpus) * machines(reads)
+    if found.tensor * found.pipeline != gpus:
+        key = "tensorParallel" if reads.llm.tensor_parallel is not None else "pipelineParallel"
+        yield Diagnostic(
+            "parallelism-mismatch",
+            f"tensor parallelism {found.tensor} × pipeline parallelism {found.pipeline} needs "
+            f"{found.tensor * found.pipeline} GPUs, and a replica that reads prompts has {gpus}",
+            item.span(*PATH, key),
+            hint=f"write keys whose product is {gpus}",
+        )
+    if machines(reads) > 1 and machines(generates) == 1 and not reads.resources.gpus:
+        yield _conflict(
+            item, ("machines",), f"`machines: {machines(reads)}` splits a model over GPUs, and the pods request none",
+            "add `gpus: …` to `resources`, those of each machine, or remove `machines`",
+        )  # fmt: skip
+    one, other = parallelism(generates).pipeline, found.pipeline
+    title = RUNTIMES[spec.runtime.name].title
+    if one > 1 and (spec.runtime.name == "vllm" or one != other):
+        to = "1" if spec.runtime.name == "vllm" or other == 1 else f"1 or {other}"
+        yield Diagnostic(
+            "parallelism-mismatch",
+            f"{title} transfers prompts to replicas with {to} stage{'s' if len(to) > 1 else ''}, and those that "
+            f"generate tokens have {one}",
+            item.span("spec", "llm", "pipelineParallel" if spec.llm.pipeline_parallel else "tensorParallel"),
+            hint="write `pipelineParallel: 1`",
+            notes=(Note(item.span(*PATH, key=True), f"the replicas that read prompts, with {other}"),),
+        )
+
+
+def _paths(item: Item) -> Iterator[Diagnostic]:
+    """Yield a directory of the model in the image that does not tell its versions apart."""
+    model = item.spec.model
+    if model is not None and model.path is not None and model.version not in model.path:
+        yield Diagnostic(
+            "invalid-value",
+            f"spec.model.path: `{model.path}` is that of other versions, too; in a rollout, pods of two versions would "
+            "continue each other's prompts",
+            item.span("spec", "model", "path"),
+            hint=f"have it in a directory whose name has its version: `{model.path.rstrip('/')}/{model.version}`",
+        )
+
+
+def _ports(item: Item) -> Iterator[Diagnostic]:
+    """Yield a port of the service that pods or the router need for something else."""
+    spec, own = item.spec, prefill(item.spec)
+    assert own is not None
+    port = ports(spec)["http"]
+    taken = {NIXL_PORT if spec.runtime.name == "vllm" else BOOTSTRAP_PORT: "that of transfers between the pods"}
+    if own.router is not None:
+        taken[ROUTER_METRICS] = "that of the router's metrics"
+    if port in taken:
+        yield Diagnostic(
+            "port-conflict",
+            f"spec.runtime.port: with `prefill`, port {port} is {taken[port]}",
+            item.span("spec", "runtime", "port"),
+            hint=f"choose another port; the default is {RUNTIMES[spec.runtime.name].ports['http']}",
+        )
+
+
+def _conflict(item: Item, below: tuple[str, ...], why: str, hint: str, *notes: Note) -> Diagnostic:
+    return Diagnostic("conflicting-keys", why, item.span(*PATH, *below, key=True), hint=hint, notes=notes)

@@ -1,0 +1,24 @@
+"""Impact of a change on a service whose prompts are read by pods of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from avactl.kinds.program import Item
+from avactl.kinds.registry import ObjectEffect
+from avactl.kinds.serving.prefill.lower import KIND
+from avactl.kinds.serving.prefill.roles import prefill
+
+
+def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
+    """Return what a rollout of both roles does; None if no pod restarts."""
+    restarts = any(effect.kind == KIND and effect.starts_pods and not effect.renamed for effect in effects)
+    if not restarts or prefill(old.spec) is None or prefill(new.spec) is None:
+        return None
+    was, becomes = old.spec.model, new.spec.model
+    if new.spec.runtime.name == "sglang" and was.version != becomes.version:
+        return (
+            f"both roles are replaced step by step: until the end, pods of version {becomes.version} may continue "
+            f"prompts that version {was.version} has read, and the other way round"
+        )
+    return "both roles are replaced step by step"

@@ -1,0 +1,171 @@
+"""Services with `prefill` → a DisaggregatedSet of two roles, and the router that knows both.
+
+Sources: `api/disaggregatedset/v1` and `pkg/controllers/disaggregatedset` of sigs.k8s.io/lws 0.9; vllm-router 0.1.17 and
+sglang-router 0.3.2 (`router_args.py`; both answer `/readiness` once they know a pod of each role); `cmd/pd-sidecar` and
+`docs/disaggregation.md` of llm-d-inference-scheduler 0.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from avactl import names
+from avactl.kinds.lowering import k8s, pods
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.monitoring.lower import is_monitored, pod_monitor
+from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.groups import groups_of
+from avactl.kinds.serving.prefill.roles import (
+    BOOTSTRAP_PORT,
+    DECODE,
+    PREFILL,
+    ROLE_LABEL,
+    ROLES,
+    behind_sidecar,
+    of_role,
+    prefill,
+)
+from avactl.kinds.serving.runtimes import ports
+
+API, KIND = "disaggregatedset.x-k8s.io/v1", "DisaggregatedSet"
+ROUTER = "router"
+"""Component of the pods that send requests to those of both roles."""
+ROUTER_METRICS = 29000
+_SIDECAR = "routing"
+_RBAC = "rbac.authorization.k8s.io"
+_ROUTERS: dict[str, tuple[list[str], list[str]]] = {
+    "vllm": (["vllm-router"], ["--vllm-pd-disaggregation", "--kv-connector=nixl"]),
+    "sglang": (["python3", "-m", "sglang_router.launch_router"], ["--pd-disaggregation"]),
+}
+"""Command and first arguments of the router of a runtime."""
+
+
+def disaggregated_set(item: Item, templates: Mapping[str, tuple[Body, Body | None]], component: str) -> Manifest:
+    """Return the set of a service, from the templates of each role: of the pods that answer requests, and the others.
+
+    Its controller makes a LeaderWorkerSet of each role, and replaces both together.
+    """
+    labels = k8s.labels(item, component)
+    roles = [
+        {
+            "name": role,
+            "metadata": {"labels": {**labels, ROLE_LABEL: role}},
+            "spec": groups_of(of_role(item, role).spec, *templates[role]),
+        }
+        for role in ROLES
+    ]
+    return k8s.manifest(
+        item, item.cluster, API, KIND, item.name, namespace=item.ns, component=component, spec={"roles": roles}
+    )
+
+
+def role_annotations(spec: Any, role: str) -> dict[str, str]:
+    """Return the annotations by which routers find the ports of a pod that answers requests."""
+    if spec.runtime.name == "sglang" and role == PREFILL:
+        return {"sglang.ai/bootstrap-port": str(BOOTSTRAP_PORT)}
+    return {}
+
+
+def sidecar(spec: Any, role: str) -> Body | None:
+    """Return llm-d's sidecar of the pods that generate tokens; None if a router sends requests to them.
+
+    It has the port of the service, asks the pod that the endpoint picker names to read the prompt, and passes the
+    request on to the server beside it.
+    """
+    own = prefill(spec)
+    if own is None or own.sidecar is None or role != DECODE:
+        return None
+    port = ports(spec)["http"]
+    connector = "nixlv2" if spec.runtime.name == "vllm" else "sglang"
+    return {
+        "name": _SIDECAR,
+        "image": own.sidecar.image,
+        "args": [
+            f"--port={port}", f"--vllm-port={behind_sidecar(spec)}", f"--kv-connector={connector}",
+            "--secure-proxy=false", *own.sidecar.args,
+        ],
+        "env": pods.env_list(pods.NO_GPUS),
+        "ports": [{"name": "http", "containerPort": port}],
+        "resources": pods.resources(own.sidecar.cpu, own.sidecar.memory),
+        "securityContext": pods.container_security(),
+        # It starts before the server, and ends after it.
+        "restartPolicy": "Always",
+    }  # fmt: skip
+
+
+def router(item: Item, program: Program, component: str, drain: int, grace: int, deadline: int) -> list[Manifest]:
+    """Return the router of a service, with an account that may watch the pods of the namespace; none without one.
+
+    `drain`, `grace`: seconds that a terminating pod still answers, and after which it is killed. `deadline`: seconds
+    after which a rollout counts as stalled; the router waits for a pod of each role.
+    """
+    own = prefill(item.spec)
+    if own is None or own.router is None:
+        return []
+    name, select = f"{item.name}-{ROUTER}", k8s.selector(item, ROUTER)
+
+    def make(api: str, kind: str, **fields: Any) -> Manifest:
+        return k8s.manifest(item, item.cluster, api, kind, name, namespace=item.ns, component=ROUTER, **fields)
+
+    port = ports(item.spec)["http"]
+    command, options = _ROUTERS[item.spec.runtime.name]
+    container = k8s.compact(
+        name=ROUTER,
+        image=own.router.image,
+        command=command,
+        args=[*options, *_discovery(item, component, port), *own.router.args],
+        ports=[{"name": "http", "containerPort": port}, {"name": "metrics", "containerPort": ROUTER_METRICS}],
+        resources=pods.resources(own.router.cpu, own.router.memory),
+        lifecycle={"preStop": {"sleep": {"seconds": drain}}} if drain else None,
+        readinessProbe={"httpGet": {"path": "/readiness", "port": port}, "periodSeconds": 5, "timeoutSeconds": 5},
+        livenessProbe={
+            "httpGet": {"path": "/liveness", "port": port}, "periodSeconds": 10, "timeoutSeconds": 5,
+            "failureThreshold": 6, "initialDelaySeconds": 10,
+        },
+    )  # fmt: skip
+    pod = pods.pod_spec(
+        item, program, container, service_account=name, priority=names.SERVING_PRIORITY,
+        automountServiceAccountToken=True, terminationGracePeriodSeconds=grace,
+    )  # fmt: skip
+    notes = {
+        "prometheus.io/scrape": "true", "prometheus.io/port": str(ROUTER_METRICS), "prometheus.io/path": "/metrics",
+    }  # fmt: skip
+    found = [
+        make("v1", "ServiceAccount", automountServiceAccountToken=False),
+        make(f"{_RBAC}/v1", "Role", rules=[k8s.policy_rule([""], ["pods"], ["list", "watch"])]),
+        make(
+            f"{_RBAC}/v1", "RoleBinding",
+            roleRef={"apiGroup": _RBAC, "kind": "Role", "name": name},
+            subjects=[{"kind": "ServiceAccount", "name": name, "namespace": item.ns}],
+        ),
+        make(
+            "apps/v1", "Deployment",
+            spec={
+                "replicas": own.router.replicas,
+                "selector": {"matchLabels": select},
+                "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+                "progressDeadlineSeconds": deadline,
+                "template": {"metadata": {"labels": k8s.labels(item, ROUTER), "annotations": notes}, "spec": pod},
+            },
+        ),
+    ]  # fmt: skip
+    if is_monitored(program, item.cluster):
+        found.append(pod_monitor(item, program, item.cluster, name, item.ns, select, "/metrics", "metrics", ROUTER))
+    return found
+
+
+def _discovery(item: Item, component: str, port: int) -> list[str]:
+    """Return the options by which a router finds the pods of both roles that answer requests."""
+    own = [f"{key}={value}" for key, value in k8s.selector(item, component).items()]
+    return [
+        "--service-discovery",
+        f"--service-discovery-namespace={item.ns}",
+        f"--service-discovery-port={port}",
+        "--prefill-selector", *own, f"{ROLE_LABEL}={PREFILL}",
+        "--decode-selector", *own, f"{ROLE_LABEL}={DECODE}",
+        "--host=0.0.0.0",
+        f"--port={port}",
+        "--prometheus-host=0.0.0.0",
+        f"--prometheus-port={ROUTER_METRICS}",
+    ]  # fmt: skip

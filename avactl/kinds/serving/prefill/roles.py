@@ -1,0 +1,109 @@
+"""Roles of a service with `prefill`: its spec as each of them has it, and the options by which their servers differ.
+
+Sources: vLLM 0.33.0 (`vllm/config/kv_transfer.py`, `vllm/envs.py`, `vllm/distributed/kv_transfer/kv_connector/v1/nixl`
+for the connector, its roles, its port and what it compares between two servers), SGLang 0.5.23
+(`sglang/srt/arg_groups/fields/disagg.py`, `sglang/srt/disaggregation/common/conn.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from avactl.kinds.base import EnvSource
+from avactl.kinds.lowering import k8s
+from avactl.kinds.program import Item
+from avactl.kinds.serving.prefill.spec import Prefill
+from avactl.kinds.serving.runtimes import Server, ports, server
+
+PREFILL, DECODE = "prefill", "decode"
+ROLES = (PREFILL, DECODE)
+ROLE_LABEL = "llm-d.ai/role"
+"""Label by which routers and llm-d's endpoint picker tell the pods apart.
+Source: `pkg/epp/framework/plugins/scheduling/filter/bylabel/roles.go` of llm-d-inference-scheduler 0.8."""
+NIXL_PORT = 5600
+"""Port at which vLLM's pods ask each other where the keys and values of a prompt are."""
+BOOTSTRAP_PORT = 8998
+"""Port at which SGLang's pods that generate tokens find those that read prompts."""
+_BEHIND = (8200, 8201)
+"""Port of a server behind llm-d's sidecar, which has the port of the service; the second if that one is taken."""
+
+
+def prefill(spec: Any) -> Prefill | None:
+    """Return `prefill` of a service; None if the same pods read prompts and generate tokens."""
+    found: Prefill | None = spec.llm.prefill if spec.llm is not None else None
+    return found
+
+
+def of_role(item: Item, role: str) -> Item:
+    """Return a service as one of its roles has it: with its own replicas, machines and resources."""
+    spec, own = item.spec, prefill(item.spec)
+    if own is None or role == DECODE:
+        return item
+    llm = spec.llm.model_copy(
+        update={
+            "machines": own.machines or spec.llm.machines,
+            "tensor_parallel": own.tensor_parallel,
+            "pipeline_parallel": own.pipeline_parallel,
+        }
+    )
+    runtime = spec.runtime.model_copy(update={"args": [*spec.runtime.args, *own.args]})
+    resources = own.resources or spec.resources
+    changed = {"llm": llm, "runtime": runtime, "replicas": own.replicas, "resources": resources}
+    found = Item(item.doc, item.resource.model_copy(update={"spec": spec.model_copy(update=changed)}))
+    found.clusters, found.namespace = item.clusters, item.namespace
+    return found
+
+
+def path_of(item: Item, role: str) -> tuple[str, ...]:
+    """Return the path of a role's resources in the document."""
+    own = prefill(item.spec)
+    return ("spec", "llm", "prefill", "resources") if own and own.resources and role == PREFILL else _RESOURCES
+
+
+_RESOURCES = ("spec", "resources")
+
+
+def server_of(item: Item, role: str) -> Server:
+    """Return the server of a role; `item` is the service as this role has it."""
+    spec, own = item.spec, prefill(item.spec)
+    if own is None:
+        return server(spec)
+    public = ports(spec)["http"]
+    if role == DECODE and own.sidecar is not None:
+        port = behind_sidecar(spec)
+        spec = spec.model_copy(update={"runtime": spec.runtime.model_copy(update={"port": port})})
+    run = server(spec)
+    if run.metrics is not None:  # the sidecar passes on requests for them, too
+        run = replace(run, metrics=(public, run.metrics[1]))
+    options = _vllm(role) if spec.runtime.name == "vllm" else _sglang(role)
+    env = dict(run.env)
+    if spec.runtime.name == "vllm":
+        env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = EnvSource(field="status.podIP")
+        env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(NIXL_PORT)
+    worker = [*run.worker, *options] if run.worker else []
+    return replace(run, args=[*run.args, *options], worker=worker, env=env)
+
+
+def behind_sidecar(spec: Any) -> int:
+    """Return the port of a server behind llm-d's sidecar."""
+    return next(port for port in _BEHIND if port != ports(spec)["http"])
+
+
+def _vllm(role: str) -> list[str]:
+    # Of another version, vLLM or model, the other server refuses the handshake. A pod that generates tokens then reads
+    # the prompt itself, as it does if the other one is gone; by default the request would fail.
+    config = {
+        "kv_connector": "NixlConnector",
+        "kv_role": "kv_producer" if role == PREFILL else "kv_consumer",
+        "kv_load_failure_policy": "recompute",
+    }
+    return [f"--kv-transfer-config={k8s.line(config)}"]
+
+
+def _sglang(role: str) -> list[str]:
+    return [
+        f"--disaggregation-mode={role}",
+        "--disaggregation-transfer-backend=nixl",
+        f"--disaggregation-bootstrap-port={BOOTSTRAP_PORT}",
+    ]

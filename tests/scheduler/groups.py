@@ -1,0 +1,72 @@
+"""A team's namespace on a plane of its own, with the controller of LeaderWorkerSets and DisaggregatedSets."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from avactl import names
+from avactl.kinds.manifest import Manifest
+from avactl.plan.snapshot.loader import strip
+from avactl.reconcile.role_sets import comparable
+from tests.cluster_fixtures import unavailable
+from tests.kinds.compiling import compiled
+from tests.scheduler.world import SPECS, World
+from tools.controlplane import ControlPlane, UnavailableError
+from tools.leaderworkerset import LeaderWorkerSets
+
+TEAM = """
+---
+kind: Team
+metadata: {name: vision}
+spec: {members: {groups: [vision]}}
+"""
+
+
+def specs(text: str) -> list[Manifest]:
+    """The objects of a platform with the controller, a team, and these specs."""
+    platform = SPECS.replace("daemons: {scheduler: true}\n", "daemons: {scheduler: true}\n  leaderWorkerSet: {}\n")
+    return [each for each in compiled(platform + TEAM + text).manifests if not each.patch]
+
+
+@contextmanager
+def groups(folder: Path) -> Iterator[World]:
+    """Yield the world, whose namespace is the team's."""
+    if shutil.which("openssl") is None:
+        unavailable(UnavailableError("the webhooks of LeaderWorkerSets are unavailable: openssl is not on PATH"))
+    with ControlPlane(controller_manager=True, kwok=True) as plane, plane.client() as kube:
+        world = World(plane, kube, folder)
+        try:
+            controller = LeaderWorkerSets(plane, kube, folder).__enter__()
+        except UnavailableError as reason:
+            unavailable(reason)
+        with controller:
+            world.namespace = "vision"
+            yield world
+            for process in world.running:
+                process.kill()
+                process.wait()
+
+
+def seen(pods: Iterable[dict[str, Any]], mark: str) -> dict[tuple[str, ...], Any]:
+    """Return what the scheduler reads of pods of groups, by their label `mark` and their numbers."""
+    found: dict[tuple[str, ...], Any] = {}
+    for pod in strip({"pods": list(pods)})["pods"]:
+        labels, spec = pod["metadata"]["labels"], dict(pod["spec"])
+        spec.pop("nodeName", None)
+        spec.pop("terminationGracePeriodSeconds")  # 30 s by default
+        spec["tolerations"] = sorted(spec["tolerations"], key=str)
+        role = labels["app.kubernetes.io/component"]
+        size = (pod["metadata"].get("annotations") or {}).get(names.GANG_SIZE)
+        owner = pod["metadata"]["ownerReferences"][0]["kind"]
+        key = (labels[mark], labels[names.LWS_GROUP_INDEX], labels[names.LWS_INDEX])
+        found[key] = (role, size, owner, comparable(spec))
+    return found
+
+
+def uids(world: World) -> dict[str, str]:
+    """Return the pods of the namespace."""
+    return {name: pod["metadata"]["uid"] for name, pod in world.pods().items()}
