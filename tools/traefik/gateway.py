@@ -18,7 +18,7 @@ from tools.controlplane.folder import OwnedFolder
 from tools.definitions import GATEWAY_API, definitions
 from tools.traefik.build import build_binary
 
-KINDS = ("gatewayclasses", "gateways", "httproutes", "grpcroutes", "referencegrants", "backendtlspolicies")
+KINDS = ("gatewayclasses", "gateways", "httproutes", "grpcroutes", "tlsroutes", "referencegrants", "backendtlspolicies")
 """Plural names of the kinds that Traefik watches; it starts only once all of them are served."""
 TIMEOUT = 60.0  # seconds
 POLL = 0.05  # seconds
