@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import ObjectEffect
 from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.names import ROLLOUT_ROUTE
 from avactl.policy.builtin import pods
 
 WORKLOADS = ("Job", "StatefulSet", "Deployment", "LeaderWorkerSet", "DaemonSet", "CronJob", "Pod")
@@ -252,12 +254,29 @@ def _of_routes(manifest: Manifest) -> Iterator[tuple[str, str]]:
         for rule in spec.get("rules") or ():
             for entry in (rule.get("http") or {}).get("paths") or ():
                 yield "reachable at", phrases.show(f"{rule.get('host') or '*'}{entry.get('path') or '/'}")
-    elif manifest.kind == "HTTPRoute":
-        matches = [match for rule in spec.get("rules") or () for match in rule.get("matches") or [{}]]
-        paths = [(match.get("path") or {}).get("value") or "/" for match in matches]
+    elif manifest.kind in ("HTTPRoute", "GRPCRoute"):
+        grpc = manifest.kind == "GRPCRoute"
+        matches = [match for rule in _rules(manifest) for match in rule.get("matches") or [{}]]
+        if grpc:
+            paths = [f"/{(match.get('method') or {}).get('service') or ''}" for match in matches]
+        else:
+            paths = [(match.get("path") or {}).get("value") or "/" for match in matches]
         for host in spec.get("hostnames") or ("*",):
             for path in paths:
-                yield "reachable at", phrases.show(f"{host}{path}")
+                yield "reachable at", phrases.show(f"{host}{path}") + (" by gRPC" if grpc else "")
+
+
+def _rules(manifest: Manifest) -> Sequence[Body]:
+    """Return the rules of a route; those of a canary are in its annotation."""
+    rules: Sequence[Body] = (manifest.body.get("spec") or {}).get("rules") or ()
+    notes = manifest.body["metadata"].get("annotations") or {}
+    if rules or ROLLOUT_ROUTE not in notes:
+        return rules
+    try:
+        found = json.loads(notes[ROLLOUT_ROUTE])
+    except (TypeError, ValueError):  # a patch can have changed it
+        return ()
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else ()
 
 
 _SECRET_KEYS = ("secretKeyRef", "secretRef", "secret", "nodePublishSecretRef")

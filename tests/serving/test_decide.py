@@ -45,9 +45,9 @@ def replica_set(image: str, hash: str, replicas: int, ready: int) -> dict[str, A
 def view(state: State, stable: int, canary: int, ready: int, in_place: bool = False) -> View:
     """A canary by replicas whose new version has `ready` pods."""
     made = deployment("b")
-    config = Config("replicas", (Step(25, 60), Step(50, 60)), 1, in_place, 80, (("http", 80),), (), "", None)
+    config = Config("replicas", (Step(25, 60), Step(50, 60)), 1, in_place, 80, (("http", 80),), (), (), None)
     sets = [replica_set("a", "old", stable, stable), replica_set("b", "new", canary, ready)]
-    return View(made, config, state, revisions_of(made, sets), {}, None, {})
+    return View(made, config, state, revisions_of(made, sets), {}, {}, {})
 
 
 NONE = Sizes(0, 0)
@@ -83,7 +83,7 @@ def test_the_stable_version_is_whole_before_the_new_one_loses_a_pod() -> None:
     found = view(aborting, 2, 2, 2)
     found.revisions["new"].body["metadata"].setdefault("annotations", {})["avactl.dev/rejected"] = "worse"
     revisions = revisions_of(found.deployment, [each.body for each in found.revisions.values()])
-    found = View(found.deployment, found.config, aborting, revisions, {}, None, {})
+    found = View(found.deployment, found.config, aborting, revisions, {}, {}, {})
     (scale,) = decide(found, 1001.0, 1.0).actions
     assert (scale.revision.hash, scale.replicas) == ("old", 4)  # type: ignore[union-attr]
 
