@@ -100,8 +100,8 @@ def sleeping(
 ) -> View:  # fmt: skip
     """A canary by replicas of a service without pods."""
     made = deployment("b", total)
-    config = Config("replicas", (Step(25, 60), Step(50, 60)), surge, in_place, 80, (("http", 80),), (), "", analysis)
-    return View(made, config, state, revisions_of(made, sets), {}, None, {})
+    config = Config("replicas", (Step(25, 60), Step(50, 60)), surge, in_place, 80, (("http", 80),), (), (), analysis)
+    return View(made, config, state, revisions_of(made, sets), {}, {}, {})
 
 
 def scaled(plan: Plan) -> list[tuple[str, int]]:

@@ -222,12 +222,12 @@ def _others(item: Item, program: Program, host: str, path: tuple[str | int, ...]
             continue  # one name for the same service in two clusters, by DNS
         theirs = [claim for claim in program.derive(other, _claims_of) if claim.host == host]
         if own[0].grpc != theirs[0].grpc:
-            how = ("gRPC", "HTTP") if theirs[0].grpc else ("HTTP", "gRPC")
             yield Diagnostic(
                 "host-conflict",
-                f"{other} is already exposed as `{host}` by {how[0]}, and a Gateway serves no host by {how[1]} too",
+                f"host `{host}` is already that of {other} by {'gRPC' if theirs[0].grpc else 'HTTP'}, and a Gateway "
+                "serves a host by HTTP or by gRPC",
                 item.span(*path),
-                hint=f"choose another host for {how[1]}",
+                hint="choose another host",
                 notes=notes,
             )
             return

@@ -272,8 +272,8 @@ class Grpc(Model):
     """A host under which the gRPC port is reached from outside of the cluster, always over TLS."""
 
     host: Host = Field(
-        description="Host name, in one of the domains that the Cluster gives to the team, and not one of HTTP: a "
-        "Gateway serves a host by one of the two."
+        description="Host name, in one of the domains that the Cluster gives to the team; a Gateway serves a host by "
+        "HTTP or by gRPC, so not that of the HTTP port."
     )
     services: Annotated[list[GrpcService], Field(min_length=1, max_length=16)] | None = Field(
         None,
