@@ -111,7 +111,7 @@ ROLLOUT = f"{GROUP}/rollout"
 ROLLOUT_STATE = f"{GROUP}/rollout-state"
 """Annotation of such a Deployment, written by the serving daemon: JSON document of the rollout's state."""
 ROLLOUT_ROUTE = f"{GROUP}/rollout-route"
-"""Annotation of an HTTPRoute: JSON list of its rules, in which the serving daemon replaces the backends."""
+"""Annotation of an HTTPRoute or GRPCRoute: JSON list of its rules, in which the serving daemon sets the backends."""
 WEIGHTS = f"{GROUP}/weights"
 """Annotation of the Service `NAME-headless`: JSON object of the node pools whose machines have another speed than 1.
 From it, the serving daemon writes the weight of each address to `WEIGHTS_KEY` of the ConfigMap `NAME-weights`."""

@@ -16,8 +16,8 @@ from tools.definitions import (
 
 
 def define_routes(kube: KubeClient) -> None:
-    """Create the HTTPRoute of the Gateway API, and wait until the API server serves it."""
-    _define(kube, GATEWAY_API, "httproutes")
+    """Create HTTPRoute and GRPCRoute of the Gateway API, and wait until the API server serves them."""
+    _define(kube, GATEWAY_API, "httproutes", "grpcroutes")
 
 
 def define_monitoring(kube: KubeClient) -> None:

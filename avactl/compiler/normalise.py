@@ -19,7 +19,7 @@ APPLY_ORDER = (
     "RoleBinding", "NetworkPolicy", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
     "PersistentVolumeClaim", "ResourceClaimTemplate", "ComputeDomain", "Service", "PodDisruptionBudget", "DaemonSet",
     "StatefulSet", "Deployment", "LeaderWorkerSet", "DisaggregatedSet", "HorizontalPodAutoscaler", "ScaledObject",
-    "InferencePool", "HTTPRoute", "Ingress", "Job", "CronJob",
+    "InferencePool", "HTTPRoute", "GRPCRoute", "Ingress", "Job", "CronJob",
 )  # fmt: skip
 """Apply order of objects: dependencies come first. Deletion uses the reverse order."""
 

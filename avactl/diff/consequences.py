@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
 from avactl.kinds.registry import ObjectEffect
 from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.names import ROLLOUT_ROUTE
 from avactl.policy.builtin import pods
 
 WORKLOADS = ("Job", "StatefulSet", "Deployment", "LeaderWorkerSet", "DisaggregatedSet", "DaemonSet", "CronJob", "Pod")
@@ -247,17 +249,43 @@ def _of_roles(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 def _of_routes(manifest: Manifest) -> Iterator[tuple[str, str]]:
     """Yield the URLs under which a route is reached from outside of the cluster."""
-    spec = manifest.body.get("spec") or {}
+    spec = _mapping(manifest.body.get("spec"))
     if manifest.kind == "Ingress":
-        for rule in spec.get("rules") or ():
-            for entry in (rule.get("http") or {}).get("paths") or ():
+        for rule in _mappings(spec.get("rules")):
+            for entry in _mappings(_mapping(rule.get("http")).get("paths")):
                 yield "reachable at", phrases.show(f"{rule.get('host') or '*'}{entry.get('path') or '/'}")
-    elif manifest.kind == "HTTPRoute":
-        matches = [match for rule in spec.get("rules") or () for match in rule.get("matches") or [{}]]
-        paths = [(match.get("path") or {}).get("value") or "/" for match in matches]
-        for host in spec.get("hostnames") or ("*",):
+    elif manifest.kind in ("HTTPRoute", "GRPCRoute"):
+        grpc = manifest.kind == "GRPCRoute"
+        matches = [match for rule in _rules(manifest) for match in _mappings(rule.get("matches")) or [{}]]
+        if grpc:
+            paths = [f"/{_mapping(match.get('method')).get('service') or ''}" for match in matches]
+        else:
+            paths = [_mapping(match.get("path")).get("value") or "/" for match in matches]
+        hosts = spec.get("hostnames")
+        for host in hosts if isinstance(hosts, list) and hosts else ("*",):
             for path in paths:
-                yield "reachable at", phrases.show(f"{host}{path}")
+                yield "reachable at", phrases.show(f"{host}{path}") + (" by gRPC" if grpc else "")
+
+
+def _rules(manifest: Manifest) -> list[Body]:
+    """Return the rules of a route; those of a canary are in its annotation."""
+    rules = _mappings(_mapping(manifest.body.get("spec")).get("rules"))
+    notes = manifest.body["metadata"].get("annotations") or {}
+    if rules or ROLLOUT_ROUTE not in notes:
+        return rules
+    try:
+        return _mappings(json.loads(notes[ROLLOUT_ROUTE]))
+    except (TypeError, ValueError):  # a patch can have changed it
+        return []
+
+
+def _mapping(value: Any) -> Body:
+    """Return a mapping; {} for what a manifest of somebody else has instead."""
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: Any) -> list[Body]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 _SECRET_KEYS = ("secretKeyRef", "secretRef", "secret", "nodePublishSecretRef")

@@ -62,9 +62,9 @@ class Actor:
             case AddService(revision):
                 await self._create(services, service_body(view.deployment, view.config, revision))
             case Weigh(weights):
-                assert view.route is not None
-                path = f"{ROUTES}/namespaces/{space}/httproutes/{view.route['metadata']['name']}"
-                await self._patch(path, view.route, {"spec": {"rules": view.rules(weights)}})
+                for route in view.unweighed(weights):
+                    path = f"{ROUTES}/namespaces/{space}/{route.kind.lower()}s/{route.name}"
+                    await self._patch(path, view.routes[route], {"spec": {"rules": view.rules(route, weights)}})
             case Select(hash):
                 own: dict[str, str] = view.deployment["spec"]["selector"].get("matchLabels", {})
                 for name in view.config.services:

@@ -57,6 +57,19 @@ class Analysis:
 
 
 @dataclass(frozen=True, slots=True)
+class Route:
+    """A route whose backends are the Services of versions, at one port."""
+
+    kind: str
+    """`HTTPRoute` or `GRPCRoute`."""
+    name: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """The document of a Deployment's annotation `avactl.dev/rollout`."""
 
@@ -68,7 +81,7 @@ class Config:
     port: int
     ports: tuple[tuple[str, int], ...]
     services: tuple[str, ...]
-    route: str
+    routes: tuple[Route, ...]
     analysis: Analysis | None
 
 
@@ -81,16 +94,25 @@ def parse_config(text: str) -> Config:
         config = Config(
             str(data["traffic"]), steps, _integer(data["surge"], 0, MOST_PODS), data["inPlace"] is True,
             _integer(data["port"], 1, 65535), ports, tuple(_name(each) for each in data.get("services", ())),
-            _name(data["route"]) if "route" in data else "", _analysis(data.get("analysis")),
+            _routes(data, dict(ports)), _analysis(data.get("analysis")),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ConfigError(f"invalid rollout: {type(error).__name__} {str(error)[:100]}") from None
     rising = all(a.percent < b.percent for a, b in itertools.pairwise(steps))
     if not 1 <= len(steps) <= 20 or not rising or config.traffic not in ("gateway", "replicas", "service"):
         raise ConfigError("invalid rollout: its steps or traffic")
-    if len(ports) > 4 or len(config.services) > 4 or (config.traffic == "gateway") != bool(config.route):
-        raise ConfigError("invalid rollout: its ports, services or route")
+    if len(ports) > 4 or len(config.services) > 4 or (config.traffic == "gateway") != bool(config.routes):
+        raise ConfigError("invalid rollout: its ports, services or routes")
     return config
+
+
+def _routes(data: dict[str, Any], ports: dict[str, int]) -> tuple[Route, ...]:
+    found = []
+    if "route" in data:
+        found.append(Route("HTTPRoute", _name(data["route"]), _integer(data["port"], 1, 65535)))
+    if "grpcRoute" in data:
+        found.append(Route("GRPCRoute", _name(data["grpcRoute"]), ports["grpc"]))
+    return tuple(found)
 
 
 _BOUNDS = ("max", "min", "ratio", "difference")
@@ -190,7 +212,7 @@ def parse_rules(text: str | None) -> list[dict[str, Any]]:
     except orjson.JSONDecodeError:
         rules = None
     if not isinstance(rules, list) or not 1 <= len(rules) <= 16 or not all(isinstance(each, dict) for each in rules):
-        raise ConfigError("the HTTPRoute has no rules in avactl.dev/rollout-route")
+        raise ConfigError("it has no rules in the annotation avactl.dev/rollout-route")
     return rules
 
 

@@ -24,7 +24,7 @@ from avactl.kube.reflector import Reflector
 from avactl.kube.replica import new_identity
 from avactl.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, SERVING_DAEMON
 from avactl.serving import metrics
-from avactl.serving.actions import VALIDATION, Actor
+from avactl.serving.actions import ROUTES, VALIDATION, Actor
 from avactl.serving.analysis import Prometheus, measure, of_version
 from avactl.serving.config import Config, ConfigError, parse_config, parse_state
 from avactl.serving.decide import decide
@@ -46,7 +46,7 @@ _PATHS = {
     "ReplicaSet": "/apis/apps/v1/replicasets",
     "Service": "/api/v1/services",
     "Job": "/apis/batch/v1/jobs",
-    "HTTPRoute": "/apis/gateway.networking.k8s.io/v1/httproutes",
+    **{kind: f"{ROUTES}/{kind.lower()}s" for kind in ("HTTPRoute", "GRPCRoute")},
 }
 
 
@@ -85,7 +85,7 @@ class Daemon:
         own = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
         self._reflectors = [
             Reflector(
-                client, path, self._stores[kind], self._wake.set, optional=kind == "HTTPRoute",
+                client, path, self._stores[kind], self._wake.set, optional=path.startswith(ROUTES),
                 query={"labelSelector": f"app.kubernetes.io/component={VALIDATION}"} if kind == "Job" else own,
                 page=PAGE, most=ANSWER,
             )
@@ -234,14 +234,16 @@ class Daemon:
         }
         names = {*config.services, *(f"{metadata['name']}-{hash}" for hash in revisions)}
         services = {name: found for name in names if (found := self._stores["Service"].get(f"{space}/{name}"))}
-        route = self._stores["HTTPRoute"].get(f"{space}/{config.route}") if config.route else None
+        routes = {
+            route: body for route in config.routes if (body := self._stores[route.kind].get(f"{space}/{route.name}"))
+        }
         state = parse_state((metadata.get("annotations") or {}).get(ROLLOUT_STATE))
-        return View(deployment, config, state, revisions, services, route, jobs)
+        return View(deployment, config, state, revisions, services, routes, jobs)
 
     async def _release(self, deployment: Body) -> None:
         """Give the versions of a service that is rolling again to the Deployment controller, with their pods."""
         metadata = deployment["metadata"]
-        config = Config("replicas", (), 0, False, 1, (), (), "", None)
+        config = Config("replicas", (), 0, False, 1, (), (), (), None)
         view = self._view(deployment, config)
         for each in view.revisions.values():
             if not each.attached:

@@ -102,10 +102,10 @@ def _running(view: View) -> Revision | None:
 
 def _serve(view: View, stable: Revision, plan: Plan) -> None:
     """Give the stable version all requests."""
-    if view.config.traffic == "gateway" and view.route is not None and not view.gateway_rules_problem():
+    if view.routes and not view.gateway_rules_problem():
         if view.service_name(stable.hash) not in view.services:
             plan.actions.append(AddService(stable))
-        elif not view.has_rules(((stable.hash, 100),)):
+        elif view.unweighed(((stable.hash, 100),)):
             plan.actions.append(Weigh(((stable.hash, 100),)))
     elif view.config.traffic == "service" and not view.selects(stable.hash):
         plan.actions.append(Select(stable.hash))
@@ -324,7 +324,7 @@ class _Rollout:
         if self.by_replicas:
             return None
         assert self.stable is not None
-        if self.canary is None or (removing and not state.weight and not view.has_backend(state.canary)):
+        if self.canary is None or (removing and not state.weight and not view.backed(state.canary)):
             if self.config.traffic == "service" and not view.selects(self.stable.hash):
                 return Plan(state, [Select(self.stable.hash)])
             return None
@@ -336,12 +336,12 @@ class _Rollout:
             problem = view.gateway_problem()
             if problem and not removing:
                 return self._hold("GatewayUnavailable", problem, warning=True)
-            if view.route is None:
+            if not view.routes:
                 return None
             missing = [each for each in (self.stable, self.canary) if view.service_name(each.hash) not in view.services]
             if missing:
                 return Plan(state, [AddService(each) for each in missing])
-            if not removing and not view.has_backend(self.canary.hash):
+            if not removing and len(view.backed(self.canary.hash)) < len(view.routes):
                 # Without requests at first, so that the gateway knows the pods when they come.
                 return Plan(state.but(weighed=0.0, weight=0), [Weigh(((self.stable.hash, 100), (self.canary.hash, 0)))])
             if not removing and not state.weighed:
@@ -349,7 +349,7 @@ class _Rollout:
             if state.weight != percent and not removing and self.now - state.weighed < self.settle:
                 return Plan(state)
             weights = ((self.stable.hash, 100 - percent), (self.canary.hash, percent))
-            if not view.has_rules(weights):
+            if view.unweighed(weights):
                 return Plan(state, [Weigh(weights)])
         if state.weight != percent:
             return Plan(state.but(weight=percent, weighed=self.now))
@@ -386,7 +386,8 @@ class _Rollout:
         share = min(100, floor(100 * ready.canary / max(1, self.total)))
         if sizes.stable <= 1:
             share = 100
-        if share > self.state.weight or not self.view.has_rules(self._weights(self.state.weight)):
+        absent = len(self.view.routes) < len(self.config.routes)
+        if share > self.state.weight or absent or self.view.unweighed(self._weights(self.state.weight)):
             plan = self._weighed(max(share, self.state.weight))
             if plan is not None:
                 return plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from avactl import names
-from avactl.serving.config import Config, ConfigError, State, parse_rules
+from avactl.serving.config import Config, ConfigError, Route, State, parse_rules
 from avactl.serving.revisions import HASH_LABEL, Body, Revision
 from avactl.serving.sizes import Sizes
 
@@ -22,7 +22,8 @@ class View:
     revisions: Mapping[str, Revision]
     services: Mapping[str, Body]
     """Services of its namespace by name: its own, and those of its versions."""
-    route: Body | None
+    routes: Mapping[Route, Body]
+    """Routes of its document that exist."""
     jobs: Mapping[str, Body]
     """Validation Jobs by the hash of their version."""
 
@@ -64,27 +65,34 @@ class View:
         """Name of the Service of a version."""
         return f"{self.name}-{hash}"
 
-    def rules(self, weights: tuple[tuple[str, int], ...]) -> list[Body]:
-        """Return the route's rules with these weights. Raises ConfigError."""
-        assert self.route is not None
-        notes = self.route["metadata"].get("annotations") or {}
-        backends = [
-            {"name": self.service_name(hash), "port": self.config.port, "weight": weight} for hash, weight in weights
+    def rules(self, route: Route, weights: tuple[tuple[str, int], ...]) -> list[Body]:
+        """Return the rules of a route with these weights. Raises ConfigError."""
+        notes = self.routes[route]["metadata"].get("annotations") or {}
+        backends = [{"name": self.service_name(hash), "port": route.port, "weight": weight} for hash, weight in weights]
+        try:
+            return [{**rule, "backendRefs": backends} for rule in parse_rules(notes.get(names.ROLLOUT_ROUTE))]
+        except ConfigError as error:
+            raise ConfigError(f"{route}: {error}") from None
+
+    def unweighed(self, weights: tuple[tuple[str, int], ...]) -> list[Route]:
+        """Return the routes that have other weights, or other matches than those of the spec. Raises ConfigError."""
+        return [
+            route
+            for route, body in self.routes.items()
+            if _outline(body["spec"].get("rules")) != _outline(self.rules(route, weights))
         ]
-        return [{**rule, "backendRefs": backends} for rule in parse_rules(notes.get(names.ROLLOUT_ROUTE))]
 
-    def has_rules(self, weights: tuple[tuple[str, int], ...]) -> bool:
-        """Return True if the route has these weights, and the matches of its spec."""
-        return self.route is not None and _outline(self.route["spec"].get("rules")) == _outline(self.rules(weights))
-
-    def has_backend(self, hash: str) -> bool:
-        """Return True if the route names the Service of a version."""
-        if self.route is None:
-            return False
-        rules = self.route["spec"].get("rules") or ()
-        return any(
-            ref.get("name") == self.service_name(hash) for rule in rules for ref in rule.get("backendRefs") or ()
-        )
+    def backed(self, hash: str) -> list[Route]:
+        """Return the routes that name the Service of a version."""
+        return [
+            route
+            for route, body in self.routes.items()
+            if any(
+                ref.get("name") == self.service_name(hash)
+                for rule in body["spec"].get("rules") or ()
+                for ref in rule.get("backendRefs") or ()
+            )
+        ]
 
     def selects(self, hash: str) -> bool:
         """Return True if the service's own Services select this version alone."""
@@ -92,35 +100,39 @@ class View:
         return all(each is not None and (each["spec"].get("selector") or {}).get(HASH_LABEL) == hash for each in found)
 
     def gateway_rules_problem(self) -> str:
-        """Return why the route's rules are not known; empty if they are."""
+        """Return why the rules of a route are not known; empty if they are."""
         try:
-            self.rules(())
+            self.unweighed(())
         except ConfigError as error:
             return str(error)
         return ""
 
     def gateway_problem(self) -> str:
         """Return why requests cannot be divided by the gateway; empty if they can."""
-        if self.config.traffic != "gateway":
-            return ""
-        if self.route is None:
-            return f"HTTPRoute {self.config.route} does not exist: apply the specs, and install the Gateway API"
+        for route in self.config.routes:
+            if route not in self.routes:
+                return f"{route} does not exist: apply the specs, and install the Gateway API"
         problem = self.gateway_rules_problem()
         if problem:
             return problem
-        said = ""
-        for parent in (self.route.get("status") or {}).get("parents") or ():
-            for condition in parent.get("conditions") or ():
-                if condition.get("type") == "Accepted":
-                    if condition.get("status") == "True":
-                        return ""
-                    said = f": {condition.get('reason', '')} {condition.get('message', '')}"[:300]
-        return f"no gateway has accepted HTTPRoute {self.config.route}{said}"
+        return next(filter(None, (_refusal(route, body) for route, body in self.routes.items())), "")
+
+
+def _refusal(route: Route, body: Body) -> str:
+    """Return why no gateway routes by a route; empty if one does."""
+    said = ""
+    for parent in (body.get("status") or {}).get("parents") or ():
+        for condition in parent.get("conditions") or ():
+            if condition.get("type") == "Accepted":
+                if condition.get("status") == "True":
+                    return ""
+                said = f": {condition.get('reason', '')} {condition.get('message', '')}"[:300]
+    return f"no gateway has accepted {route}{said}"
 
 
 def _outline(rules: Any) -> list[Any]:
     return [
-        ([each.get("path") for each in rule.get("matches") or ()],
+        ([(each.get("path"), each.get("method")) for each in rule.get("matches") or ()],
          [(ref.get("name"), ref.get("port"), ref.get("weight", 1)) for ref in rule.get("backendRefs") or ()])
         for rule in rules or ()
     ]  # fmt: skip
@@ -164,7 +176,7 @@ class AddService(NamedTuple):
 
 
 class Weigh(NamedTuple):
-    """Set the weights of the route, by hash."""
+    """Set the weights of all routes, by hash."""
 
     weights: tuple[tuple[str, int], ...]
 

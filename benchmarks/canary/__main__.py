@@ -1,12 +1,13 @@
 """Canary rollouts of a real model server behind a real gateway, under 200 requests a second.
 
-    python -m benchmarks.canary [promote|errors|slow|full] [--short] [--json FILE]
+    python -m benchmarks.canary [promote|both|errors|slow|full] [--short] [--json FILE]
 
-Traefik reads HTTPRoutes from a real API server and sends requests to model servers, one process a pod, with addresses
-of a network namespace; Prometheus finds and measures them; the serving daemon does the rest.
+Traefik reads HTTPRoutes and GRPCRoutes from a real API server and sends requests to model servers, one process a pod,
+with addresses of a network namespace; Prometheus finds and measures them; the serving daemon does the rest.
 
-promote: version 1 → 2. errors: version 3, whose predictions fail. slow: version 4, which takes a quarter of a second.
-full: promote and errors in place, where the quota has no room for another pod.
+promote: version 1 → 2. both: the same, with half of the requests by gRPC; alone, without analysis and Prometheus.
+errors: version 3, whose predictions fail. slow: version 4, which takes a quarter of a second. full: promote and errors
+in place, where the quota has no room for another pod.
 
 --short takes seconds where the rest takes minutes: other intervals, and a gateway that is told sooner.
 """
@@ -18,19 +19,21 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.canary.scenario import ERRORS, SLOW, Outcome, roll
+from benchmarks.canary.scenario import ERRORS, SLOW, Outcome, roll, roll_both
 from benchmarks.canary.stage import LONG, SHORT, Pace, Stage, prepare, stage
 from benchmarks.measure import Bar, bar
 from tools.controlplane import UnavailableError
 from tools.network import enter
 
-CASES = ("promote", "errors", "slow", "full")
+CASES = ("promote", "both", "errors", "slow", "full")
 
 
 def measured(case: str, made: Stage, live: int) -> tuple[list[Outcome], int]:
     """Run a case from the version that is live; return what was seen, and the version that is live then."""
     if case == "promote":
         return [roll(made, case, live, 3 - live)], 3 - live
+    if case == "both":
+        return roll_both(made, live, 3 - live), 3 - live
     if case == "errors":
         return [roll(made, case, live, ERRORS)], live
     if case == "slow":
@@ -74,15 +77,16 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="seconds, not minutes")
     parser.add_argument("--json", type=Path, help="write what was seen")
     options = parser.parse_args()
+    analysed = options.case != ["both"]
     try:
-        prepare()
+        prepare(analysed=analysed)
         enter("benchmarks.canary", sys.argv[1:])
     except UnavailableError as reason:
         sys.exit(f"not measured: {reason}")
     pace = SHORT if options.short else LONG
     found: list[Outcome] = []
     live = 1
-    with stage(pace) as made:
+    with stage(pace, analysed=analysed) as made:
         for case in options.case or CASES:
             outcomes, live = measured(case, made, live)
             for each in outcomes:

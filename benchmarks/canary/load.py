@@ -1,25 +1,32 @@
 """Clients of a service: a fixed rate of requests, whatever the answers take, in a process of its own.
 
-`python -m benchmarks.canary.load URL HOST CA SAMPLES RATE SECONDS FILE` sends RATE requests a second to the gateway
-at URL, for at most SECONDS, and writes one line each to FILE: when it was sent and answered (Unix seconds), the status
-(0: no answer), the version that answered, and what went wrong. SIGTERM ends it, with the requests under way.
+`python -m benchmarks.canary.load PROTOCOL URL HOST CA SAMPLES RATE SECONDS FILE` sends RATE requests a second by `http`
+or `grpc` to the gateway at URL, for at most SECONDS, and writes one line each to FILE: when it was sent and answered
+(Unix seconds), the status (0: no answer), the version that answered, and what went wrong. SIGTERM ends it, with the
+requests under way.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import signal
 import ssl
 import sys
 import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
 import aiohttp
+import grpc.aio
 
 TIMEOUT = 10.0
 """Seconds after which a request has failed."""
+CHANNELS = 4
+"""Connections of gRPC clients."""
 
 
 class Answer(NamedTuple):
@@ -28,7 +35,7 @@ class Answer(NamedTuple):
     sent: float
     answered: float
     status: int
-    """HTTP status; 0: no answer."""
+    """HTTP status, 500 of a gRPC error that names a version; 0: no answer."""
     version: str
     """Version of the model that answered; empty if none did."""
     error: str
@@ -44,29 +51,67 @@ def read(file: Path) -> list[Answer]:
     return sorted(found)
 
 
-async def _run(url: str, host: str, ca: str, samples: str, rate: float, seconds: float, file: TextIO) -> None:
-    pictures = [json.dumps(each).encode() for each in json.loads(Path(samples).read_text())["pictures"]]
-    context = ssl.create_default_context(cafile=ca)
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    connector = aiohttp.TCPConnector(limit=0, ssl=context)
+Send = Callable[[bytes], Awaitable[tuple[int, str, str]]]
+"""Sends a picture, and returns status, version and what went wrong."""
+
+
+@asynccontextmanager
+async def _http(url: str, host: str, ca: Path) -> AsyncIterator[Send]:
+    connector = aiohttp.TCPConnector(limit=0, ssl=ssl.create_default_context(cafile=str(ca)))
     limits = aiohttp.ClientTimeout(total=TIMEOUT)
     async with aiohttp.ClientSession(connector=connector, timeout=limits, trust_env=False) as session:
 
-        async def request(number: int) -> None:
-            sent, status, version, why = time.time(), 0, "", ""
+        async def send(picture: bytes) -> tuple[int, str, str]:
             try:
                 async with session.post(
-                    f"{url}/predict",
-                    data=pictures[number % len(pictures)],
-                    headers={"Host": host},
-                    server_hostname=host,
+                    f"{url}/predict", data=picture, headers={"Host": host}, server_hostname=host
                 ) as response:
                     text = await response.text()
-                    status, version = response.status, response.headers.get("X-Version", "")
-                    why = "" if version else text[:100]
+                    version = response.headers.get("X-Version", "")
+                    return response.status, version, "" if version else text[:100]
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                why = f"{type(error).__name__} {error}"[:200]
+                return 0, "", f"{type(error).__name__} {error}"[:200]
+
+        yield send
+
+
+@asynccontextmanager
+async def _grpc(url: str, host: str, ca: Path) -> AsyncIterator[Send]:
+    credentials = grpc.ssl_channel_credentials(ca.read_bytes())
+    options = {
+        "grpc.ssl_target_name_override": host, "grpc.default_authority": host, "grpc.enable_http_proxy": 0,
+        "grpc.use_local_subchannel_pool": 1,
+    }  # fmt: skip
+    async with AsyncExitStack() as stack:
+        stubs = []
+        for _ in range(CHANNELS):
+            channel = grpc.aio.secure_channel(url.partition("://")[2], credentials, list(options.items()))
+            stubs.append((await stack.enter_async_context(channel)).unary_unary("/digits.Digits/Predict"))
+        turn = itertools.cycle(stubs)
+
+        async def send(picture: bytes) -> tuple[int, str, str]:
+            call = next(turn)(picture, timeout=TIMEOUT)
+            try:
+                await call
+                code, why = 200, ""
+            except grpc.aio.AioRpcError as error:
+                code, why = 0, f"{error.code().name} {error.details()}"[:200]
+            version = str(dict(await call.initial_metadata()).get("x-version", ""))
+            return code or (500 if version else 0), version, "" if version else why
+
+        yield send
+
+
+async def _run(protocol: str, url: str, host: str, ca: Path, samples: Path, *pace: float, file: TextIO) -> None:
+    rate, seconds = pace
+    pictures = [json.dumps(each).encode() for each in json.loads(samples.read_text())["pictures"]]
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    async with (_grpc if protocol == "grpc" else _http)(url, host, ca) as send:
+
+        async def request(number: int) -> None:
+            sent = time.time()
+            status, version, why = await send(pictures[number % len(pictures)])
             file.write(json.dumps([sent, time.time(), status, version, why]) + "\n")
 
         began, number, running = time.monotonic(), 0, set[asyncio.Task[None]]()
@@ -83,9 +128,9 @@ async def _run(url: str, host: str, ca: str, samples: str, rate: float, seconds:
 
 def main() -> None:
     """Send requests until SIGTERM, or for the given time."""
-    url, host, ca, samples, rate, seconds, name = sys.argv[1:]
+    protocol, url, host, ca, samples, rate, seconds, name = sys.argv[1:]
     with Path(name).open("w") as file:
-        asyncio.run(_run(url, host, ca, samples, float(rate), float(seconds), file))
+        asyncio.run(_run(protocol, url, host, Path(ca), Path(samples), float(rate), float(seconds), file=file))
 
 
 if __name__ == "__main__":

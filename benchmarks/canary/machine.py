@@ -82,8 +82,8 @@ class Machine:
 
     def _start(self, body: Mapping[str, Any]) -> _Pod:
         (container,) = body["spec"]["containers"]
-        address, port = next(self._addresses), str(container["ports"][0]["containerPort"])
-        command: list[str | Path] = [self._python, Path(__file__).with_name("server.py"), self._models, address, port]
+        address, ports = next(self._addresses), [str(each["containerPort"]) for each in container["ports"]]
+        command: list[str | Path] = [self._python, Path(__file__).with_name("server.py"), self._models, address, *ports]
         env = {each["name"]: each["value"] for each in container.get("env") or () if "value" in each}
         # One thread for the arithmetic: a picture has 64 numbers.
         env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HOME": str(self._logs)}

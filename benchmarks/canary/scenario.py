@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from benchmarks.canary.load import Answer
@@ -47,9 +48,20 @@ class Outcome(NamedTuple):
 
 def roll(stage: Stage, name: str, old: int, new: int, *, in_place: bool = False) -> Outcome:
     """Roll out a version under load until it is promoted or rolled back, and only one version is left."""
+    return _roll(stage, {name: "http"}, old, new, in_place=in_place)[0]
+
+
+def roll_both(stage: Stage, old: int, new: int) -> list[Outcome]:
+    """Roll out a version while half of the requests come by HTTP, and half by gRPC; return the outcome of each."""
+    return _roll(stage, {"both-http": "http", "both-grpc": "grpc"}, old, new)
+
+
+def _roll(stage: Stage, names: Mapping[str, str], old: int, new: int, *, in_place: bool = False) -> list[Outcome]:
     moments: list[Moment] = []
     good = new not in (ERRORS, SLOW)
-    with stage.load(LONGEST) as answers:
+    rate = stage.pace.rate / len(names)
+    with ExitStack() as stack:
+        loads = [stack.enter_context(stage.load(LONGEST, rate, protocol)) for protocol in names.values()]
         time.sleep(1.0)
         before = stage.state().get("ended", 0.0)
         stage.deploy(new, in_place=in_place)
@@ -62,7 +74,8 @@ def roll(stage: Stage, name: str, old: int, new: int, *, in_place: bool = False)
         # Pods of the other version drain.
         time.sleep(stage.pace.drain + 1.0)
     state = stage.state()
-    return _outcome(stage, name, str(new), good, answers(), moments, state)
+    seen = zip(names, loads, strict=True)
+    return [_outcome(stage, name, str(new), good, answers(), moments, state) for name, answers in seen]
 
 
 def _outcome(

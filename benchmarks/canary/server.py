@@ -1,7 +1,8 @@
-"""A model server: `python server.py FOLDER ADDRESS PORT`, with the variables of its pod.
+"""A model server: `python server.py FOLDER ADDRESS PORT [GRPC_PORT]`, with the variables of its pod.
 
 It loads the version AVACTL_MODEL_VERSION of a scikit-learn model, and answers POST /predict with the digit of a
-picture, GET /health and GET /metrics. Responses name the version in `X-Version`.
+picture, GET /health and GET /metrics; by gRPC, `digits.Digits/Predict` with the same JSON as messages. Responses name
+the version in `X-Version`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
 import joblib
 import uvicorn
 from prometheus_client import CONTENT_TYPE_LATEST, Counter, Histogram, generate_latest
@@ -64,6 +66,17 @@ class Server:
             return 200, b"ok"
         if path != "/predict":
             return 404, b""
+        return await self._predict(content)
+
+    async def call(self, content: bytes, context: Any) -> bytes:
+        """Answer one gRPC call."""
+        await context.send_initial_metadata((("x-version", VERSION),))
+        status, body = await self._predict(content)
+        if status != 200:
+            await context.abort(grpc.StatusCode.INTERNAL, body.decode())
+        return body
+
+    async def _predict(self, content: bytes) -> tuple[int, bytes]:
         began = time.perf_counter()
         if self._lookup:
             await asyncio.sleep(self._lookup)
@@ -77,13 +90,25 @@ class Server:
         return status, body
 
 
-def main() -> None:
-    """Serve until SIGTERM; requests that have begun are answered."""
-    folder, address, port = sys.argv[1:]
-    uvicorn.run(
-        Server(Path(folder)), host=address, port=int(port), log_level="warning", access_log=False, lifespan="off",
+async def _serve(folder: str, address: str, port: str, *grpc_port: str) -> None:
+    server = Server(Path(folder))
+    config = uvicorn.Config(
+        server, host=address, port=int(port), log_level="warning", access_log=False, lifespan="off",
         timeout_keep_alive=120, timeout_graceful_shutdown=10,
     )  # fmt: skip
+    calls = grpc.aio.server()
+    handlers = {"Predict": grpc.unary_unary_rpc_method_handler(server.call)}
+    calls.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("digits.Digits", handlers),))
+    for each in grpc_port:
+        calls.add_insecure_port(f"{address}:{each}")
+    await calls.start()
+    await uvicorn.Server(config).serve()
+    await calls.stop(10)
+
+
+def main() -> None:
+    """Serve until SIGTERM; requests that have begun are answered."""
+    asyncio.run(_serve(*sys.argv[1:]))
 
 
 main()

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,8 @@ from tools.traefik import Traefik
 from tools.traefik import build_binary as build_traefik
 from tools.traefik.gateway import KINDS
 
-TEAM, SERVICE, HOST = "product", "digits", "digits.ai.example.com"
+TEAM, SERVICE = "product", "digits"
+HOSTS = {"http": "digits.ai.example.com", "grpc": "digits-grpc.ai.example.com"}
 DIGEST = f"@sha256:{'a' * 64}"
 ROUTES = "gateway.networking.k8s.io/v1"
 PODS = 4
@@ -82,15 +84,18 @@ _FAILED = f'sum(rate(digits_requests_total{{code="500",{_WHERE}}}[{{{{interval}}
 _MEDIAN = f"histogram_quantile(0.5, sum by (le) (rate(digits_request_seconds_bucket{{{_WHERE}}}[{{{{interval}}}}])))"
 
 
-def prepare() -> tuple[Path, Path]:
+def prepare(*, analysed: bool = True) -> tuple[Path, Path]:
     """Fetch and build everything that is not in the cache: the stage itself has no way out.
+
+    `analysed`: with Prometheus, for rollouts with an analysis.
 
     Returns the Python of the model server, and the trained models. Raises UnavailableError and BuildError.
     """
     build_binaries(COMPONENTS)
     definitions(GATEWAY_API, *KINDS)
     build_traefik()
-    build_prometheus()
+    if analysed:
+        build_prometheus()
     return build_digits(Path(__file__).with_name("train.py"))
 
 
@@ -108,9 +113,9 @@ class Moment(NamedTuple):
 class Stage:
     """One service of four pods, and its clients."""
 
-    def __init__(self, pace: Pace, stack: ExitStack) -> None:
+    def __init__(self, pace: Pace, stack: ExitStack, *, analysed: bool = True) -> None:
         self.pace, self._stack = pace, stack
-        python, self._models = prepare()
+        python, self._models = prepare(analysed=analysed)
         self._owned = OwnedFolder()
         stack.callback(self._owned.remove)
         self.folder = self._owned.path
@@ -120,10 +125,15 @@ class Stage:
         self.kube: KubeClient = stack.enter_context(self._plane.client())
         self._gateway = stack.enter_context(
             Traefik(
-                self._plane, HOST, namespace="gateways", name="public", team_label=TEAM_LABEL, throttle=pace.throttle
+                self._plane,
+                *HOSTS.values(),
+                namespace="gateways",
+                name="public",
+                team_label=TEAM_LABEL,
+                throttle=pace.throttle,
             )
         )
-        self._prometheus = stack.enter_context(Prometheus(self._plane, 0.5))
+        self._prometheus = stack.enter_context(Prometheus(self._plane, 0.5)) if analysed else None
         self._machine = stack.enter_context(Machine(self._plane, "node-0", python, self._models, self.folder))
         self._children: list[subprocess.Popen[bytes]] = []
         stack.callback(self._end)
@@ -138,16 +148,16 @@ class Stage:
 
     # -- specs
 
-    def deploy(self, version: int, *, in_place: bool = False, analysis: bool = True) -> None:
+    def deploy(self, version: int, *, in_place: bool = False) -> None:
         """Apply the platform, and the service with this version of its model."""
-        specs = _PLATFORM.replace("URL", self._prometheus.url) + self._service(version, in_place, analysis)
+        specs = _PLATFORM.replace("URL", self._measures) + self._service(version, in_place)
         result = compile_tree(MemoryTree({"platform.yaml": specs.encode()}))
         assert not result.diagnostics, render_text(result.diagnostics, lambda path: specs)
         for manifest in result.manifests:
             if not manifest.patch:
                 self.kube.apply(manifest.body, field_manager="avactl")
 
-    def _service(self, version: int, in_place: bool, analysis: bool) -> str:
+    def _service(self, version: int, in_place: bool) -> str:
         pace = self.pace
         steps = ", ".join(f"{{percent: {percent}, pause: {pace.pause:g}s}}" for percent in pace.steps)
         queries = f"""
@@ -162,17 +172,22 @@ kind: ServingDeployment
 metadata: {{name: {SERVICE}, team: {TEAM}}}
 spec:
   model: {{name: digits, version: "{version}"}}
-  runtime: {{name: custom, image: "registry.example.com/digits{DIGEST}", port: 8080}}
+  runtime: {{name: custom, image: "registry.example.com/digits{DIGEST}", port: 8080, grpcPort: 9090}}
   probe: {{path: /health}}
   resources: {{cpu: 1, memory: 1Gi}}
   replicas: {PODS}
   drain: {pace.drain}s
-  expose: {{host: {HOST}}}
+  expose: {{host: {HOSTS["http"]}, grpc: {{host: {HOSTS["grpc"]}, services: [digits.Digits]}}}}
   rollout:
     canary:
       inPlace: {str(in_place).lower()}
-      steps: [{steps}]{queries if analysis else ""}
+      steps: [{steps}]{queries if self._prometheus is not None else ""}
 """
+
+    @property
+    def _measures(self) -> str:
+        """Address of Prometheus; one that nothing listens at, without it."""
+        return "http://127.0.0.1:9" if self._prometheus is None else self._prometheus.url
 
     def fill_quota(self, full: bool) -> None:
         """Give the team as many pods as the service has, or as many as it likes."""
@@ -197,17 +212,22 @@ spec:
         self._plane.write_kubeconfig(config, token)
         self.run(
             "avactl.cli.main", "serving", "run", "--kubeconfig", str(config), "--settle", str(self.pace.settle),
-            "--interval", "0.2", "--prometheus", self._prometheus.url, log="serving.log",
+            "--interval", "0.2", "--prometheus", self._measures, log="serving.log",
         )  # fmt: skip
 
     @contextmanager
-    def load(self, seconds: float) -> Iterator[Callable[[], list[Answer]]]:
-        """Send requests during the `with` block, for at most these seconds; then the function returns the answers."""
+    def load(
+        self, seconds: float, rate: float | None = None, protocol: str = "http"
+    ) -> Iterator[Callable[[], list[Answer]]]:
+        """Send requests during the `with` block, for at most these seconds; then the function returns the answers.
+
+        `rate`: requests a second; None: as many as the pace has.
+        """
         self._load += 1
         file = self.folder / f"load-{self._load}"
         clients = self.run(
-            "benchmarks.canary.load", self._gateway.url, HOST, str(self._gateway.ca_file),
-            str(self._models / "samples.json"), str(self.pace.rate), str(seconds), str(file), log="load.log",
+            "benchmarks.canary.load", protocol, self._gateway.url, HOSTS[protocol], str(self._gateway.ca_file),
+            str(self._models / "samples.json"), str(rate or self.pace.rate), str(seconds), str(file), log="load.log",
         )  # fmt: skip
         self.until(lambda: file.exists() and file.stat().st_size)
         yield lambda: read(file)
@@ -250,9 +270,9 @@ spec:
         return self.versions() == {str(version): PODS} and phase == "steady" and self._backends() == 1
 
     def _backends(self) -> int:
-        route = self.kube.find(ROUTES, "HTTPRoute", f"{SERVICE}-rollout", TEAM)
-        rules = (route or {"spec": {}})["spec"].get("rules") or [{}]
-        return len(rules[0].get("backendRefs") or ())
+        routes = [self.kube.find(ROUTES, kind, f"{SERVICE}-rollout", TEAM) for kind in ("HTTPRoute", "GRPCRoute")]
+        rules = [((route or {"spec": {}})["spec"].get("rules") or [{}])[0] for route in routes]
+        return max(len(rule.get("backendRefs") or ()) for rule in rules)
 
     def until(self, true: Callable[[], Any], patience: float = PATIENCE) -> Any:
         """Wait until this is true. Raises AssertionError with the end of all logs."""
@@ -271,12 +291,13 @@ spec:
     def serving(self, version: int) -> None:
         """Wait until the gateway answers with this version."""
 
-        def answered() -> bool:
-            with self.load(1.0) as answers:
+        def answered(protocol: str) -> bool:
+            with self.load(1.0, protocol=protocol) as answers:
                 time.sleep(1.0)
             return all(each.status == 200 and each.version == str(version) for each in answers())
 
-        self.until(answered)
+        for protocol in HOSTS:
+            self.until(partial(answered, protocol))
 
     def _end(self) -> None:
         for child in self._children:
@@ -284,10 +305,10 @@ spec:
 
 
 @contextmanager
-def stage(pace: Pace) -> Iterator[Stage]:
+def stage(pace: Pace, *, analysed: bool = True) -> Iterator[Stage]:
     """Start a stage with version 1, which answers through the gateway."""
     with ExitStack() as stack:
-        made = Stage(pace, stack)
+        made = Stage(pace, stack, analysed=analysed)
         made.deploy(1)
         made.start_daemon()
         made.until(lambda: made.settled(1))

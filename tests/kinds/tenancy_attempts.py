@@ -307,11 +307,13 @@ def claims() -> Iterator[Attempt]:
 # -- rights that a member does not have -----------------------------------------------------------------------------
 
 _RBAC, _DRA, _ADMISSION = "rbac.authorization.k8s.io/v1", "resource.k8s.io/v1", "admissionregistration.k8s.io/v1"
+_GATEWAY = "gateway.networking.k8s.io/v1"
 _UNREACHED: tuple[tuple[str, str], ...] = (
     # In the team's own namespace.
     (_RBAC, "roles"), (_RBAC, "rolebindings"), ("networking.k8s.io/v1", "networkpolicies"),
-    ("networking.k8s.io/v1", "ingresses"), ("v1", "resourcequotas"), ("v1", "limitranges"), ("v1", "serviceaccounts"),
-    ("v1", "secrets"), ("v1", "endpoints"), ("discovery.k8s.io/v1", "endpointslices"), ("v1", "events"),
+    ("networking.k8s.io/v1", "ingresses"), (_GATEWAY, "httproutes"), (_GATEWAY, "grpcroutes"),
+    ("v1", "resourcequotas"), ("v1", "limitranges"), ("v1", "serviceaccounts"), ("v1", "secrets"),
+    ("v1", "endpoints"), ("discovery.k8s.io/v1", "endpointslices"), ("v1", "events"),
     ("v1", "replicationcontrollers"), ("v1", "podtemplates"), ("apps/v1", "daemonsets"),
     ("apps/v1", "controllerrevisions"), ("coordination.k8s.io/v1", "leases"),
 )  # fmt: skip

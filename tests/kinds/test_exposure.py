@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -36,8 +37,12 @@ def platform(offer: str, *declared: str) -> str:
     return joined(CLUSTER.replace("OFFER", offer), TEAM, TEAM.replace("vision", "ads"), *declared)
 
 
-def service(more: str = "") -> str:
-    return f"{SERVICE}  expose: {{host: detector.ai.example.com{more}}}\n"
+def exposed(expose: str, name: str = "detector") -> str:
+    return SERVICE.replace("name: detector, team", f"name: {name}, team") + f"  expose: {expose}\n"
+
+
+def service(more: str = "", name: str = "detector") -> str:
+    return exposed(f"{{host: {name}.ai.example.com{more}}}", name)
 
 
 def from_outside(result: Compilation, name: str) -> dict[str, Any]:
@@ -72,6 +77,45 @@ def test_only_the_gateways_pods_and_addresses_reach_the_http_port() -> None:
     hidden = compiled(platform(GATEWAY, service().partition("  expose")[0]))
     assert "envoy-gateway-system" not in str(body(hidden, "NetworkPolicy", "detector", "vision"))
     assert names(hidden, "HTTPRoute") == []
+
+
+GRPC = ", grpc: {host: detector-grpc.ai.example.com}"
+
+
+def test_grpc_has_a_host_and_a_route_of_its_own() -> None:
+    result = compiled(platform(GATEWAY, service(GRPC)))
+    route = body(result, "GRPCRoute", "detector", "vision")["spec"]
+    assert route["parentRefs"] == body(result, "HTTPRoute", "detector", "vision")["spec"]["parentRefs"]
+    assert route["hostnames"] == ["detector-grpc.ai.example.com"]
+    assert route["rules"] == [{"backendRefs": [{"name": "detector", "port": 8001}]}]
+    assert [each["port"] for each in from_outside(result, "detector")["ports"]] == [8000, 8001]
+
+
+def test_only_grpc_lets_the_gateway_in_to_the_grpc_port_only() -> None:
+    result = compiled(platform(GATEWAY, exposed("{grpc: {host: d.ai.example.com, services: [a.B, a.C]}}")))
+    assert names(result, "HTTPRoute") == []
+    (rule,) = body(result, "GRPCRoute", "detector", "vision")["spec"]["rules"]
+    assert [match["method"] for match in rule["matches"]] == [
+        {"type": "Exact", "service": name} for name in ("a.B", "a.C")
+    ]
+    assert [each["port"] for each in from_outside(result, "detector")["ports"]] == [8001]
+
+
+def test_clients_outside_cannot_replace_the_models_of_tensorflow_serving() -> None:
+    text = service(GRPC).replace("name: triton", "name: tensorflowServing")
+    (rule,) = body(compiled(platform(GATEWAY, text)), "GRPCRoute", "detector", "vision")["spec"]["rules"]
+    assert [match["method"]["service"] for match in rule["matches"]] == ["tensorflow.serving.PredictionService"]
+
+
+def test_one_team_may_share_a_grpc_host_by_services() -> None:
+    first, second = (
+        exposed(f"{{grpc: {{host: models.ai.example.com, services: [{name}]}}}}", name[-1].lower())
+        for name in ("a.B", "a.C")
+    )
+    assert codes(unchecked(platform(GATEWAY, first, second))) == []
+    whole = first.replace(", services: [a.B]", "")
+    assert codes(unchecked(platform(GATEWAY, whole, second))) == []
+    assert codes(unchecked(platform(GATEWAY, whole, whole.replace("name: b", "name: c")))) == ["host-conflict"]
 
 
 @pytest.mark.parametrize(
@@ -130,17 +174,21 @@ def test_members_of_a_team_may_not_write_routes() -> None:
     )
     rules = body(result, "Role", "avactl-member", "vision")["rules"]
     named = {resource for rule in rules for resource in rule["resources"]}
-    assert not named & {"ingresses", "httproutes", "*"}
+    assert not named & {"ingresses", "httproutes", "grpcroutes", "*"}
     assert "pods" in named
 
 
 @pytest.mark.parametrize("offer", [GATEWAY, INGRESS])
 def test_the_api_server_takes_every_object(offer: str, kube: KubeClient) -> None:
     define_routes(kube)
-    result = compiled(platform(offer, service(", paths: [/v2, /v3/models/]"), WORKSPACE))
-    applied = apply(kube, result.manifests)
+    declared = [service(", paths: [/v2, /v3/models/]"), WORKSPACE]
+    if offer == GATEWAY:
+        declared.append(service(", grpc: {host: d.ai.example.com, services: [_a.B1, inference.GRPC_Service]}", "deep"))
+        declared.append(exposed("{grpc: {host: all.ai.example.com}}", "all"))
+    applied = apply(kube, compiled(platform(offer, *declared)).manifests)
     kinds = [each["kind"] for each in applied]
-    assert kinds.count("HTTPRoute" if offer == GATEWAY else "Ingress") == 2
+    assert kinds.count("GRPCRoute") == (2 if offer == GATEWAY else 0)
+    assert kinds.count("HTTPRoute" if offer == GATEWAY else "Ingress") == (3 if offer == GATEWAY else 2)
 
 
 @pytest.mark.parametrize("offer", [GATEWAY, INGRESS])
@@ -153,3 +201,35 @@ def test_a_diff_says_that_a_service_is_reachable_from_outside(offer: str) -> Non
 
     assert "reachable at + detector.ai.example.com/v2" in said(hidden, open_)
     assert "reachable at - detector.ai.example.com/v2" in said(open_, hidden)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("HTTPRoute", ["reachable at */"]), ("GRPCRoute", ["reachable at */ by gRPC"]), ("Ingress", [])],
+)
+def test_a_diff_survives_routes_of_others_that_are_none(kind: str, said: list[str]) -> None:
+    api = "networking.k8s.io/v1" if kind == "Ingress" else "gateway.networking.k8s.io/v1"
+    objects = [
+        {"apiVersion": api, "kind": kind, "metadata": {"name": f"r{number}"}, "spec": spec}
+        for number, spec in enumerate(({"rules": ["a"]}, {"rules": 1, "hostnames": 2}, {"rules": [{"matches": 3}]}))
+    ]
+    spec = json.dumps({"namespace": "x", "objects": objects})
+    own = f"kind: KubernetesObjects\nmetadata: {{name: own}}\nspec: {spec}"
+    changed = compare(unchecked(platform(GATEWAY)), unchecked(platform(GATEWAY, own)))
+    found = [each.text for intent in changed.intents for each in intent.consequences]
+    assert [each for each in found if "reachable" in each] == said
+
+
+CANARY = "  replicas: 2\n  rollout: {canary: {steps: [{percent: 50}]}}\n"
+
+
+@pytest.mark.parametrize("rollout", ["", CANARY])
+def test_a_diff_names_the_hosts_of_grpc_and_of_canaries(rollout: str) -> None:
+    cluster = "daemons: {serving: true}\n  images: {avactl: registry.example.com/avactl@sha256:" + "a" * 64 + "}\n  "
+    base = platform(GATEWAY).replace("exposure:", f"{cluster}exposure:")
+    hidden = compiled(joined(base, service().partition("  expose")[0]))
+    open_ = compiled(joined(base, service(GRPC.replace("com}", "com, services: [a.B]}")) + rollout))
+    said = [each.text for intent in compare(hidden, open_).intents for each in intent.consequences]
+    assert [each for each in said if "reachable" in each] == [
+        "reachable at + detector.ai.example.com/, + detector-grpc.ai.example.com/a.B by gRPC"
+    ]

@@ -18,7 +18,7 @@ MEASURED = (
     f"{{canary: {{{STEPS}, analysis: {{interval: 2s, query: [{{name: errors, promql: '{ERRORS}', max: 0.5}}]}}}}}}"
 )
 PLAIN = f"{{canary: {{{STEPS}}}}}"
-SWITCH = "{blueGreen: {keep: 1s}}"
+SWITCH = "{blueGreen: {keep: 4s}}"
 
 
 @pytest.fixture

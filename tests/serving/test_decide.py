@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
@@ -12,6 +13,7 @@ from avactl.serving.config import (
     Config,
     ConfigError,
     Query,
+    Route,
     State,
     Step,
     parse_config,
@@ -21,7 +23,7 @@ from avactl.serving.config import (
 from avactl.serving.decide import decide
 from avactl.serving.revisions import new_body, revisions_of
 from avactl.serving.sizes import Sizes, toward, wanted
-from avactl.serving.view import Answers, Create, Plan, Reject, Scale, View
+from avactl.serving.view import Answers, Create, Plan, Reject, Scale, View, Weigh
 
 LABELS = {"app": "web", "app.kubernetes.io/component": "server"}
 
@@ -45,9 +47,9 @@ def replica_set(image: str, hash: str, replicas: int, ready: int) -> dict[str, A
 def view(state: State, stable: int, canary: int, ready: int, in_place: bool = False) -> View:
     """A canary by replicas whose new version has `ready` pods."""
     made = deployment("b")
-    config = Config("replicas", (Step(25, 60), Step(50, 60)), 1, in_place, 80, (("http", 80),), (), "", None)
+    config = Config("replicas", (Step(25, 60), Step(50, 60)), 1, in_place, 80, (("http", 80),), (), (), None)
     sets = [replica_set("a", "old", stable, stable), replica_set("b", "new", canary, ready)]
-    return View(made, config, state, revisions_of(made, sets), {}, None, {})
+    return View(made, config, state, revisions_of(made, sets), {}, {}, {})
 
 
 NONE = Sizes(0, 0)
@@ -83,7 +85,7 @@ def test_the_stable_version_is_whole_before_the_new_one_loses_a_pod() -> None:
     found = view(aborting, 2, 2, 2)
     found.revisions["new"].body["metadata"].setdefault("annotations", {})["avactl.dev/rejected"] = "worse"
     revisions = revisions_of(found.deployment, [each.body for each in found.revisions.values()])
-    found = View(found.deployment, found.config, aborting, revisions, {}, None, {})
+    found = View(found.deployment, found.config, aborting, revisions, {}, {}, {})
     (scale,) = decide(found, 1001.0, 1.0).actions
     assert (scale.revision.hash, scale.replicas) == ("old", 4)  # type: ignore[union-attr]
 
@@ -98,8 +100,8 @@ def sleeping(
 ) -> View:  # fmt: skip
     """A canary by replicas of a service without pods."""
     made = deployment("b", total)
-    config = Config("replicas", (Step(25, 60), Step(50, 60)), surge, in_place, 80, (("http", 80),), (), "", analysis)
-    return View(made, config, state, revisions_of(made, sets), {}, None, {})
+    config = Config("replicas", (Step(25, 60), Step(50, 60)), surge, in_place, 80, (("http", 80),), (), (), analysis)
+    return View(made, config, state, revisions_of(made, sets), {}, {}, {})
 
 
 def scaled(plan: Plan) -> list[tuple[str, int]]:
@@ -240,6 +242,99 @@ def test_sizes_in_place_of_one_pod_never_exceed_it() -> None:
     assert now == Sizes(0, 0)
 
 
+HTTP, GRPC = Route("HTTPRoute", "web-rollout", 80), Route("GRPCRoute", "web-rollout", 90)
+RULES = {"HTTPRoute": {"matches": [{"path": {"type": "PathPrefix", "value": "/"}}]}, "GRPCRoute": {}}
+
+
+def route(kind: str, weights: dict[str, int], accepted: bool = True) -> dict[str, Any]:
+    port = 80 if kind == "HTTPRoute" else 90
+    backends = [{"name": f"web-{hash}", "port": port, "weight": weight} for hash, weight in weights.items()]
+    condition = {"type": "Accepted", "status": str(accepted), "reason": "Conflict", "message": "host taken"}
+    return {
+        "metadata": {"name": "web-rollout", "annotations": {"avactl.dev/rollout-route": json.dumps([RULES[kind]])}},
+        "spec": {"rules": [{**RULES[kind], "backendRefs": backends}]},
+        "status": {"parents": [{"conditions": [condition]}]},
+    }
+
+
+def by_gateway(state: State, http: dict[str, int], grpc: dict[str, int] | None, accepted: bool = True) -> View:
+    """A canary by both routes, of which one may be missing, with all of its pods."""
+    made = deployment("b")
+    ports = (("http", 80), ("grpc", 90))
+    config = Config("gateway", (Step(25, 60), Step(50, 60)), 1, False, 80, ports, (), (HTTP, GRPC), None)
+    sets = [replica_set("a", "old", 4, 4), replica_set("b", "new", 1, 1)]
+    routes = {HTTP: route("HTTPRoute", http), GRPC: route("GRPCRoute", grpc or {}, accepted)}
+    if grpc is None:
+        del routes[GRPC]
+    services: dict[str, Any] = {"web-old": {}, "web-new": {}}
+    return View(made, config, state, revisions_of(made, sets), services, routes, {})
+
+
+WEIGHED = STEPPING.but(weight=0, weighed=1000.0)
+
+
+def test_a_step_has_its_share_once_both_routes_have_it() -> None:
+    known, wanted_ = {"old": 100, "new": 0}, {"old": 75, "new": 25}
+    # Neither, or only the first one because the daemon was killed between the two writes.
+    for http, grpc, missing in ((known, known, [HTTP, GRPC]), (wanted_, known, [GRPC])):
+        found = by_gateway(WEIGHED, http, grpc)
+        plan = decide(found, 1010.0, 1.0)
+        (weigh,) = plan.actions
+        assert plan.state == WEIGHED
+        assert isinstance(weigh, Weigh)
+        assert (weigh.weights, found.unweighed(weigh.weights)) == ((("old", 75), ("new", 25)), missing)
+    state = decide(by_gateway(WEIGHED, wanted_, wanted_), 1010.0, 1.0).state
+    assert (state.weight, state.weighed) == (25, 1010.0)
+
+
+def test_a_route_that_lacks_the_new_version_begins_again_with_the_other() -> None:
+    reached = WEIGHED.but(weight=25, reached=1002.0)
+    plan = decide(by_gateway(reached, {"old": 75, "new": 25}, {"old": 100}), 1010.0, 1.0)
+    assert plan.actions == [Weigh((("old", 100), ("new", 0)))]
+    assert (plan.state.weight, plan.state.weighed) == (0, 0.0)
+
+
+def test_the_message_names_the_route_that_has_no_gateway() -> None:
+    both = {"old": 75, "new": 25}
+    held = decide(by_gateway(WEIGHED, both, both, accepted=False), 1010.0, 1.0).state
+    assert (held.reason, held.message) == (
+        "GatewayUnavailable", "no gateway has accepted GRPCRoute web-rollout: Conflict host taken",
+    )  # fmt: skip
+    gone = decide(by_gateway(WEIGHED, both, None), 1010.0, 1.0).state
+    assert gone.message.startswith("GRPCRoute web-rollout does not exist")
+
+
+@pytest.mark.parametrize("grpc", [{"old": 75, "new": 25}, {"old": 100}, None])
+def test_requests_of_all_routes_return_before_the_new_version_stops(grpc: dict[str, int] | None) -> None:
+    aborting = WEIGHED.but(phase="aborting", weight=25, reason="Reverted")
+    plan = decide(by_gateway(aborting, {"old": 75, "new": 25}, grpc), 1010.0, 1.0)
+    assert plan.actions == [Weigh((("old", 100), ("new", 0)))]
+    back = {"old": 100, "new": 0}
+    found = by_gateway(aborting.but(weight=0, weighed=1010.0), back, None if grpc is None else back)
+    assert decide(found, 1010.5, 1.0).actions == []
+    (scale,) = decide(found, 1012.0, 1.0).actions
+    assert isinstance(scale, Scale)
+    assert (scale.revision.hash, scale.replicas) == ("new", 0)
+
+
+DOCUMENT = (
+    '{"traffic": "gateway", "steps": [{"percent": 50, "pause": 1}], "surge": 1, "inPlace": false, "port": 80, '
+    '"ports": {"http": 80, "grpc": 90}, ROUTES}'
+)
+
+
+@pytest.mark.parametrize(
+    ("routes", "found"),
+    [
+        ('"route": "web-rollout"', (HTTP,)),  # the only form before GRPCRoutes
+        ('"route": "web-rollout", "grpcRoute": "web-rollout"', (HTTP, GRPC)),
+        ('"grpcRoute": "web-rollout"', (GRPC,)),
+    ],
+)
+def test_routes_of_a_document(routes: str, found: tuple[Route, ...]) -> None:
+    assert parse_config(DOCUMENT.replace("ROUTES", routes)).routes == found
+
+
 @pytest.mark.parametrize("text", [
     "", "[]", "null", "{}", "x" * 100_000, '{"phase": "done"}', '{"stable": "../x"}', '{"step": -1}',
     '{"since": 1e300}',
@@ -257,6 +352,8 @@ def test_a_forged_state_is_none(text: str) -> None:
     '"ports": {"http": 80}}',
     '{"traffic": "gateway", "steps": [{"percent": 50, "pause": 1}], "surge": 1, "inPlace": false, "port": 80, '
     '"ports": {"http": 80}, "route": "a/b"}',
+    '{"traffic": "gateway", "steps": [{"percent": 50, "pause": 1}], "surge": 1, "inPlace": false, "port": 80, '
+    '"ports": {"http": 80}, "grpcRoute": "web-rollout"}',
 ])  # fmt: skip
 def test_a_forged_document_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):

@@ -1,10 +1,10 @@
-"""Canary by weights of the HTTPRoute, and blue-green."""
+"""Canary by weights of HTTPRoute and GRPCRoute, and blue-green."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tests.serving.world import World
+from tests.serving.world import ROUTES, World
 
 EXPOSED = "replicas: 4\n  expose: {host: web.ai.example.com, paths: [/v1]}"
 CANARY = "{canary: {steps: [{percent: 5, pause: 2s}, {percent: 50, pause: 2s}]}}"
@@ -130,3 +130,90 @@ def test_blue_green_switches_and_keeps_the_old_version(world: World) -> None:
     world.until(lambda: world.settled("1") and selected() == {"1"})
     world.deploy(world.service(2, slow.replace("1h", "1s")))
     world.until(lambda: world.settled("2") and selected() == {"2"})
+
+
+BOTH = """replicas: 4
+  expose: {host: web.ai.example.com, grpc: {host: web-grpc.ai.example.com, services: [digits.Digits, digits.Health]}}"""
+KINDS = ("HTTPRoute", "GRPCRoute")
+
+
+def both(spec: str, world: World) -> str:
+    """Give the team hosts of its own."""
+    return hosts(spec, world).replace("web-grpc.ai", f"{world.team}-grpc.ai")
+
+
+def test_weights_of_http_and_grpc_move_together(world: World) -> None:
+    world.start()
+    world.deploy(both(world.service(1, CANARY, BOTH), world))
+    world.until(lambda: all(world.weights(kind) == {"1": 100} for kind in KINDS))
+    for kind in KINDS:
+        world.accept(kind)
+    world.until(lambda: world.settled("1"))
+
+    seen: list[tuple[dict[str, int], ...]] = []
+
+    def done() -> bool:
+        # The daemon counts the step only once both have its weights.
+        state = world.state()
+        if state.get("phase") == "stepping" and state.get("reached"):
+            found = tuple(world.weights(kind) for kind in KINDS)
+            if found not in seen and world.state() == state:
+                seen.append(found)
+        return world.settled("2") and all(world.weights(kind) == {"2": 100} for kind in KINDS)
+
+    world.deploy(both(world.service(2, CANARY, BOTH), world))
+    world.until(done)
+    assert seen == [({"1": 95, "2": 5},) * 2, ({"1": 50, "2": 50},) * 2]
+    route = world.kube.get(ROUTES, "GRPCRoute", "web-rollout", world.team)
+    (rule,) = route["spec"]["rules"]
+    assert [match["method"]["service"] for match in rule["matches"]] == ["digits.Digits", "digits.Health"]
+    (backend,) = rule["backendRefs"]
+    service = world.kube.get("v1", "Service", backend["name"], world.team)
+    assert {each["name"]: each["port"] for each in service["spec"]["ports"]} == {"http": 8080, "grpc": 9090}
+    assert backend["port"] == 9090
+
+    # Other services reach the route outside of rollouts, too.
+    world.deploy(both(world.service(2, CANARY, BOTH.replace(", digits.Health", "")), world))
+
+    def services() -> list[str]:
+        (rule,) = world.kube.get(ROUTES, "GRPCRoute", "web-rollout", world.team)["spec"]["rules"]
+        return [match["method"]["service"] for match in rule["matches"]]
+
+    world.until(lambda: services() == ["digits.Digits"])
+    assert world.weights("GRPCRoute") == {"2": 100}
+
+
+def test_a_grpc_route_that_no_gateway_accepts(world: World) -> None:
+    """For example, because another route has its host for HTTP."""
+    world.start()
+    world.deploy(both(world.service(1, CANARY, BOTH), world))
+    world.until(lambda: all(world.weights(kind) == {"1": 100} for kind in KINDS))
+    world.accept("HTTPRoute")
+    world.until(lambda: world.settled("1"))
+    world.deploy(both(world.service(2, CANARY, BOTH), world))
+    world.until(lambda: world.condition()[1] == "GatewayUnavailable")
+    assert world.condition()[2] == "no gateway has accepted GRPCRoute web-rollout"
+    assert world.ready() == {"1": 4}
+    world.accept("GRPCRoute")
+    world.until(lambda: world.settled("2"))
+
+    # One that is deleted during a step: the rollout goes on once it is there again.
+    world.deploy(both(world.service(3, CANARY.replace("2s", "1h"), BOTH), world))
+    world.until(lambda: all(world.weights(kind) == {"2": 95, "3": 5} for kind in KINDS))
+    world.kube.delete(ROUTES, "GRPCRoute", "web-rollout", world.team)
+    world.until(lambda: world.condition()[1:] == ("GatewayUnavailable", "GRPCRoute web-rollout does not exist: apply "
+                                                  "the specs, and install the Gateway API"))  # fmt: skip
+    world.deploy(both(world.service(3, CANARY, BOTH), world))
+    world.accept("GRPCRoute")
+    world.until(lambda: world.settled("3") and all(world.weights(kind) == {"3": 100} for kind in KINDS))
+
+
+def test_only_grpc_is_exposed(world: World) -> None:
+    world.start()
+    only = BOTH.replace("host: web.ai.example.com, ", "")
+    world.deploy(both(world.service(1, CANARY, only), world))
+    world.until(lambda: world.weights("GRPCRoute") == {"1": 100})
+    world.accept("GRPCRoute")
+    world.deploy(both(world.service(2, CANARY, only), world))
+    world.until(lambda: world.settled("2") and world.weights("GRPCRoute") == {"2": 100})
+    assert world.kube.find(ROUTES, "HTTPRoute", "web-rollout", world.team) is None

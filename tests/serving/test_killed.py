@@ -9,7 +9,9 @@ import pytest
 
 from tests.serving.world import World
 
-EXPOSED = "replicas: 4\n  expose: {{host: {team}.ai.example.com, paths: [/v1]}}"
+EXPOSED = """replicas: 4
+  expose: {{host: {team}.ai.example.com, paths: [/v1], grpc: {{host: {team}-grpc.ai.example.com}}}}"""
+KINDS = ("HTTPRoute", "GRPCRoute")
 CANARY = "{canary: {steps: [{percent: 25, pause: 1s}, {percent: 50, pause: 1s}]}}"
 
 
@@ -19,8 +21,9 @@ def killed(world: World, kills: int, seed: int) -> None:
     exposed = EXPOSED.format(team=world.team)
     world.start()
     world.deploy(world.service(1, CANARY, exposed))
-    world.until(lambda: world.weights() == {"1": 100})
-    world.accept()
+    world.until(lambda: all(world.weights(kind) == {"1": 100} for kind in KINDS))
+    for kind in KINDS:
+        world.accept(kind)
     world.until(lambda: world.settled("1"))
     current, latest, done = 1, 1, 0
     while done < kills:
@@ -35,7 +38,7 @@ def killed(world: World, kills: int, seed: int) -> None:
         goal = str(current)
 
         def ended(goal: str = goal) -> bool:
-            return world.settled(goal) and world.weights() == {goal: 100}
+            return world.settled(goal) and all(world.weights(kind) == {goal: 100} for kind in KINDS)
 
         while done < kills and not ended():
             world.kill()
@@ -43,8 +46,9 @@ def killed(world: World, kills: int, seed: int) -> None:
             world.start()
             ends = time.monotonic() + order.uniform(0.8, 3.0)
             while time.monotonic() < ends:
-                weights, ready = world.weights(), world.ready()
-                assert all(ready.get(each) for each, weight in weights.items() if weight), (weights, ready)
+                weights, ready = [world.weights(kind) for kind in KINDS], world.ready()
+                served = {each for found in weights for each, weight in found.items() if weight}
+                assert all(ready.get(each) for each in served), (weights, ready)
                 assert sum(ready.values()) >= 4
         world.until(ended)
         # Nothing is left of the other version, and it is the last outcome that the state tells.

@@ -20,10 +20,17 @@ SHARE = 3.0  # percentage points
 
 
 @pytest.fixture(scope="module")
-def prepared(request: pytest.FixtureRequest) -> None:
-    """Fetch and build gateway, Prometheus and model server; skip where the machine cannot have them, in CI fail."""
+def gateway(request: pytest.FixtureRequest) -> None:
+    """Fetch gateway and model server; skip where the machine cannot have them, in CI fail."""
     with building(request):
         require()
+        prepare(analysed=False)
+
+
+@pytest.fixture(scope="module")
+def prepared(request: pytest.FixtureRequest, gateway: None) -> None:
+    """Build Prometheus, too."""
+    with building(request):
         prepare()
 
 
@@ -60,9 +67,14 @@ def test_a_new_version_and_a_bad_one(prepared: None, tmp_path: Path) -> None:
     assert bad["own"] == bad["bad"]
 
 
+def test_http_and_grpc_move_together(gateway: None, tmp_path: Path) -> None:
+    for each in rolled(tmp_path, "both", "--short"):
+        promoted(each, SHORT)
+
+
 def test_every_case_at_the_pace_of_a_cluster(prepared: None, tmp_path: Path) -> None:
-    good, bad, slow, full_good, full_bad = rolled(tmp_path)
-    for each in (good, full_good):
+    good, http, grpc, bad, slow, full_good, full_bad = rolled(tmp_path)
+    for each in (good, http, grpc, full_good):
         promoted(each, LONG)
     for each, why in ((bad, "errors 1: above"), (slow, "median"), (full_bad, "errors 1: above")):
         rolled_back(each, why)

@@ -71,7 +71,7 @@ def test_the_query_sees_requests_that_no_pod_answers(world: World, gateway: Trae
     trusted = ssl.create_default_context(cafile=str(gateway.ca_file))
 
     def status(path: str) -> int:
-        headers, names = {"Host": gateway.host}, {"sni_hostname": gateway.host}
+        headers, names = {"Host": gateway.hosts[0]}, {"sni_hostname": gateway.hosts[0]}
         with httpx.Client(verify=trusted, trust_env=False) as client:
             return client.get(f"{gateway.url}{path}", headers=headers, extensions=names).status_code
 

@@ -33,6 +33,7 @@ metadata: {{name: TEAM}}
 spec: {{members: {{groups: [tenants]}}}}
 """
 PATIENCE = 90.0
+ROUTES = "gateway.networking.k8s.io/v1"
 
 
 class World:
@@ -61,8 +62,8 @@ class World:
         # One field manager of server-side apply would have removed these.
         self.kube.patch({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": {"paused": None}})
 
-    def accept(self) -> None:
-        """Do what a gateway does with the route: accept it."""
+    def accept(self, kind: str = "HTTPRoute") -> None:
+        """Do what a gateway does with a route: accept it."""
         condition = {
             "type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime":
             "2026-01-01T00:00:00Z",
@@ -71,15 +72,15 @@ class World:
             "parentRef": {"name": "public", "namespace": "gateways", "sectionName": "https"},
             "controllerName": "example.com/gateway", "conditions": [condition],
         }  # fmt: skip
-        api, metadata = "gateway.networking.k8s.io/v1", {"name": "web-rollout", "namespace": self.team}
-        body = {"apiVersion": api, "kind": "HTTPRoute", "metadata": metadata, "status": {"parents": [parent]}}
+        metadata = {"name": "web-rollout", "namespace": self.team}
+        body = {"apiVersion": ROUTES, "kind": kind, "metadata": metadata, "status": {"parents": [parent]}}
         self.kube.patch(body, subresource="/status")
 
-    def weights(self) -> dict[str, int]:
-        """Return the weights of the route by the version of the model; {} before the daemon has set them."""
-        route = self.kube.find("gateway.networking.k8s.io/v1", "HTTPRoute", "web-rollout", self.team)
+    def weights(self, kind: str = "HTTPRoute") -> dict[str, int]:
+        """Return the weights of a route by the version of the model; {} before the daemon has set them."""
+        route = self.kube.find(ROUTES, kind, "web-rollout", self.team)
         names = {each["metadata"]["name"]: version for version, each in self.sets().items()}
-        refs = route["spec"]["rules"][0].get("backendRefs", ()) if route else ()
+        refs = (route["spec"].get("rules") or [{}])[0].get("backendRefs", ()) if route else ()
         return {names.get(ref["name"], ref["name"]): ref["weight"] for ref in refs}
 
     def service(self, version: int, rollout: str, more: str = "replicas: 4") -> str:
@@ -90,7 +91,7 @@ kind: ServingDeployment
 metadata: {{name: web, team: {self.team}}}
 spec:
   model: {{name: digits, version: "{version}"}}
-  runtime: {{name: custom, image: "registry.example.com/server{DIGEST}", port: 8080}}
+  runtime: {{name: custom, image: "registry.example.com/server{DIGEST}", port: 8080, grpcPort: 9090}}
   probe: {{path: /health}}
   resources: {{cpu: 1, memory: 1Gi}}
   drain: 1s

@@ -39,11 +39,11 @@ def build_mpi(library: str) -> Path:
 
 
 def build_digits(trainer: Path) -> tuple[Path, Path]:
-    """Return the Python of a model server (scikit-learn and uvicorn), and the models that `trainer` makes, once.
+    """Return the Python of a model server (scikit-learn, uvicorn and gRPC), and the models that `trainer` makes, once.
 
     `trainer` is a program with one argument, the folder that it writes.
     """
-    python = _environment(PINS.with_name("digits.txt"), "scikit-learn and uvicorn (60 MB)") / "python"
+    python = _environment(PINS.with_name("digits.txt"), "scikit-learn, uvicorn and gRPC (70 MB)") / "python"
     digest = hashlib.sha256(trainer.read_bytes()).hexdigest()
     models = python.parents[2] / f"models-{digest[:16]}"
 

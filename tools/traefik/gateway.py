@@ -1,10 +1,11 @@
-"""A Traefik that reads Gateways and HTTPRoutes from an API server."""
+"""A Traefik that reads Gateways, HTTPRoutes and GRPCRoutes from an API server."""
 
 from __future__ import annotations
 
 import datetime
 import time
 from base64 import b64encode
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -18,7 +19,7 @@ from tools.controlplane.folder import OwnedFolder
 from tools.definitions import GATEWAY_API, definitions
 from tools.traefik.build import build_binary
 
-KINDS = ("gatewayclasses", "gateways", "httproutes", "grpcroutes", "referencegrants", "backendtlspolicies")
+KINDS = ("gatewayclasses", "gateways", "httproutes", "grpcroutes", "tlsroutes", "referencegrants", "backendtlspolicies")
 """Plural names of the kinds that Traefik watches; it starts only once all of them are served."""
 TIMEOUT = 60.0  # seconds
 POLL = 0.05  # seconds
@@ -26,18 +27,18 @@ CLASS, CONTROLLER = "traefik", "traefik.io/gateway-controller"
 
 
 class Traefik(process.Processes):
-    """A gateway of one host: the Gateway `NAMESPACE/NAME` with the listener `https` and a certificate of its own.
+    """A gateway of some hosts: the Gateway `NAMESPACE/NAME` with the listener `https` and a certificate of its own.
 
     `throttle`: seconds that Traefik waits at least between two changes of its configuration (its default: 2). Closed by
     `close`, with its files.
     """
 
     def __init__(
-        self, plane: ControlPlane, host: str, *, namespace: str, name: str, team_label: str, throttle: float = 2.0
+        self, plane: ControlPlane, *hosts: str, namespace: str, name: str, team_label: str, throttle: float = 2.0
     ) -> None:
         super().__init__()
         self._owned = OwnedFolder()
-        self._plane, self.host, self._throttle = plane, host, throttle
+        self._plane, self.hosts, self._throttle = plane, hosts, throttle
         self.port, self._ping = process.free_port(), process.free_port()
         with plane.client() as kube:
             for body in definitions(GATEWAY_API, *KINDS):
@@ -52,7 +53,7 @@ class Traefik(process.Processes):
 
     @property
     def url(self) -> str:
-        """Address of the listener; clients name `host`, and trust `ca_file`."""
+        """Address of the listener; clients name one of `hosts`, and trust `ca_file`."""
         return f"https://127.0.0.1:{self.port}"
 
     @property
@@ -99,7 +100,7 @@ class Traefik(process.Processes):
 
     def _declare(self, kube: KubeClient, namespace: str, name: str, team_label: str) -> None:
         """Create the GatewayClass, the Gateway and the Secret of its certificate."""
-        certificate, key = _certificate(self.host)
+        certificate, key = _certificate(self.hosts)
         self.ca_file.write_bytes(certificate)
         data = {"tls.crt": b64encode(certificate).decode(), "tls.key": b64encode(key).decode()}
         kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
@@ -124,8 +125,8 @@ class Traefik(process.Processes):
         })  # fmt: skip
 
 
-def _certificate(host: str) -> tuple[bytes, bytes]:
-    """Return a self-signed certificate of a host and its key, in PEM."""
+def _certificate(hosts: Sequence[str]) -> tuple[bytes, bytes]:
+    """Return a self-signed certificate of some hosts and its key, in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "avactl test gateway")])
     now = datetime.datetime.now(datetime.UTC)
@@ -137,7 +138,7 @@ def _certificate(host: str) -> tuple[bytes, bytes]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(hours=1))
         .not_valid_after(now + datetime.timedelta(days=2))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts]), critical=False)
         .sign(key, hashes.SHA256())
     )
     text = key.private_bytes(

@@ -50,8 +50,10 @@ def _relax(node: Any) -> None:
     if isinstance(properties, dict) and "$ref" not in properties:
         node.pop("required", None)
         node.pop("minProperties", None)
-        if all(branch.keys() == {"required"} for branch in node.get("oneOf", ())):
-            node.pop("oneOf", None)  # one of several keys, which the other part may have
+        node.pop("dependentRequired", None)
+        for key in ("oneOf", "anyOf"):
+            if all(branch.keys() == {"required"} for branch in node.get(key, ())):
+                node.pop(key, None)  # one of several keys, which the other part may have
         for key, value in properties.items():
             _relax(value)
             if "const" not in value:

@@ -82,19 +82,37 @@ _SELECTED = {
 
 
 class Claim(NamedTuple):
-    """A host and path that a spec claims."""
+    """A host, and a path or gRPC service, that a spec claims."""
 
     host: str
     path: str
-    position: int
-    """Index of the path in the spec."""
+    """Path prefix; of gRPC, the service, or `/` for all of them."""
+    keys: tuple[str | int, ...]
+    """Where the path is declared, below `expose`; where the host is, if all paths are claimed by default."""
+    grpc: bool = False
 
 
 def _claims_of(item: Item, program: Program) -> tuple[Claim, ...]:
     wanted = getattr(item.spec, "expose", None)
-    if wanted is None:
-        return ()
-    return tuple(Claim(wanted.host, path.rstrip("/") or "/", index) for index, path in enumerate(wanted.paths))
+    found: list[Claim] = []
+    if wanted is not None and wanted.host is not None:
+        declared = "paths" in wanted.model_fields_set
+        for index, path in enumerate(wanted.paths):
+            found.append(Claim(wanted.host, path.rstrip("/") or "/", ("paths", index) if declared else ("host",)))
+    grpc = getattr(wanted, "grpc", None)
+    if grpc is not None:
+        for index, name in enumerate(item.spec.grpc_services or ("",)):
+            keys = ("grpc", "services", index) if grpc.services is not None else ("grpc", "host")
+            found.append(Claim(grpc.host, f"/{name}", keys, grpc=True))
+    return tuple(found)
+
+
+def _hosts(item: Item, program: Program) -> dict[str, tuple[str | int, ...]]:
+    """Return the hosts that a spec claims, and where each is declared."""
+    return {
+        claim.host: (*_PATH, *(("grpc", "host") if claim.grpc else ("host",)))
+        for claim in program.derive(item, _claims_of)
+    }
 
 
 def _by_host(program: Program) -> dict[str, list[Item]]:
@@ -128,14 +146,40 @@ def expose_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
         )
         return
-    yield from _domain(item, program, wanted, offered)
-    yield from _others(item, program)
+    yield from _grpc(item, program, wanted, offered)
+    for host, path in _hosts(item, program).items():
+        yield from _domain(item, program, host, path, offered)
+        yield from _others(item, program, host, path)
     yield from _tls(item, program, wanted, offered)
     yield from duplicates(item, (*_PATH, "paths"), (path.rstrip("/") or "/" for path in wanted.paths), "path", key=None)
 
 
-def _domain(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator[Diagnostic]:
-    holding = [domain for domain in offered.domains if f".{wanted.host}".endswith(f".{domain.name}")]
+def _grpc(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator[Diagnostic]:
+    grpc, path = getattr(wanted, "grpc", None), (*_PATH, "grpc")
+    if grpc is None:
+        return
+    yield from duplicates(item, (*path, "services"), grpc.services or (), "service", key=None)
+    if offered.gateway is None and offered.ingress is not None:
+        cluster = program.cluster(item.cluster)
+        yield Diagnostic(
+            "missing-gateway",
+            f"gRPC is exposed by a Gateway, and cluster {cluster.name} has an Ingress controller",
+            item.span(*path, key=True),
+            hint="remove `grpc`, or give the cluster a `gateway` instead of `ingress`",
+            notes=(Note(cluster.span("spec", "exposure", "ingress", key=True), "the controller"),),
+        )
+    if grpc.host == wanted.host:
+        yield Diagnostic(
+            "host-conflict",
+            f"host `{grpc.host}` is already that of the HTTP port, and a Gateway serves a host by HTTP or by gRPC",
+            item.span(*path, "host"),
+            hint="choose another host for gRPC",
+            notes=(Note(item.span(*_PATH, "host"), "the host of the HTTP port"),),
+        )
+
+
+def _domain(item: Item, program: Program, host: str, path: tuple[str | int, ...], offered: Any) -> Iterator[Diagnostic]:
+    holding = [domain for domain in offered.domains if f".{host}".endswith(f".{domain.name}")]
     longest = max(holding, key=lambda domain: len(domain.name), default=None)
     if longest is not None and (longest.teams is None or item.team in longest.teams):
         return
@@ -143,51 +187,61 @@ def _domain(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator
     cluster = program.cluster(item.cluster)
     where: tuple[str | int, ...] = ("spec", "exposure", "domains")
     if longest is None:
-        message = f"host `{wanted.host}` is in none of the domains of cluster {item.cluster}"
+        message = f"host `{host}` is in none of the domains of cluster {item.cluster}"
     else:
-        message = f"domain `{longest.name}` of host `{wanted.host}` is not for team {item.team}"
+        message = f"domain `{longest.name}` of host `{host}` is not for team {item.team}"
         where = (*where, offered.domains.index(longest), "teams")
-    first = wanted.host.partition(".")[0]
+    first = host.partition(".")[0]
     hint = (
         f"write `{first}.{given[0].name}`" if given else f"add a domain for team {item.team} to Cluster {cluster.name}"
     )
     yield Diagnostic(
-        "host-not-allowed", message, item.span(*_PATH, "host"), hint=hint,
+        "host-not-allowed", message, item.span(*path), hint=hint,
         notes=(Note(cluster.span(*where, key=True), f"domains of team {item.team}: "
                     f"{one_of([domain.name for domain in given]) if given else 'none'}"),),
     )  # fmt: skip
 
 
-def _others(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Yield a host of another team, or a path of another spec, that was claimed before in reading order."""
-    own = program.derive(item, _claims_of)
-    for other in _by_host(program).get(own[0].host, ()):
+def _others(item: Item, program: Program, host: str, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+    """Yield a host of another team, or a path or service of another spec, that was claimed before in reading order."""
+    own = [claim for claim in program.derive(item, _claims_of) if claim.host == host]
+    for other in _by_host(program).get(host, ()):
         if other is item:
             return
+        notes = (Note(other.span(*_hosts(other, program)[host]), "claimed here"),)
         if other.team != item.team:
             yield Diagnostic(
                 "host-conflict",
-                f"host `{own[0].host}` is already that of {other}, of another team",
-                item.span(*_PATH, "host"),
+                f"host `{host}` is already that of {other}, of another team",
+                item.span(*path),
                 hint="choose another host: whoever has one path of a host receives the cookies of all",
-                notes=(Note(other.span(*_PATH, "host"), "claimed here"),),
+                notes=notes,
             )
             return
         if other.cluster != item.cluster:
             continue  # one name for the same service in two clusters, by DNS
-        for claim in own:
-            same = next((each for each in program.derive(other, _claims_of) if each.path == claim.path), None)
-            if same is None:
-                continue
-            declared = "paths" in item.spec.expose.model_fields_set
+        theirs = [claim for claim in program.derive(other, _claims_of) if claim.host == host]
+        if own[0].grpc != theirs[0].grpc:
             yield Diagnostic(
                 "host-conflict",
-                f"{other} is already exposed as `{claim.host}{claim.path}`",
-                item.span(*_PATH, *(("paths", claim.position) if declared else ("host",))),
-                hint="choose another host, or give each spec `paths` of its own",
-                notes=(Note(other.span(*_PATH, "host"), "claimed here"),),
+                f"host `{host}` is already that of {other} by {'gRPC' if theirs[0].grpc else 'HTTP'}, and a Gateway "
+                "serves a host by HTTP or by gRPC",
+                item.span(*path),
+                hint="choose another host",
+                notes=notes,
             )
             return
+        for claim in own:
+            if any(each.path == claim.path for each in theirs):
+                shared = "`services`" if claim.grpc else "`paths`"
+                yield Diagnostic(
+                    "host-conflict",
+                    f"{other} is already exposed as `{host}{claim.path}`",
+                    item.span(*_PATH, *claim.keys),
+                    hint=f"choose another host, or give each spec {shared} of its own",
+                    notes=notes,
+                )
+                return
 
 
 def _tls(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator[Diagnostic]:

@@ -1,8 +1,8 @@
-"""Exposure → an HTTPRoute or an Ingress, and the rule of the NetworkPolicy that lets the gateway in."""
+"""Exposure → HTTPRoute and GRPCRoute, or an Ingress, and the rule of the NetworkPolicy that lets the gateway in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from avactl.kinds.base import SAFE_ANNOTATIONS
@@ -16,34 +16,47 @@ ISSUER = "cert-manager.io/cluster-issuer"
 
 Source: https://cert-manager.io/docs/usage/ingress/
 """
+GATEWAY = "gateway.networking.k8s.io/v1"
 
 
 def routes(
-    item: Item, program: Program, service: str, port: int, *, component: str, backend: Body | None = None
+    item: Item, program: Program, service: str, ports: Mapping[str, int], *, component: str, backend: Body | None = None
 ) -> list[Manifest]:
-    """Return the route to port `http`, with number `port`, of a Service; none if the spec exposes nothing.
+    """Return the routes to the ports `http` and `grpc`, with these numbers, of a Service; none to what is not exposed.
 
-    `backend`: another backend of a Gateway's route than the Service.
+    `backend`: another backend of a Gateway's HTTPRoute than the Service.
     """
     wanted, offered = item.spec.expose, program.cluster_spec(item.cluster).exposure
     if wanted is None or offered is None:
         return []
-    notes: dict[str, str] = {}
-    if offered.gateway is not None:
-        version, kind = "gateway.networking.k8s.io/v1", "HTTPRoute"
-        spec = _route(wanted, offered, backend or {"name": service, "port": port})
-    else:
-        version, kind, spec = "networking.k8s.io/v1", "Ingress", _ingress(item, wanted, offered, service)
-        issuer = issuer_of(wanted, offered)
-        notes = {**offered.ingress.annotations, **({ISSUER: issuer} if issuer else {})}
+    objects: list[tuple[str, str, Body]] = []
+    if wanted.host is not None and offered.gateway is None:
+        objects.append(("networking.k8s.io/v1", "Ingress", _ingress(item, wanted, offered, service)))
+    elif wanted.host is not None:
+        matches: list[Body] = [{"path": {"type": "PathPrefix", "value": path}} for path in wanted.paths]
+        spec = _route(wanted.host, offered, matches, backend or {"name": service, "port": ports["http"]})
+        objects.append((GATEWAY, "HTTPRoute", spec))
+    grpc = getattr(wanted, "grpc", None)
+    if grpc is not None and offered.gateway is not None:
+        matches = [{"method": {"type": "Exact", "service": name}} for name in item.spec.grpc_services]
+        spec = _route(grpc.host, offered, matches, {"name": service, "port": ports["grpc"]})
+        objects.append((GATEWAY, "GRPCRoute", spec))
+    return [_manifest(item, wanted, offered, *each, component=component) for each in objects]
+
+
+def _manifest(item: Item, wanted: Any, offered: Any, version: str, kind: str, spec: Body, component: str) -> Manifest:
     made = k8s.manifest(item, item.cluster, version, kind, item.name, namespace=item.ns, component=component, spec=spec)
     # Controllers of many makes take orders from annotations of routes: configuration of the proxy that all teams share,
     # and issuers of certificates. So they are the platform's, without those of the spec.
     inherited = made.body["metadata"].pop("annotations", {})
+    notes: dict[str, str] = {}
+    if kind == "Ingress":
+        issuer = issuer_of(wanted, offered)
+        notes = {**offered.ingress.annotations, **({ISSUER: issuer} if issuer else {})}
     notes = {**{key: inherited[key] for key in SAFE_ANNOTATIONS if key in inherited}, **notes}
     if notes:
         made.body["metadata"]["annotations"] = notes
-    return [made]
+    return made
 
 
 def issuer_of(wanted: Any, offered: Any) -> str | None:
@@ -55,19 +68,14 @@ def issuer_of(wanted: Any, offered: Any) -> str | None:
     return next(iter(offered.ingress.issuers), None)
 
 
-def _route(wanted: Any, offered: Any, backend: Body) -> Body:
+def _route(host: str, offered: Any, matches: list[Body], backend: Body) -> Body:
     gateway = offered.gateway
     # Without the listener, the route would also be served without TLS, on the Gateway's port 80.
     parent = {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.listener}
     return {
         "parentRefs": [parent],
-        "hostnames": [wanted.host],
-        "rules": [
-            {
-                "matches": [{"path": {"type": "PathPrefix", "value": path}} for path in wanted.paths],
-                "backendRefs": [backend],
-            }
-        ],
+        "hostnames": [host],
+        "rules": [k8s.compact(matches=matches or None, backendRefs=[backend])],
     }
 
 
@@ -85,11 +93,21 @@ def _ingress(item: Item, wanted: Any, offered: Any, service: str) -> Body:
     }
 
 
-def ingress_rules(item: Item, program: Program, port: int) -> Iterator[Body]:
+def exposed_ports(item: Item, ports: Mapping[str, int]) -> list[int]:
+    """Return the ports among these, by the names `http` and `grpc`, that a spec exposes."""
+    wanted = item.spec.expose
+    shown = {"http": wanted is not None and wanted.host, "grpc": getattr(wanted, "grpc", None)}
+    return [port for name, port in ports.items() if shown.get(name)]
+
+
+def ingress_rules(item: Item, program: Program, *ports: int) -> Iterator[Body]:
     """Yield the rule of a NetworkPolicy for the gateway's connections; nothing if the spec exposes nothing."""
     offered = program.cluster_spec(item.cluster).exposure
-    if item.spec.expose is not None and offered is not None:
-        yield {"from": [_peer(proxy) for proxy in offered.proxies], "ports": [{"protocol": "TCP", "port": port}]}
+    if item.spec.expose is not None and offered is not None and ports:
+        yield {
+            "from": [_peer(proxy) for proxy in offered.proxies],
+            "ports": [{"protocol": "TCP", "port": port} for port in ports],
+        }
 
 
 def route_names(name: str) -> str:

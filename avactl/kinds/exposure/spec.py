@@ -16,6 +16,9 @@ _HOST = re.compile(_HOST_PATTERN).fullmatch
 _SEGMENT = "[A-Za-z0-9_-][A-Za-z0-9._-]*"
 _PATH_PATTERN = f"^/({_SEGMENT}(/{_SEGMENT})*/?)?$"
 _PATH = re.compile(_PATH_PATTERN).fullmatch
+_GRPC_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
+_GRPC = re.compile(_GRPC_PATTERN).fullmatch
+_LONGEST_SERVICE = 253
 _OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 
 
@@ -52,6 +55,13 @@ def _path(value: str) -> str:
     return value
 
 
+def _grpc_service(value: str) -> str:
+    if len(value) > _LONGEST_SERVICE or not _GRPC(value):
+        hint = "write its full name without a method, such as `inference.GRPCInferenceService`"
+        raise bad(f"`{value[:80]}` is not a gRPC service", hint)
+    return value
+
+
 def _object_name(value: str) -> str:
     if len(value) > 253 or not re.fullmatch(_OBJECT_PATTERN, value):
         raise bad(f"`{value[:60]}` is not a name of an object", "use lowercase letters, digits, `-` and `.`")
@@ -78,6 +88,12 @@ UrlPath = Annotated[
     str, AfterValidator(_path), WithJsonSchema({"type": "string", "pattern": _PATH_PATTERN, "maxLength": 256})
 ]
 """A prefix of URL paths by whole segments, of characters that all Ingress controllers take."""
+GrpcService = Annotated[
+    str,
+    AfterValidator(_grpc_service),
+    WithJsonSchema({"type": "string", "pattern": _GRPC_PATTERN, "maxLength": _LONGEST_SERVICE}),
+]
+"""A gRPC service with its package, as a GRPCRoute takes it."""
 ObjectName = Annotated[
     str, AfterValidator(_object_name), WithJsonSchema({"type": "string", "pattern": _OBJECT_PATTERN, "maxLength": 253})
 ]
@@ -183,7 +199,7 @@ class Domain(Model):
 class Exposure(Model):
     """How specs are exposed outside of the cluster. Set one of `gateway` and `ingress`."""
 
-    gateway: Gateway | None = Field(None, description="Gateway that HTTPRoutes attach to.")
+    gateway: Gateway | None = Field(None, description="Gateway that HTTPRoutes and GRPCRoutes attach to.")
     ingress: IngressController | None = Field(None, description="Ingress controller that serves Ingresses.")
     proxies: Annotated[list[Proxy], Field(min_length=1, max_length=16)] = Field(
         description="Sources of the gateway's connections, which NetworkPolicies of exposed pods let in."
@@ -226,16 +242,68 @@ class Tls(Model):
         return self
 
 
+_Paths = Annotated[
+    list[UrlPath],
+    Field(
+        default_factory=lambda: ["/"],
+        min_length=1,
+        max_length=16,
+        description="Path prefixes, by whole segments; the server sees the path unchanged. Default: all paths.",
+    ),
+]
+_Certificate = Annotated[
+    Tls | None,
+    Field(
+        description="Certificate, for clusters with an Ingress controller. Default: the cluster's first issuer, else "
+        "the controller's own certificate.",
+    ),
+]
+
+
 class Expose(Model):
     """A host under which the HTTP port is reached from outside of the cluster, always over TLS."""
 
     host: Host = Field(description="Host name, in one of the domains that the Cluster gives to the team.")
-    paths: Annotated[list[UrlPath], Field(min_length=1, max_length=16)] = Field(
-        default_factory=lambda: ["/"],
-        description="Path prefixes, by whole segments; the server sees the path unchanged. Default: all paths.",
+    paths: _Paths
+    tls: _Certificate = None
+
+
+class Grpc(Model):
+    """A host under which the gRPC port is reached from outside of the cluster, always over TLS."""
+
+    host: Host = Field(
+        description="Host name, in one of the domains that the Cluster gives to the team; a Gateway serves a host by "
+        "HTTP or by gRPC, so not that of the HTTP port."
     )
-    tls: Tls | None = Field(
+    services: Annotated[list[GrpcService], Field(min_length=1, max_length=16)] | None = Field(
         None,
-        description="Certificate, for clusters with an Ingress controller. Default: the cluster's first issuer, else "
-        "the controller's own certificate.",
+        description="gRPC services that can be called: `[inference.GRPCInferenceService]`. Default: "
+        "`tensorflow.serving.PredictionService` of TensorFlow Serving, whose ModelService can replace the models; all "
+        "of other servers.",
     )
+
+
+class ExposePorts(Model):
+    """Hosts under which the HTTP and the gRPC port are reached from outside of the cluster, always over TLS."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [{"required": ["host"]}, {"required": ["grpc"]}],
+            "dependentRequired": {"paths": ["host"]},
+        }
+    )
+
+    host: Host | None = Field(
+        None, description="Host name of the HTTP port, in one of the domains that the Cluster gives to the team."
+    )
+    grpc: Grpc | None = Field(None, description="The gRPC port, on clusters with a Gateway. Default: not exposed.")
+    paths: _Paths
+    tls: _Certificate = None
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if self.host is None and self.grpc is None:
+            raise bad("`expose` has no host", "add `host: …` for HTTP, or `grpc: {host: …}`")
+        if self.host is None and "paths" in self.model_fields_set:
+            raise bad("`paths` are those of `host`, and gRPC has none", "remove `paths`, or add `host: …`")
+        return self

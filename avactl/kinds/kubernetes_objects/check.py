@@ -23,9 +23,10 @@ _MOST = 50
 _APPLIED = frozenset(
     ("Namespace", "ServiceAccount", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
      "PersistentVolumeClaim", "Service", "DaemonSet", "StatefulSet", "Deployment", "Job", "CronJob", "NetworkPolicy",
-     "PodDisruptionBudget", "HorizontalPodAutoscaler", "HTTPRoute", "Ingress", "PriorityClass", "StorageClass",
-     "DeviceClass", "ResourceClaimTemplate", "ComputeDomain", "PodMonitor", "PrometheusRule", "ScaledObject",
-     "AlertmanagerConfig", "LeaderWorkerSet", "DisaggregatedSet", "InferencePool", "Role", "RoleBinding")
+     "PodDisruptionBudget", "HorizontalPodAutoscaler", "HTTPRoute", "GRPCRoute", "Ingress", "PriorityClass",
+     "StorageClass", "DeviceClass", "ResourceClaimTemplate", "ComputeDomain", "PodMonitor", "PrometheusRule",
+     "ScaledObject", "AlertmanagerConfig", "LeaderWorkerSet", "DisaggregatedSet", "InferencePool", "Role",
+     "RoleBinding")
 )  # fmt: skip
 """Kinds that the account of `avactl reconcile` may write."""
 _SHOWN = 80

@@ -91,6 +91,7 @@ _BELOW = {
         ("httpGet", "initialDelaySeconds", "periodSeconds", "timeoutSeconds", "failureThreshold"),
         "write `path: /health`, `port: 8000`, `period: 10s`, `timeout: 2s` and `startup: 10m` beside each other",
     ),
+    "expose": dict.fromkeys(("grpcHost", "protocol"), "write `grpc: {host: …}` for the gRPC port of a service"),
     "persistentVolumeClaim": {"name": "write `claimName`"},
     "secret": {"name": "write `secretName`"},
     "replicas": {"minReplicas": "write `min`", "maxReplicas": "write `max`"},

@@ -76,6 +76,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
     yield from _pods(item, program)
     yield from _exposed(item, program)
+    yield from _grpc(item)
     yield from expose_problems(item, program)
     yield from notify_problems(item, program, SERVICE_EVENTS)
     yield from rollout_problems(item, program, max(1, bounds(spec)[0]))
@@ -171,6 +172,21 @@ def _exposed(item: Item, program: Program) -> Iterator[Diagnostic]:
                 hint=f"remove it, or add `{item.cluster}` to the team's clusters",
                 notes=(Note(team.span("spec", "clusters"), f"clusters of team {name}: {one_of(team.clusters)}"),),
             )
+
+
+def _grpc(item: Item) -> Iterator[Diagnostic]:
+    """Yield an exposed gRPC port that the server does not have."""
+    spec = item.spec
+    if spec.expose is None or spec.expose.grpc is None or "grpc" in ports(spec):
+        return
+    title, custom = RUNTIMES[spec.runtime.name].title, spec.runtime.name == "custom"
+    yield Diagnostic(
+        "missing-key" if custom else "runtime-cannot",
+        f"`grpc` needs `grpcPort`: {title} has no default" if custom else f"{title} has no gRPC port",
+        item.span("spec", "expose", "grpc", key=True),
+        hint="add `grpcPort: …` to `runtime`, the gRPC port that the server listens on" if custom else "remove `grpc`",
+        notes=(Note(item.span("spec", "runtime", "name"), "the runtime"),),
+    )
 
 
 def _ports(item: Item) -> Iterator[Diagnostic]:

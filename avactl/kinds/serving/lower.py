@@ -9,7 +9,7 @@ from typing import Any
 from avactl import names
 from avactl.kinds.base import GROUP
 from avactl.kinds.dataset_start import start_when_warm
-from avactl.kinds.exposure.lower import ingress_rules, routes
+from avactl.kinds.exposure.lower import exposed_ports, ingress_rules, routes
 from avactl.kinds.fields.values import seconds
 from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
@@ -112,7 +112,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         told = {"stateful_sets": f"{item.name}-[0-9a-f]+-({'|'.join(ROLES)})"}
     objects += notifications(item, program, **told)
     objects += pool(item, program, select, run.ports["http"], COMPONENT)
-    objects += routes(item, program, item.name, run.ports["http"], component=COMPONENT, backend=backend(item))
+    objects += routes(item, program, item.name, run.ports, component=COMPONENT, backend=backend(item))
     return with_rollout(item, program, objects, run.ports)
 
 
@@ -298,7 +298,7 @@ def _network_policy(
     component: str, *, teams: bool = True, gateway: bool = True,
 ) -> Manifest:  # fmt: skip
     """Return a NetworkPolicy: own team and platform on every port, teams in `expose_to` on the service ports, the
-    gateway of an exposed service on the HTTP port."""
+    gateway of an exposed service on the ports that it exposes."""
     spec, cluster = item.spec, item.cluster
     platform = [namespace.name for namespace in program.cluster_spec(cluster).namespaces]
     sidecars = [port.container_port for each in (spec.pod.sidecars if spec.pod else ()) for port in each.ports]
@@ -308,7 +308,7 @@ def _network_policy(
         served = [port for name, port in ports.items() if name != "metrics"]
         rules.append(_from(_of_teams(program, spec.expose_to), served))
     if gateway:
-        rules += ingress_rules(item, program, ports["http"])
+        rules += ingress_rules(item, program, *exposed_ports(item, ports))
     if metrics is not None:
         rules += readers(program, cluster, metrics)
     return k8s.manifest(

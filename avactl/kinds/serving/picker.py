@@ -88,7 +88,7 @@ def picker_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     spec, chosen = item.spec, picker(item.spec)
     if chosen is None or spec.runtime.name not in LLM:
         return
-    if spec.expose is None:
+    if spec.expose is None or spec.expose.host is None:
         yield Diagnostic(
             "missing-key",
             f"`endpointPicker` is asked by the gateway, and {item} is not exposed through it",

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from avactl.kinds.base import ConfigMapKey, Env, Model, Resource
-from avactl.kinds.exposure.spec import Expose
+from avactl.kinds.exposure.spec import ExposePorts
 from avactl.kinds.fields.compute import Compute, DatasetMount, DatasetName, PodUser, Spot, StartWhen
 from avactl.kinds.fields.values import (
     AbsPath,
@@ -30,6 +30,7 @@ from avactl.kinds.serving.models import model_mount, places
 from avactl.kinds.serving.picker import EndpointPicker
 from avactl.kinds.serving.prefill.spec import Prefill
 from avactl.kinds.serving.rollout.spec import Rollout
+from avactl.kinds.serving.runtimes import RUNTIMES
 
 ResourceClass = Literal["gpu", "cpu", "io"]
 
@@ -334,8 +335,10 @@ class ServingDeploymentSpec(PodUser):
     notify: Notify | None = Field(None, description="Who is told of its state. Default: the team's `notify`.")
     drain: Duration = Field("30s", description="Time for a terminating pod to finish its requests.")
     expose_to: list[TeamRef] = Field(default_factory=list, description="Other teams whose pods may call the service.")
-    expose: Expose | None = Field(
-        None, description="Host under which the HTTP port is reached from outside. Default: only inside of the cluster."
+    expose: ExposePorts | None = Field(
+        None,
+        description="Hosts under which the HTTP and the gRPC port are reached from outside. Default: only inside of "
+        "the cluster.",
     )
 
     @model_validator(mode="after")
@@ -353,13 +356,19 @@ class ServingDeploymentSpec(PodUser):
             if each.dataset is not None
         ]
 
+    @property
+    def grpc_services(self) -> tuple[str, ...]:
+        """The gRPC services that `expose` lets in; empty: all."""
+        chosen = self.expose.grpc.services if self.expose is not None and self.expose.grpc is not None else None
+        return tuple(chosen) if chosen is not None else RUNTIMES[self.runtime.name].exposed
+
 
 class ServingDeployment(Resource):
     """A model server behind a Service: TensorFlow Serving, Triton, vLLM, SGLang, TorchServe or a custom server.
 
     Compiles to a Deployment, a Service, a headless Service for client-side balancing, an autoscaler, a
-    PodDisruptionBudget, a NetworkPolicy, an HTTPRoute or Ingress if it is exposed and, if the server reads options from
-    files, a ConfigMap.
+    PodDisruptionBudget, a NetworkPolicy, an HTTPRoute, GRPCRoute or Ingress if it is exposed and, if the server reads
+    options from files, a ConfigMap.
     """
 
     KIND: ClassVar[str] = "ServingDeployment"

@@ -75,7 +75,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         # Not all gateways route to a headless Service, and the StatefulSet needs that one.
         web = f"{item.name}-web"
         objects.append(k8s.service(item, cluster, web, ns, select, ports, component=COMPONENT))
-        objects += routes(item, program, web, spec.port, component=COMPONENT)
+        objects += routes(item, program, web, ports, component=COMPONENT)
     body = {
         "replicas": 1 if spec.running else 0,
         "serviceName": item.name,

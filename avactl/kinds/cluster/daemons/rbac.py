@@ -135,7 +135,7 @@ def serving_cluster_rules() -> list[Body]:
         # One Service a version; the patch sets the selector of blue-green.
         rule([""], ["services"], (*WATCH, "create", "patch", "delete")),
         # Weights. It cannot create routes: hosts are taken only by specs.
-        rule(["gateway.networking.k8s.io"], ["httproutes"], (*WATCH, "patch")),
+        rule(["gateway.networking.k8s.io"], ["httproutes", "grpcroutes"], (*WATCH, "patch")),
         # Template of validation Jobs, and the Jobs.
         rule(["batch"], ["cronjobs"], ("get",)),
         rule(["batch"], ["jobs"], (*WATCH, "create", "delete")),
@@ -162,7 +162,7 @@ def reconcile_cluster_rules(policies: Sequence[str]) -> list[Body]:
         "apps": ("daemonsets", "statefulsets", "deployments"),
         "batch": ("jobs", "cronjobs"),
         "networking.k8s.io": ("networkpolicies", "ingresses"),
-        "gateway.networking.k8s.io": ("httproutes",),
+        "gateway.networking.k8s.io": ("httproutes", "grpcroutes"),
         "inference.networking.k8s.io": ("inferencepools",),
         "keda.sh": ("scaledobjects",),
         "leaderworkerset.x-k8s.io": ("leaderworkersets",),

@@ -22,8 +22,12 @@ from avactl.kinds.serving.rollout.rollback import rollback_objects
 from avactl.kinds.team.names import RUN_ACCOUNT
 
 SELECTOR = Owned("Service", ("spec", "selector"), "the serving daemon, with `rollout: {blueGreen: …}`")
-RULES = Owned("HTTPRoute", ("spec", "rules"), "the serving daemon, with `rollout: {canary: …}` through a gateway")
-OWNED = (SELECTOR, RULES)
+ROUTES = ("HTTPRoute", "GRPCRoute")
+RULES = [
+    Owned(kind, ("spec", "rules"), "the serving daemon, with `rollout: {canary: …}` through a gateway")
+    for kind in ROUTES
+]
+OWNED = (SELECTOR, *RULES)
 VALIDATION = "validation"
 """Component of validation Jobs."""
 LONGEST_NAME = 52
@@ -63,11 +67,11 @@ def with_rollout(item: Item, program: Program, objects: list[Manifest], ports: d
             urls = {model.name: model.url.rstrip("/") for model in models(item.spec) if model.url is not None}
             if urls:
                 notes[names.MODEL_URLS] = k8s.line(urls)
-        elif manifest.kind == "HTTPRoute" and way == "gateway":
+        elif manifest.kind in ROUTES and way == "gateway":
             # Another name than that of a rolling service's route, which is removed only once this one has its rules.
             body["metadata"]["name"] = f"{item.name}-rollout"
             notes[names.ROLLOUT_ROUTE] = k8s.line(body["spec"].pop("rules"))
-            manifest.owned = (*manifest.owned, RULES.field)
+            manifest.owned = (*manifest.owned, RULES[ROUTES.index(manifest.kind)].field)
         elif manifest.kind == "Service" and way == "service":
             # Without a selector, Kubernetes leaves the addresses as they are until the daemon has set it.
             del body["spec"]["selector"]
@@ -85,6 +89,7 @@ def with_rollout(item: Item, program: Program, objects: list[Manifest], ports: d
 def document(item: Item, program: Program, ports: dict[str, int]) -> Body:
     """Return the document that the daemon reads. Durations in seconds."""
     spec, chosen, way = item.spec, strategy(item.spec), traffic(item, program)
+    exposed = spec.expose if way == "gateway" else None
     if way == "service":
         steps = [{"percent": 100, "pause": float(seconds(chosen.keep))}]
     else:
@@ -97,7 +102,8 @@ def document(item: Item, program: Program, ports: dict[str, int]) -> Body:
         port=ports["http"],
         ports={name: ports[name] for name in ("http", "grpc") if name in ports},
         services=[item.name, f"{item.name}-headless"] if way == "service" else None,
-        route=f"{item.name}-rollout" if way == "gateway" else None,
+        route=f"{item.name}-rollout" if exposed is not None and exposed.host is not None else None,
+        grpcRoute=f"{item.name}-rollout" if exposed is not None and exposed.grpc is not None else None,
         analysis=_analysis(item, chosen.analysis),
     )
 

@@ -109,8 +109,8 @@ class Canary(Model):
     )
     traffic: Literal["gateway", "replicas"] | None = Field(
         None,
-        description="`gateway`: by weights of the HTTPRoute; the stable version keeps all of its pods. `replicas`: by "
-        "the number of pods. Default: `gateway` if the service is exposed through a gateway.",
+        description="`gateway`: by weights of the HTTPRoute and GRPCRoute; the stable version keeps all of its pods. "
+        "`replicas`: by the number of pods. Default: `gateway` if the service is exposed through a gateway.",
     )
     analysis: Analysis | None = Field(None, description="Comparison with the stable version. Default: only readiness.")
     in_place: bool = Field(

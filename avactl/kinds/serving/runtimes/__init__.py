@@ -27,11 +27,18 @@ class Runtime(NamedTuple):
     """Models that it loads while it runs; None: it serves one model."""
     numbered: bool = False
     """Versions are numbers, the names of directories."""
+    exposed: tuple[str, ...] = ()
+    """gRPC services that are exposed unless the spec says otherwise; empty: all."""
 
 
 RUNTIMES: dict[str, Runtime] = {
     "tensorflowServing": Runtime(
-        "TensorFlow Serving", tensorflow_serving.PORTS, tensorflow_serving.server, tensorflow_serving.dynamic, True
+        "TensorFlow Serving",
+        tensorflow_serving.PORTS,
+        tensorflow_serving.server,
+        tensorflow_serving.dynamic,
+        True,
+        tensorflow_serving.EXPOSED,
     ),
     "triton": Runtime("Triton", triton.PORTS, triton.server, triton.dynamic, True),
     "torchServe": Runtime("TorchServe", torchserve.PORTS, torchserve.server),

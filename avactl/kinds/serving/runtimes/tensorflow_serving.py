@@ -14,6 +14,8 @@ from avactl.kinds.serving.models import LIVE, MODELS, versions
 from avactl.kinds.serving.runtimes.server import CONFIG, Dynamic, Server, Source, cores
 
 PORTS = {"http": 8501, "grpc": 8500}
+EXPOSED = ("tensorflow.serving.PredictionService",)
+"""Without ModelService, by which every client could replace the models, and the profiler."""
 METRICS = "/monitoring/prometheus/metrics"
 MODEL_LIST = f"{MODELS}/models.config"
 """List of models; beside them, because it is replaced only after the files that it names are there."""
