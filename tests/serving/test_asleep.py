@@ -18,7 +18,8 @@ MEASURED = (
     f"{{canary: {{{STEPS}, analysis: {{interval: 2s, query: [{{name: errors, promql: '{ERRORS}', max: 0.5}}]}}}}}}"
 )
 PLAIN = f"{{canary: {{{STEPS}}}}}"
-SWITCH = "{blueGreen: {keep: 4s}}"
+SWITCH = "{blueGreen: {keep: 1s}}"
+SLOW = "{blueGreen: {keep: 1h}}"
 
 
 @pytest.fixture
@@ -82,8 +83,9 @@ def test_a_measured_version_waits_for_requests(world: World, prometheus: Prometh
 @pytest.mark.parametrize("rollout", [PLAIN, SWITCH], ids=["canary", "blueGreen"])
 def test_a_version_without_analysis_starts_once(world: World, rollout: str) -> None:
     begin(world, rollout)
-    world.deploy(service(world, 2, rollout))
+    world.deploy(service(world, 2, rollout.replace("1s", "1h")))
     world.until(lambda: world.ready() == {"2": 1})
+    world.deploy(service(world, 2, rollout))
     world.until(lambda: world.state().get("outcome") == "promoted" and world.ready() == {})
     world.until(lambda: world.condition()[1] in ("Promoted", "Stable"))
     world.scale(2)
@@ -99,7 +101,8 @@ def test_a_sleeping_service_that_was_rolling_is_compared(world: World) -> None:
     world.until(lambda: world.ready() == {"2": 1})
     world.scale(0)
     world.until(lambda: world.ready() == {})
-    world.deploy(service(world, 3, SWITCH))
+    world.deploy(service(world, 3, SLOW))
     world.until(lambda: world.state().get("stable") == world.sets()["2"]["metadata"]["labels"]["pod-template-hash"])
     world.until(lambda: world.ready() == {"3": 1})
+    world.deploy(service(world, 3, SWITCH))
     world.until(lambda: world.state().get("outcome") == "promoted" and world.ready() == {})
