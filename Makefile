@@ -4,7 +4,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-JOBS ?= 2
+# One worker more than the cores of CI: a third of the time of tests against daemons is waiting.
+JOBS ?= 3
 
 .PHONY: demo dist test test-frameworks lint unit e2e soak bench schemas controlplane alluxio clean
 

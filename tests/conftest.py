@@ -37,11 +37,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(item.module.__name__))
 
 
+def pytest_collection() -> None:
+    """Collect no garbage while modules are imported: nearly all that they make stays, and is walked each time."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Let the collector look at what tests make: it would walk all modules and tests again and again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 10, 10)
+    gc.enable()
 
 
 @pytest.fixture

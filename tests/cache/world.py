@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from avactl.cache.alluxio.client import AlluxioEngine
+from tests import forked
 from tools.alluxio import Alluxio
 from tools.alluxio.tiers import MIB, ROOT, SMALL
 from tools.controlplane import ControlPlane, KubeClient
@@ -139,10 +140,7 @@ class World:
     def command(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run `avactl cache …`."""
         options = ("--namespace", self.namespace, "--kubeconfig", str(self._plane.kubeconfig))
-        return subprocess.run(
-            [sys.executable, "-m", "avactl.cli.main", "cache", *words, *options],
-            cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+        return forked.run(["cache", *words, *options], cwd=ROOT)
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 

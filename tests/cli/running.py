@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests import forked
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -20,8 +21,7 @@ def avactl(tmp_path: Path) -> Run:
     def run(*args: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
         clean = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "AVACTL_CACHE_DIR", "AVACTL_DEBUG")}
         clean |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "COLUMNS": "100", **env}
-        command = [sys.executable, "-m", "avactl.cli.main", *args]
-        return subprocess.run(command, cwd=cwd or tmp_path, env=clean, capture_output=True, text=True, check=False)
+        return forked.run(args, cwd=cwd or tmp_path, env=clean)
 
     return run
 

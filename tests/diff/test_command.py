@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.diff.repository import Repository
 from tests.diff.sides import HEAD, PLATFORM, job, workspace
 
@@ -22,10 +22,7 @@ def repository(tmp_path: Path) -> Repository:
 
 
 def avactl(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "avactl.cli.main", "diff", *args], cwd=directory, capture_output=True, text=True,
-        check=False, env={**os.environ, "AVACTL_DEBUG": "1"},
-    )  # fmt: skip
+    return forked.run(["diff", *args], cwd=directory, env={**os.environ, "AVACTL_DEBUG": "1"})
 
 
 def test_the_work_tree_against_the_last_commit(repository: Repository) -> None:

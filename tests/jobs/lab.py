@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests import forked
 from tests.jobs.kubelet import Kubelet
 from tests.kinds.compiling import DIGEST, apply, body, compiled, unchecked
 from tools.controlplane import ControlPlane, KubeClient
@@ -99,14 +100,15 @@ class Lab:
         self, *arguments: str, kubeconfig: Path | None = None, cwd: Path | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as the member, or with another kubeconfig."""
-        return subprocess.run(
-            self.command(*arguments, kubeconfig=kubeconfig), capture_output=True, text=True, check=False, cwd=cwd
-        )
+        return forked.run(self.words(*arguments, kubeconfig=kubeconfig), cwd=cwd)
 
     def command(self, *arguments: str, kubeconfig: Path | None = None) -> list[str]:
-        """Return the words of a command."""
-        words = [sys.executable, "-m", "avactl.cli.main", *arguments]
-        return [*words, "--kubeconfig", str(kubeconfig or self.member)]
+        """Return the words of a command that starts by itself."""
+        return [*forked.COMMAND, *self.words(*arguments, kubeconfig=kubeconfig)]
+
+    def words(self, *arguments: str, kubeconfig: Path | None = None) -> list[str]:
+        """Return the words of a command, after `avactl`."""
+        return [*arguments, "--kubeconfig", str(kubeconfig or self.member)]
 
     def jobs(self) -> dict[str, dict[str, Any]]:
         """Return what `avactl jobs` says to the member, by name of the job."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import orjson
 import pytest
 
+from tests import forked
 from tests.proxy import Proxy
 from tests.reconcile.world import World
 
@@ -20,9 +20,10 @@ def test_diff_live_reads_the_cluster_and_writes_nothing(world: World) -> None:
     with Proxy(world.plane, world.folder) as proxy:
 
         def diff(*options: str) -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-m", "avactl.cli.main", "diff", str(world.repository), "--live", *options]
-            command += ["--kubeconfig", str(proxy.kubeconfig), "--cluster", "lab"]
-            return subprocess.run(command, env=world.environment(), capture_output=True, text=True, check=False)
+            words = ["diff", str(world.repository), "--live", *options]
+            return forked.run(
+                [*words, "--kubeconfig", str(proxy.kubeconfig), "--cluster", "lab"], env=world.environment()
+            )
 
         same = diff("--exit-code")
         assert same.returncode == 0, same.stdout + same.stderr

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import subprocess
-import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -25,6 +24,7 @@ from avactl.reconcile.live_state import ALWAYS
 from avactl.reconcile.reconciler import once
 from avactl.reconcile.reporting.report import Result
 from avactl.source.tree import DirTree
+from tests import forked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 ROOT = Path(__file__).parents[2]
@@ -121,11 +121,8 @@ class World:
     # -- the command ------------------------------------------------------------------------------------------------
 
     def command(self, *arguments: str, path: str = "") -> list[str]:
-        """The words of a run of the command line."""
-        return [
-            sys.executable, "-m", "avactl.cli.main", "reconcile", path or str(self.repository),
-            "--kubeconfig", str(self.kubeconfig), *arguments,
-        ]  # fmt: skip
+        """The words of a run of the command line, after `avactl`."""
+        return ["reconcile", path or str(self.repository), "--kubeconfig", str(self.kubeconfig), *arguments]
 
     def environment(self) -> dict[str, str]:
         """Nothing of this machine's forges and caches."""
@@ -134,13 +131,11 @@ class World:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command to its end."""
-        return subprocess.run(
-            self.command(*arguments), env=self.environment(), capture_output=True, text=True, check=False, timeout=300
-        )
+        return forked.run(self.command(*arguments), env=self.environment(), timeout=300)
 
     def start(self, *arguments: str, log: str = "log", path: str = "") -> subprocess.Popen[bytes]:
         """Start the command; it is killed after the test."""
-        words, environment = self.command(*arguments, path=path), self.environment()
+        words, environment = [*forked.COMMAND, *self.command(*arguments, path=path)], self.environment()
         with (self.folder / log).open("ab") as output:
             process = subprocess.Popen(words, env=environment, stdout=output, stderr=output)
         self.running.append(process)

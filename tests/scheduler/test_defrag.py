@@ -15,6 +15,7 @@ from avactl.kube.client import Client
 from avactl.scheduler.defrag import planner
 from avactl.scheduler.defrag.planner import DefragPlan, NoPlanError
 from avactl.scheduler.inspection.cluster_view import ClusterView
+from tests import forked
 from tests.scheduler import offline, test_dra
 from tests.scheduler.test_dra import dra
 from tests.scheduler.world import SYSTEM, World
@@ -149,9 +150,7 @@ def nodes_of(world: World, *jobs: str) -> dict[str, str]:
 
 
 def defrag(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "avactl.cli.main", "defrag", *arguments, "-n", world.namespace]
-    command += ["--kubeconfig", str(world.plane.kubeconfig)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return forked.run(["defrag", *arguments, "-n", world.namespace, "--kubeconfig", str(world.plane.kubeconfig)])
 
 
 @pytest.fixture

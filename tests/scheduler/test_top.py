@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.scheduler.world import SYSTEM, World
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]
@@ -18,9 +18,7 @@ _RBAC = "rbac.authorization.k8s.io/v1"
 
 
 def avactl(world: World, *arguments: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "avactl.cli.main", *arguments]
-    command += ["--kubeconfig", str(kubeconfig or world.plane.kubeconfig)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return forked.run([*arguments, "--kubeconfig", str(kubeconfig or world.plane.kubeconfig)])
 
 
 @pytest.fixture

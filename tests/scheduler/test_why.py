@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 
+from tests import forked
 from tests.kinds.compiling import DIGEST
 from tests.scheduler.world import World
 
 
 def why(world: World, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "avactl.cli.main", "why", "--kubeconfig", str(world.plane.kubeconfig)]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+    return forked.run(["why", "--kubeconfig", str(world.plane.kubeconfig), *arguments])
 
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]

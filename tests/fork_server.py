@@ -1,0 +1,107 @@
+"""Fork processes of the command line from one that has imported what most commands need.
+
+`tests/forked.py` starts this file and sends requests over the inherited socket `sys.argv[1]`. What a command imports
+by itself (`avactl.cli.*` and the packages behind it) is still imported in each process.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+
+import aiohttp  # noqa: F401 - for the imports, here and below
+import orjson  # noqa: F401
+import prometheus_client  # noqa: F401
+import typer.main  # noqa: F401
+
+import avactl.compiler.driver  # noqa: F401
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads must not be forked
+import numpy  # noqa: F401
+
+LENGTH = 8
+"""Bytes of a request's length, before it."""
+DESCRIPTORS = 4
+"""Standard input, output and error of the new process, and the socket for its process ID and status."""
+
+Request = tuple[list[str], str, dict[str, str]]
+"""Arguments, current directory, environment."""
+
+
+def _receive(requests: socket.socket) -> tuple[Request, list[int]] | None:
+    head, descriptors, _, _ = socket.recv_fds(requests, LENGTH, DESCRIPTORS, socket.MSG_WAITALL)
+    if not head:
+        return None
+    size = int.from_bytes(head, "big")
+    return json.loads(requests.recv(size, socket.MSG_WAITALL)), descriptors
+
+
+def _serve(requests: socket.socket) -> Request | None:
+    """Answer requests until the client has gone, in a new process: return its request."""
+    wakes, wake = socket.socketpair()
+    wakes.setblocking(False)
+    wake.setblocking(False)
+    signal.set_wakeup_fd(wake.fileno())
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    running: dict[int, int] = {}
+    while True:
+        ready, _, _ = select.select([requests, wakes], [], [])
+        if wakes in ready:
+            wakes.recv(4096)
+            for process in list(running):
+                found, status = os.waitpid(process, os.WNOHANG)
+                if found:
+                    reply = running.pop(process)
+                    _send(reply, os.waitstatus_to_exitcode(status))
+                    os.close(reply)
+        if requests in ready:
+            received = _receive(requests)
+            if received is None:
+                return None
+            request, (*streams, reply) = received
+            process = os.fork()
+            if process == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for number, stream in enumerate(streams):
+                    os.dup2(stream, number)
+                requests.detach(), wakes.detach(), wake.detach()
+                os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+                return request
+            for stream in streams:
+                os.close(stream)
+            running[process] = reply
+            _send(reply, process)
+
+
+def _send(reply: int, number: int) -> None:
+    with suppress(BrokenPipeError):  # the client does not wait for it
+        os.write(reply, b"%d\n" % number)
+
+
+def main() -> None:
+    gc.collect()
+    gc.freeze()
+    request = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if request is None:
+        return
+    arguments, directory, environment = request
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    time.tzset()
+    sys.argv[1:] = arguments
+    sys.path[0] = directory  # as with `python -m`
+    runpy.run_module("avactl.cli.main", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
