@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-# One worker more than the cores of CI: a third of the time of tests against daemons is waiting.
+# One worker more than the cores of CI: a quarter of the time of tests against daemons is waiting.
 JOBS ?= 3
 
 .PHONY: demo dist test test-frameworks lint unit e2e soak bench schemas controlplane alluxio clean

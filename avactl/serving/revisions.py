@@ -23,6 +23,8 @@ COMPONENT_LABEL = "app.kubernetes.io/component"
 DETACHED = "revision"
 """Component label of a detached ReplicaSet; its pods keep the service's."""
 REJECTED = names.REJECTED_VERSION
+NUMBER = "deployment.kubernetes.io/revision"
+"""Annotation of the Deployment controller: it counts versions by it."""
 _HASH_LENGTH = 10
 
 Body = dict[str, Any]
@@ -119,7 +121,7 @@ def find(revisions: Mapping[str, Revision], template: Body) -> Revision | None:
 
 def revision_number(revision: Revision) -> int:
     """Return the number by which the Deployment controller counts its versions; 0 for one that it has not made."""
-    text = str((revision.body["metadata"].get("annotations") or {}).get("deployment.kubernetes.io/revision", ""))
+    text = str((revision.body["metadata"].get("annotations") or {}).get(NUMBER, ""))
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 

@@ -15,7 +15,7 @@ import orjson
 from avactl.kube import logs
 from avactl.kube.objects import object_key
 from avactl.names import ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST, WEIGHTS
-from avactl.serving.revisions import HASH_LABEL, REJECTED
+from avactl.serving.revisions import HASH_LABEL, NUMBER, REJECTED
 
 Body = dict[str, Any]
 PAGE, ANSWER = 50, 4 << 20
@@ -121,7 +121,7 @@ def _replica_set(item: Body) -> Body | None:
     if selector.get("matchExpressions") or len(selector.get("matchLabels") or ()) > _MOST_LABELS:
         return None
     return {
-        "metadata": _identity(metadata, REJECTED, TEMPLATE_DIGEST),
+        "metadata": _identity(metadata, REJECTED, NUMBER, TEMPLATE_DIGEST),
         "spec": {
             "replicas": spec.get("replicas", 1), "selector": selector, "template": orjson.dumps(spec["template"])
         },

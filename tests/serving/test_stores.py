@@ -6,8 +6,17 @@ from typing import Any
 
 import orjson
 
-from avactl.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE
-from avactl.serving.revisions import HASH_LABEL, new_body, revisions_of, same, template_of
+from avactl.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
+from avactl.serving.revisions import (
+    HASH_LABEL,
+    NUMBER,
+    REJECTED,
+    new_body,
+    revision_number,
+    revisions_of,
+    same,
+    template_of,
+)
 from avactl.serving.stores import LARGEST, MOST, objects_of
 
 BIG = [{"name": f"A{number}", "value": "x"} for number in range(4000)]
@@ -82,3 +91,25 @@ def test_only_what_is_read_is_kept() -> None:
     found = jobs.get("vision/web-0")
     assert found is not None
     assert found["metadata"]["labels"] == {HASH_LABEL: "abc"}
+
+
+def test_what_decisions_read_of_a_version_is_kept() -> None:
+    """The version of a sleeping service that ran last is known by the Deployment controller's number alone."""
+    notes = {NUMBER: "7", REJECTED: "worse", TEMPLATE_DIGEST: "ab", "example.com/other": "x"}
+    store = objects_of("ReplicaSet")
+    store.put({
+        "metadata": {
+            "name": "web-abc", "namespace": "vision", "uid": "s", "resourceVersion": "1", "annotations": notes,
+            "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"pod-template-hash": "abc"},
+            "ownerReferences": [{"kind": "Deployment", "uid": "d", "controller": True}],
+        },
+        "spec": {
+            "replicas": 0, "selector": {"matchLabels": {"pod-template-hash": "abc"}},
+            "template": {"metadata": {"labels": {"pod-template-hash": "abc"}}, "spec": {}},
+        },
+    })  # fmt: skip
+    deployment = {"metadata": {"uid": "d"}, "spec": {"selector": {"matchLabels": {}}}}
+    found = revisions_of(deployment, store.of("d"))["abc"]
+    assert (revision_number(found), found.rejected, found.attached) == (7, True, True)
+    kept = {key: value for key, value in notes.items() if key != "example.com/other"}
+    assert found.body["metadata"]["annotations"] == kept
