@@ -132,11 +132,12 @@ def serving_cluster_rules() -> list[Body]:
         rule([""], ["nodes"], WATCH),
         # Addresses that have weights.
         rule(["discovery.k8s.io"], ["endpointslices"], WATCH),
-        # One Service a version; the patch sets the selector of blue-green.
+        # One Service a version, owned by its ReplicaSet; the patch sets the selector of blue-green. Where the admission
+        # plugin OwnerReferencesPermissionEnforcement is on, owners are set only by accounts that may delete the object.
         rule([""], ["services"], (*WATCH, "create", "patch", "delete")),
         # Weights. It cannot create routes: hosts are taken only by specs.
         rule(["gateway.networking.k8s.io"], ["httproutes", "grpcroutes"], (*WATCH, "patch")),
-        # Template of validation Jobs, and the Jobs.
+        # Template of validation Jobs, and the Jobs, which are owned by ReplicaSets, too.
         rule(["batch"], ["cronjobs"], ("get",)),
         rule(["batch"], ["jobs"], (*WATCH, "create", "delete")),
         # Begin, steps and end of rollouts.
