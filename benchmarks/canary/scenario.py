@@ -75,20 +75,21 @@ def _roll(stage: Stage, names: Mapping[str, str], old: int, new: int, *, in_plac
         time.sleep(stage.pace.drain + 1.0)
     state = stage.state()
     seen = zip(names, loads, strict=True)
-    return [_outcome(stage, name, str(new), good, answers(), moments, state) for name, answers in seen]
+    return [outcome(name, stage.pace.steps, str(new), good, answers(), moments, state) for name, answers in seen]
 
 
-def _outcome(
-    stage: Stage, name: str, new: str, good: bool, answers: Sequence[Answer], moments: Sequence[Moment],
+def outcome(
+    name: str, steps: Sequence[int], new: str, good: bool, answers: Sequence[Answer], moments: Sequence[Moment],
     state: dict[str, Any],
 ) -> Outcome:  # fmt: skip
+    """Return what the clients saw of a rollout with these steps to version `new`, and how the daemon ended it."""
     wrong = [each for each in answers if each.status != 200]
     own = [each for each in wrong if not good and each.version == new]
     failed = Counter(f"{each.status} {each.version} {each.error}"[:80] for each in wrong if each not in own)
     got = [each.sent for each in answers if each.version == new]
     exposed = max(got) - min(got) if got else 0.0
     return Outcome(
-        name, len(answers), dict(failed), len(own), _shares(stage.pace.steps, new, answers, moments), exposed, len(got),
+        name, len(answers), dict(failed), len(own), _shares(steps, new, answers, moments), exposed, len(got),
         state.get("outcome", ""), state.get("message", ""),
     )  # fmt: skip
 

@@ -19,7 +19,7 @@ from tools.realnode.config import POD_NETWORK
 
 pytestmark = pytest.mark.e2e
 __all__ = ["run", "training_image"]  # fixtures
-WORKER = 0.3
+WORKER = 0.2
 """CPU cores of a worker."""
 CHECKED = f"""\
 apiVersion: avactl.dev/v1

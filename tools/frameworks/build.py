@@ -16,6 +16,8 @@ from tools.controlplane.build import cache_dir, make_once, run_builder
 
 WANTED = Path(__file__).with_name("requirements.in")
 PINS = Path(__file__).with_name("requirements.txt")
+DIGITS = PINS.with_name("digits.txt")
+"""Pins of the model server of `benchmarks.canary`."""
 _UNUSED = frozenset(("triton", "cuda-bindings", "cuda-pathfinder", "cuda-toolkit", "nvidia-nvtx", "nvidia-cuda-cccl"))
 """Packages that PyTorch requires but does not load without GPUs: 1.3 GB. It links the others."""
 _HEAD = "# Written by `python -m tools.frameworks pin` from {}.\n"
@@ -43,7 +45,7 @@ def build_digits(trainer: Path) -> tuple[Path, Path]:
 
     `trainer` is a program with one argument, the folder that it writes.
     """
-    python = _environment(PINS.with_name("digits.txt"), "scikit-learn, uvicorn and gRPC (70 MB)") / "python"
+    python = _environment(DIGITS, "scikit-learn, uvicorn and gRPC (70 MB)") / "python"
     digest = hashlib.sha256(trainer.read_bytes()).hexdigest()
     models = python.parents[2] / f"models-{digest[:16]}"
 

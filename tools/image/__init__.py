@@ -4,7 +4,7 @@
 when their inputs change.
 """
 
-from tools.image.images import avactl, busybox, kubectl, pause, python, training
+from tools.image.images import avactl, busybox, kubectl, model_server, pause, program, python, shell, training
 from tools.image.oci import Image
 
-__all__ = ["Image", "avactl", "busybox", "kubectl", "pause", "python", "training"]
+__all__ = ["Image", "avactl", "busybox", "kubectl", "model_server", "pause", "program", "python", "shell", "training"]

@@ -57,17 +57,27 @@ def python(*packages: str) -> Image:
     return _image(name, [_system(name, "python3", *packages)], _SHELL)
 
 
+def shell(*packages: str) -> Image:
+    """Return an image with a shell and Debian packages."""
+    name = "-".join(packages)
+    return _image(name, [_system(name, *packages)], _SHELL)
+
+
 def kubectl() -> Image:
     """Return an image with kubectl and a shell, for the followers of training jobs."""
-    program = build_binaries(["kubectl"])["kubectl"]
+    return program(build_binaries(["kubectl"])["kubectl"])
+
+
+def program(binary: Path) -> Image:
+    """Return an image with a program that is linked statically, and a shell."""
 
     def fill(root: Path) -> None:
-        target = root / "usr/local/bin/kubectl"
+        target = root / "usr/local/bin" / binary.name
         target.parent.mkdir(parents=True)
-        shutil.copyfile(program, target)
+        shutil.copyfile(binary, target)
         target.chmod(0o755)
 
-    return _image("kubectl", [_system("busybox"), _layer("kubectl", [str(program)], fill)], _SHELL)
+    return _image(binary.name, [_system("busybox"), _layer(binary.name, [str(binary)], fill)], _SHELL)
 
 
 def avactl() -> Image:
@@ -85,17 +95,42 @@ def training(*directories: Path) -> Image:
         target.mkdir(parents=True)
         for file in files:
             shutil.copyfile(file, target / file.name)
-        program = root / "usr/local/bin/python"
-        program.parent.mkdir(parents=True)
-        program.symlink_to(f"/usr/bin/{PYTHON}")
+        _link_python(root)
 
     own = _layer("training", [f"{file.name}\0{file.read_text()}" for file in files], fill)
     return _image("training", [*_avactl_layers(), own], {**_SHELL, "WorkingDir": "/workspace"})
 
 
+def model_server(server: Path, models: Path, pins: Path) -> Image:
+    """Return an image that runs `python /server.py /models`, with the wheels of a file of pins."""
+    found = (path for path in models.rglob("*") if path.is_file())
+    files = {"server.py": server, **{f"models/{path.relative_to(models)}": path for path in found}}
+    inputs = [f"{name} {hashlib.sha256(path.read_bytes()).hexdigest()}" for name, path in sorted(files.items())]
+
+    def fill(root: Path) -> None:
+        for name, path in files.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, root / name)
+        _link_python(root)
+
+    name = f"model-server-{pins.stem}"
+    layers = [_python_system(), _wheels(pins.stem, pins.read_text()), _layer(name, inputs, fill)]
+    return _image(name, layers, _SHELL)
+
+
+def _link_python(root: Path) -> None:
+    program = root / "usr/local/bin/python"
+    program.parent.mkdir(parents=True)
+    program.symlink_to(f"/usr/bin/{PYTHON}")
+
+
 def _avactl_layers() -> list[Path]:
+    return [_python_system(), _wheels("avactl", _locked_wheels()), _source()]
+
+
+def _python_system() -> Path:
     packages = (f"{PYTHON}-minimal", f"lib{PYTHON}-stdlib", "libstdc++6", "git", "ca-certificates")
-    return [_system("avactl-system", *packages, compiled=True), _wheels(), _source()]
+    return _system("avactl-system", *packages, compiled=True)
 
 
 def _system(name: str, *packages: str, compiled: bool = False) -> Path:
@@ -109,9 +144,7 @@ def _system(name: str, *packages: str, compiled: bool = False) -> Path:
     return _layer(name, sorted(files.values()), fill)
 
 
-def _wheels() -> Path:
-    locked = _locked_wheels()
-
+def _wheels(name: str, locked: str) -> Path:
     def fill(root: Path) -> None:
         requirements = root.with_suffix(".txt")
         requirements.write_text(locked)
@@ -120,7 +153,7 @@ def _wheels() -> Path:
         _run([*pip, *options, "--target", str(root / SITE)])
         _compile(root, root / SITE)
 
-    return _layer("avactl-wheels", [locked], fill)
+    return _layer(f"{name}-wheels", [locked], fill)
 
 
 def _source() -> Path:

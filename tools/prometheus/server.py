@@ -29,31 +29,37 @@ def build_binary() -> Path:
     return build_binaries(["prometheus"], (MODULE,))["prometheus"]
 
 
-class Prometheus(process.Processes):
-    """A Prometheus that reads the metrics of all pods with the component `server` every `interval` seconds.
+def configuration(interval: float, targets: Sequence[str] = (), **access: str) -> str:
+    """Return the configuration for all pods with the component `server`, which are read every `interval` seconds.
 
     Series have the labels `namespace` and `pod`, as by a PodMonitor. `targets`: hosts and ports of what else it reads.
-    Closed by `close`, with its files.
+    `access` says how it reaches the API server; by default, as a pod does.
     """
+    meta = "__meta_kubernetes_pod"
+    kept = {"action": "keep", "source_labels": [f"{meta}_label_app_kubernetes_io_component"], "regex": "server"}
+    names = [
+        {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
+        {"source_labels": [f"{meta}_name"], "target_label": "pod"},
+    ]
+    scraped = {
+        "job_name": "pods", "kubernetes_sd_configs": [{"role": "pod", **access}], "relabel_configs": [kept, *names],
+    }  # fmt: skip
+    others = {"job_name": "others", "static_configs": [{"targets": list(targets)}]}
+    every = f"{round(interval * 1000)}ms"
+    return yaml.safe_dump({
+        "global": {"scrape_interval": every, "scrape_timeout": every}, "scrape_configs": [scraped, others],
+    })  # fmt: skip
+
+
+class Prometheus(process.Processes):
+    """A Prometheus on loopback with the `configuration`. Closed by `close`, with its files."""
 
     def __init__(self, plane: ControlPlane, interval: float, targets: Sequence[str] = ()) -> None:
         super().__init__()
         self._owned = OwnedFolder()
         self._port = process.free_port()
-        meta = "__meta_kubernetes_pod"
-        kept = {"action": "keep", "source_labels": [f"{meta}_label_app_kubernetes_io_component"], "regex": "server"}
-        names = [
-            {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
-            {"source_labels": [f"{meta}_name"], "target_label": "pod"},
-        ]
-        scraped = {
-            "job_name": "pods", "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(plane.kubeconfig)}],
-            "relabel_configs": [kept, *names],
-        }  # fmt: skip
-        others = {"job_name": "others", "static_configs": [{"targets": list(targets)}]}
-        every = f"{round(interval * 1000)}ms"
-        config = {"global": {"scrape_interval": every, "scrape_timeout": every}, "scrape_configs": [scraped, others]}
-        (self._owned.path / "prometheus.yml").write_text(yaml.safe_dump(config))
+        config = configuration(interval, targets, kubeconfig_file=str(plane.kubeconfig))
+        (self._owned.path / "prometheus.yml").write_text(config)
         self.start("prometheus")
 
     @property

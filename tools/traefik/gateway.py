@@ -41,9 +41,8 @@ class Traefik(process.Processes):
         self._plane, self.hosts, self._throttle = plane, hosts, throttle
         self.port, self._ping = process.free_port(), process.free_port()
         with plane.client() as kube:
-            for body in definitions(GATEWAY_API, *KINDS):
-                kube.define({key: value for key, value in body.items() if key != "status"})
-            self._declare(kube, namespace, name, team_label)
+            certificate = declare(kube, hosts, self.port, namespace=namespace, name=name, team_label=team_label)
+        self.ca_file.write_bytes(certificate)
         self.start("traefik")
 
     @property
@@ -98,31 +97,37 @@ class Traefik(process.Processes):
         except httpx.TransportError:
             return False
 
-    def _declare(self, kube: KubeClient, namespace: str, name: str, team_label: str) -> None:
-        """Create the GatewayClass, the Gateway and the Secret of its certificate."""
-        certificate, key = _certificate(self.hosts)
-        self.ca_file.write_bytes(certificate)
-        data = {"tls.crt": b64encode(certificate).decode(), "tls.key": b64encode(key).decode()}
-        kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-        kube.apply({
-            "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "data": data,
-            "metadata": {"name": f"{name}-tls", "namespace": namespace},
-        })  # fmt: skip
-        api = "gateway.networking.k8s.io/v1"
-        kube.apply({
-            "apiVersion": api, "kind": "GatewayClass", "metadata": {"name": CLASS},
-            "spec": {"controllerName": CONTROLLER},
-        })  # fmt: skip
-        teams = {"matchExpressions": [{"key": team_label, "operator": "Exists"}]}
-        listener = {
-            "name": "https", "port": self.port, "protocol": "HTTPS",
-            "tls": {"mode": "Terminate", "certificateRefs": [{"name": f"{name}-tls"}]},
-            "allowedRoutes": {"namespaces": {"from": "Selector", "selector": teams}},
-        }  # fmt: skip
-        kube.apply({
-            "apiVersion": api, "kind": "Gateway", "metadata": {"name": name, "namespace": namespace},
-            "spec": {"gatewayClassName": CLASS, "listeners": [listener]},
-        })  # fmt: skip
+
+def declare(kube: KubeClient, hosts: Sequence[str], port: int, *, namespace: str, name: str, team_label: str) -> bytes:
+    """Define the kinds of the Gateway API; create a GatewayClass, and a Gateway with the listener `https` on `port`.
+
+    Returns its certificate for the hosts, in PEM.
+    """
+    for body in definitions(GATEWAY_API, *KINDS):
+        kube.define({key: value for key, value in body.items() if key != "status"})
+    certificate, key = _certificate(hosts)
+    data = {"tls.crt": b64encode(certificate).decode(), "tls.key": b64encode(key).decode()}
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    kube.apply({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "data": data,
+        "metadata": {"name": f"{name}-tls", "namespace": namespace},
+    })  # fmt: skip
+    api = "gateway.networking.k8s.io/v1"
+    kube.apply({
+        "apiVersion": api, "kind": "GatewayClass", "metadata": {"name": CLASS},
+        "spec": {"controllerName": CONTROLLER},
+    })  # fmt: skip
+    teams = {"matchExpressions": [{"key": team_label, "operator": "Exists"}]}
+    listener = {
+        "name": "https", "port": port, "protocol": "HTTPS",
+        "tls": {"mode": "Terminate", "certificateRefs": [{"name": f"{name}-tls"}]},
+        "allowedRoutes": {"namespaces": {"from": "Selector", "selector": teams}},
+    }  # fmt: skip
+    kube.apply({
+        "apiVersion": api, "kind": "Gateway", "metadata": {"name": name, "namespace": namespace},
+        "spec": {"gatewayClassName": CLASS, "listeners": [listener]},
+    })  # fmt: skip
+    return certificate
 
 
 def _certificate(hosts: Sequence[str]) -> tuple[bytes, bytes]:
