@@ -43,14 +43,14 @@ def decide(view: View, now: float, settle: float, answers: Answers = Answers()) 
         # It is about to become a rolling service, or somebody has resumed it: the Deployment controller acts too.
         return Plan(view.state)
     if view.state.phase == "steady":
-        return _steady(view, now)
+        return _steady(view, now, answers)
     return _Rollout(view, now, settle, answers).plan()
 
 
 # -- outside of a rollout ----------------------------------------------------------------------------------------
 
 
-def _steady(view: View, now: float) -> Plan:
+def _steady(view: View, now: float, answers: Answers) -> Plan:
     state, template = view.state, template_of(view.deployment)
     stable = view.of(state.stable) or _running(view)
     target = find(view.revisions, template)
@@ -58,7 +58,8 @@ def _steady(view: View, now: float) -> Plan:
         if target is not None:
             return Plan(state.but(stable=target.hash))
         hash = new_hash(template, view.revisions)
-        return Plan(state.but(stable=hash, reason="Starting", message=""), [Create(hash, view.total, True)])
+        begun = state.but(stable=hash, since=now, reason="Starting", message="")
+        return Plan(begun, [Create(hash, view.total, True)])
     if stable.hash != state.stable:
         # Of a service without pods it is not known whether it has served: then it is compared with the next version.
         return Plan(state.but(stable=stable.hash, proven=state.proven or not view.total))
@@ -67,7 +68,7 @@ def _steady(view: View, now: float) -> Plan:
         if not state.proven and not stable.ready:
             # The first version has never served: there is nothing to compare with, and nothing to lose.
             actions = [] if target is not None else [Create(hash, view.total, True)]
-            return Plan(state.but(stable=hash), list(actions))
+            return Plan(state.but(stable=hash, since=now, message=""), list(actions))
         begun = State(
             stable=state.stable, canary=hash, proven=state.proven, phase="starting", since=now, reason="Starting",
             message=f"version {hash}",
@@ -88,6 +89,14 @@ def _steady(view: View, now: float) -> Plan:
     elif stable.ready or not view.total:
         proven = state.proven or stable.ready > 0
         plan.state = state.but(proven=proven, reason="Stable", message=f"version {stable.hash}", weight=0)
+    elif not state.proven and now - state.since >= PATIENCE:
+        # The first version: no rollout waits for it, but somebody does.
+        if answers.why is None:
+            return Plan(state, ask="why")
+        if answers.why[1]:
+            text = f"0 of {view.total} pods are ready: {answers.why[1]}"[:900]
+            plan.state = state.but(reason="Starting", message=text)
+            plan.events += [] if state.message else [Event("RolloutStarting", text)]
     return plan
 
 

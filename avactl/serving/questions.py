@@ -86,9 +86,11 @@ def _asked(pod: Mapping[str, Any]) -> tuple[str, Amounts]:
 async def not_starting(client: Client, view: View) -> tuple[bool, str]:
     """Return whether pods of the new version, or of its validation Job, wait for capacity, and why they do not start.
 
+    Outside of a rollout, the pods are those of the stable version.
+
     Raises ApiError and UnreachableError.
     """
-    revision = view.of(view.state.canary)
+    revision = view.of(view.state.canary or view.state.stable)
     if revision is None:
         return False, ""
     space = view.deployment["metadata"]["namespace"]

@@ -69,6 +69,27 @@ def test_a_version_that_is_not_ready_in_time_is_rejected() -> None:
     assert isinstance(reject, Reject)
 
 
+def test_the_condition_says_why_the_first_version_does_not_start() -> None:
+    crashing = Answers(why=(False, "model ended with exit code 1: no such bucket"))
+    first = State(stable="new", since=1000.0, reason="Starting")
+
+    def at(now: float, state: State, answers: Answers, ready: int = 0) -> Plan:
+        made = deployment("b")
+        config = Config("replicas", (Step(25, 60),), 1, False, 80, (("http", 80),), (), (), None)
+        sets = revisions_of(made, [replica_set("b", "new", 4, ready)])
+        attached = {hash: each._replace(attached=True) for hash, each in sets.items()}
+        return decide(View(made, config, state, attached, {}, {}, {}), now, 1.0, answers)
+
+    assert at(1005.0, first, Answers()).ask == ""  # pods take some seconds
+    assert at(1011.0, first, Answers()).ask == "why"
+    said = at(1011.0, first, crashing)
+    assert said.state.message == "0 of 4 pods are ready: model ended with exit code 1: no such bucket"
+    assert [each.reason for each in said.events] == ["RolloutStarting"]
+    again = at(1012.0, said.state, crashing)
+    assert (again.state, again.events) == (said.state, [])
+    assert at(1013.0, said.state, crashing, ready=1).state.reason == "Stable"
+
+
 def test_pods_without_capacity_wait_or_go_in_place() -> None:
     full = Answers(why=(True, "0/2 nodes are available"))
     held = decide(view(STEPPING, 4, 1, 0), 9000.0, 1.0, full).state

@@ -78,3 +78,16 @@ def test_rolled_back_in_a_full_quota(world: World) -> None:
     world.until(lambda: world.ready() == {"1": 3, "2": 1})
     world.deploy(world.service(1, canary))
     world.until(lambda: world.settled("1"))
+
+
+def test_the_first_version_without_room(world: World) -> None:
+    """There is no rollout yet: the condition says why the service has no pods, and an Event does once."""
+    world.start()
+    canary = f"{{canary: {{{STEPS}}}}}"
+    world.deploy(world.service(1, canary).replace("cpu: 1", "cpu: 1000"))
+    world.until(lambda: "Insufficient cpu" in world.condition()[2])
+    assert world.condition()[:2] == ("False", "Starting")
+    assert world.reasons() == ["RolloutStarting"]
+    world.deploy(world.service(2, canary))
+    world.until(lambda: world.settled("2"))
+    world.until(lambda: world.condition()[1] == "Stable")
