@@ -78,7 +78,7 @@ def _read(promql: str) -> tuple[Problem | None, list[Any]]:
     odd = next((each for each in promql if each == "#" or (not each.isprintable() and each not in "\n\t")), None)
     if odd is not None:
         # The ends of comments and lines are not the same to all parsers.
-        return _invalid(f"the character {odd!r}", "remove it; comments belong into the spec"), []
+        return _invalid(f"the character {odd!r}", "remove it; comments belong in the spec"), []
     try:
         return None, list(_selectors(promql_parser.parse(promql)))
     except (ValueError, OverflowError, NotImplementedError) as error:

@@ -214,7 +214,7 @@ def _others(item: Item, program: Program, host: str, path: tuple[str | int, ...]
                 "host-conflict",
                 f"host `{host}` is already that of {other}, of another team",
                 item.span(*path),
-                hint="choose another host: whoever has one path of a host receives the cookies of all",
+                hint="choose another host: browsers send the cookies of a host to all of its paths",
                 notes=notes,
             )
             return
