@@ -40,7 +40,7 @@ def revert_message(pipeline: Pipeline, state: State, url: str, back: str) -> str
     target = pipeline.target
     assert target is not None
     subject = f"{target.document}: roll {target.model} back to version {back.rstrip('/').rpartition('/')[2]}"
-    facts = [f"The rollout of {url} was rolled back: git says again what runs.", f"Model: {back}"]
+    facts = [f"The rollout of {url} was rolled back; this restores the running version.", f"Model: {back}"]
     return _message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
 
 
@@ -57,10 +57,10 @@ def rollback_message(service: Service, why: str, undone: Sequence[str], good: st
     shown = _inert(_line(why)[:_WHY])
     commits = ", ".join(each[:10] for each in undone[:_SHOWN]) + (", …" if len(undone) > _SHOWN else "")
     facts = [
-        "The rollout was rolled back in the cluster: git says again what runs.",
+        "The rollout was rolled back in the cluster; this restores the spec of the running version.",
         *([f"Why: {shown}"] if shown.strip() else []),
         f"Undone: {commits}",
-        f"As of: {good[:10]}",
+        f"Restored from: {good[:10]}",
     ]
     subject = f"{service.document}: roll back to the version that runs"
     return _message(subject, facts, f"{ROLLBACK_TRAILER}: {service.team}/{service.document}")
