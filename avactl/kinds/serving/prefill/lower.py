@@ -95,9 +95,9 @@ def sidecar(spec: Any, role: str) -> Body | None:
 
 
 def router(item: Item, program: Program, component: str, drain: int, grace: int, deadline: int) -> list[Manifest]:
-    """Return the objects of a service's router, whose account may watch the namespace's pods; none without one.
+    """Return the objects of a router, whose account may watch the namespace's pods; none without `router`.
 
-    `drain`, `grace`: seconds for which a terminating pod still answers, and after which it is killed. `deadline`: seconds
+    `drain`, `grace`: seconds that a terminating pod still answers, and after which it is killed. `deadline`: seconds
     after which a rollout counts as stalled; the router is not ready before a pod of each role is.
     """
     own = prefill(item.spec)
