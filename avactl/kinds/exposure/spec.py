@@ -272,8 +272,8 @@ class Grpc(Model):
     """Host for the gRPC port, reachable from outside the cluster, always over TLS."""
 
     host: Host = Field(
-        description="Host name, in one of the domains that the Cluster gives to the team. It must differ from the HTTP "
-        "port's, because a Gateway accepts only HTTPRoutes or only GRPCRoutes for a host."
+        description="Host name, in one of the domains that the Cluster gives to the team; not the host of the HTTP "
+        "port, because a Gateway accepts only HTTPRoutes or only GRPCRoutes for a host."
     )
     services: Annotated[list[GrpcService], Field(min_length=1, max_length=16)] | None = Field(
         None,
