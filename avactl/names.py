@@ -135,9 +135,9 @@ REJECTED_VERSION = f"{GROUP}/rejected"
 """Annotation of a ReplicaSet whose version was rolled back, with the reason."""
 TEMPLATE_DIGEST = f"{GROUP}/template-digest"
 """Annotation of the Deployment of a service with a rollout: digest of its pod template as compiled. Each ReplicaSet has
-that of its version, by which the delivery daemon finds the version in git."""
+the digest of its version, by which the delivery daemon finds the version in git."""
 ROLLBACK_CONFIG = "rollback"
-"""Value of `CONFIG_LABEL` in the system namespace: where the spec of a service with a rollout is, for the delivery
+"""Value of `CONFIG_LABEL` in the system namespace: the location of a service's spec, for roll-backs by the delivery
 daemon."""
 MODEL_URLS = f"{GROUP}/model-urls"
 """Annotation of the Deployment of a service: JSON object with the URL of each model that has one."""

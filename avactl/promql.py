@@ -1,4 +1,4 @@
-"""PromQL of specs: queries of the platform, and the confinement of teams' queries to the series of their namespace.
+"""PromQL of specs: checks of platform queries, and confinement of teams' queries to the series of their namespace.
 
 A team's query runs with the platform's access to Prometheus, which has the metrics of all teams. A query is confined to
 a namespace if each of its selectors has the matcher `namespace="…"` with exactly that name: nothing else of PromQL
@@ -52,8 +52,8 @@ def confinement_problem(promql: str, namespace: str) -> Problem | None:
 
 
 def syntax_problem(promql: str, pattern: str) -> Problem | None:
-    """Return why a query of the platform, whose placeholders are filled in, may not run; None if it may. `pattern` is
-    the regular expression among them; empty: there is none."""
+    """Return the problem of a platform query with its placeholders filled in; None if it is valid. `pattern`: the
+    placeholder value that is a regular expression; empty for none."""
     import promql_parser
 
     problem, selectors = _read(promql)
@@ -78,7 +78,7 @@ def _read(promql: str) -> tuple[Problem | None, list[Any]]:
     odd = next((each for each in promql if each == "#" or (not each.isprintable() and each not in "\n\t")), None)
     if odd is not None:
         # The ends of comments and lines are not the same to all parsers.
-        return _invalid(f"the character {odd!r}", "remove it; comments belong into the spec"), []
+        return _invalid(f"the character {odd!r}", "remove it; comments belong in the spec"), []
     try:
         return None, list(_selectors(promql_parser.parse(promql)))
     except (ValueError, OverflowError, NotImplementedError) as error:

@@ -1,4 +1,4 @@
-"""The branch of the specs for several tasks: one call of git at a time, each in a thread."""
+"""Shared access to the branch of the specs: git calls run in a thread, one at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Branch:
     """The repository of the specs. Calls raise DeliveryError where those of `Repository` do."""
 
     def __init__(self, repository: Repository, interval: float) -> None:
-        """`interval`: seconds between two reads of the branch."""
+        """`interval`: seconds between two fetches of the branch."""
         self.repository, self._interval = repository, interval
         self._turn = asyncio.Lock()
         self._fetched = float("-inf")
@@ -38,12 +38,12 @@ class Branch:
         return self.repository.branch
 
     async def refresh(self) -> None:
-        """Read the newest commit if the last read was long ago; what fails is logged, and tried again."""
+        """Fetch the newest commit if the interval has passed; failures are logged, and retried later."""
         if monotonic() - self._fetched >= self._interval:
             await self.fetch()
 
     async def fetch(self) -> None:
-        """Read the newest commit; what fails is logged, and tried again."""
+        """Fetch the newest commit; failures are logged, and retried later."""
         before = self.repository.head
         try:
             head = await self.run(self.repository.fetch)
@@ -52,7 +52,7 @@ class Branch:
             if self._problem != str(error):
                 logs.warn("git", error=str(error), hint=getattr(error, "hint", ""))
             self._problem = str(error)
-            # The next read comes after as many seconds as a good one.
+            # Failed reads wait for the same interval as successful ones.
             self._fetched = monotonic()
             return
         self._problem = ""
@@ -69,14 +69,14 @@ class Branch:
         return await self.run(self.repository.last_change, paths)
 
     async def deploy(self, target: Target, wanted: Served, message: str, *, only: str) -> bool:
-        """Commit the URL and version of a model if its URL is `only`; False if nothing was to be done."""
+        """Commit the URL and version of a model if its URL is `only`; False if nothing changed."""
         return await self.run(partial(self.repository.deploy, only=only), target, wanted, message)
 
     async def propose(self, target: Target, wanted: Served, message: str, branch: str) -> None:
-        """Push a branch with the change; one that is there stays as it is."""
+        """Push a branch with the change; an existing branch is left unchanged."""
         await self.run(self.repository.propose, target, wanted, message, branch)
 
     async def run(self, call: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T:
-        """Call a function that reads or changes the repository, in a thread, with nothing else beside it."""
+        """Call a function that reads or changes the repository, in a thread, with exclusive access."""
         async with self._turn:
             return await asyncio.to_thread(call, *arguments, **options)

@@ -59,7 +59,7 @@ class Target(NamedTuple):
 
 
 class Service(NamedTuple):
-    """The plan of a service with a rollout: what a roll-back in git changes."""
+    """The plan of a service with a rollout: the spec that a roll-back in git changes."""
 
     cluster: str
     namespace: str
@@ -83,7 +83,7 @@ class Pipeline(NamedTuple):
     train: tuple[str, ...]
     """Templates of the training's Jobs."""
     running: tuple[str, ...]
-    """Jobs that train without end, in a pipeline without such templates."""
+    """Running Jobs that train without end, in a pipeline without templates."""
     stage: str
     validate: str
     seal: str

@@ -1,4 +1,4 @@
-"""The plans and states of the system namespace: what the watch has brought, and writes that lose nothing."""
+"""Plans and states in ConfigMaps of the system namespace: a store of the watch, and optimistic writes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class ConfigMaps:
         await self._patch(state_name(plan), {STATE_KEY: dump_state(state)})
 
     async def write_problem(self, plan: str, problem: str) -> None:
-        """Write down why a pipeline does not go on, for people."""
+        """Write the problem that stops a pipeline, for users."""
         held = self.data(state_name(plan))
         if held is None or held.get(PROBLEM_KEY, "") == problem:
             return
@@ -66,7 +66,7 @@ class ConfigMaps:
 
 
 def state_name(plan: str) -> str:
-    """Return the name of the ConfigMap with the state of a pipeline, by that of its plan."""
+    """Return the name of the ConfigMap with the state of a pipeline, from the name of its plan."""
     return f"pipeline-state{plan.removeprefix('pipeline')}"
 
 

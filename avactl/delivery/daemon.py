@@ -30,7 +30,7 @@ from avactl.kube.replica import new_identity
 from avactl.names import CONFIG_LABEL, DELIVERY_DAEMON, PIPELINE_CONFIG, PIPELINE_STATE, ROLLBACK_CONFIG
 
 _PARALLEL = 4
-"""Passes of one namespace at a time."""
+"""Maximum number of concurrent passes of one namespace."""
 _RETRY = 30.0
 """Seconds until a change of the repository that failed is tried again."""
 STUCK = 1800.0
@@ -131,7 +131,7 @@ class Daemon:
         await self._pass(name, self._rollbacks.advance)
 
     async def _pass(self, name: str, advance: Callable[[str], Awaitable[None]]) -> str:
-        """Bring one plan forward; what fails is that plan's problem, is returned, and is tried again."""
+        """Advance one plan; return its problem, which a later pass retries."""
         if monotonic() < self._later.get(name, 0.0) or not self.leading():
             return _last_line(self._problems.get(name, ""))
         problem = ""

@@ -22,7 +22,7 @@ Status = Literal["running", "succeeded", "failed"]
 Rollout = Literal["progressing", "promoted", "rejected"]
 STEPS: tuple[Step, ...] = ("train", "stage", "validate", "seal")
 UNCHANGED, REJECTED, NONE, COPIED = "unchanged", "rejected", "none", "copied "
-"""Messages of a `stage`: the newest output is published, or was rejected before; none is complete; its path."""
+"""Results of `stage`: the newest output is already published, was rejected before, does not exist, or was copied."""
 WORKING: dict[str, Step] = {"training": "train", "staging": "stage", "validating": "validate", "sealing": "seal"}
 """Steps by phase."""
 _FAILED: dict[Step, str] = {
@@ -75,11 +75,11 @@ class State:
     origin: Mapping[str, Any] = field(default_factory=dict)
     """Data, image, code and parameters in the specs at the begin of the run."""
     ran: Mapping[str, Any] = field(default_factory=dict)
-    """Images and commits of the code that the training ran."""
+    """Images, and commits of the code, that the training ran."""
     output: str = ""
     """Path of the copied model below the directory of the running job."""
     rejected: str = ""
-    """The output that was rejected last, by the validation with this digest of its terms: `DIGEST OUTPUT`."""
+    """Output that was rejected last, and the digest of the terms of its validation: `DIGEST OUTPUT`."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     before: str = ""
     """URL that was served before the deployment."""
@@ -103,7 +103,7 @@ class Job(NamedTuple):
     message: str = ""
     """Text that its pod has written, or why it failed."""
     ran: Mapping[str, Any] = {}
-    """Images and commits of the code that the training's pods ran."""
+    """Images, and commits of the code, that the training's pods ran."""
 
 
 class Seen(NamedTuple):
@@ -269,14 +269,14 @@ def _staged(config: Config, state: State, job: Job, now: float) -> State:
 
 
 def _terms(config: Config, served: str) -> str:
-    """Return a digest of what the verdict on a model depends on."""
+    """Return a digest of the terms of a verdict: validation, live version and bounds."""
     return hashlib.sha256(repr((config.validation, served, config.bounds)).encode()).hexdigest()[:16]
 
 
 def _rejected(config: Config, state: State, served: str) -> str:
     """Return the output of the running job that would be rejected again; "" if there is none.
 
-    The job may not save anything for a long time: nothing is measured again and again meanwhile.
+    A job may save nothing new for a long time, and its last output should not be validated over and over.
     """
     terms, _, output = state.rejected.partition(" ")
     return output if not config.trains and terms == _terms(config, served) else ""

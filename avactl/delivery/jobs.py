@@ -20,9 +20,9 @@ Body = dict[str, Any]
 _ENDED: dict[str, Status] = {"Complete": "succeeded", "Failed": "failed"}
 _UID, _NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
 _PAGE, _ANSWER = 50, 4 << 20
-"""Pods of one list request, and bytes of an answer that is parsed."""
+"""Maximum number of pods in one list request, and of bytes in a response that is parsed."""
 _MOST = 64
-"""Containers of a pod that are looked at."""
+"""Maximum number of containers of a pod that are read."""
 
 
 class MissingTemplateError(HintedError):
@@ -44,7 +44,7 @@ class Jobs:
         return {"train": own.train, "stage": (own.stage,), "validate": (own.validate,), "seal": (own.seal,)}[step]
 
     async def look(self, active: Step | None = None) -> dict[Step, Job]:
-        """Return the state of each step that has Jobs; what its pods say only of the active one.
+        """Return the state of each step that has Jobs, with messages of pods only for the active one.
 
         Raises ApiError and UnreachableError.
         """
@@ -68,7 +68,7 @@ class Jobs:
         return next(iter((await self._client.page(self._jobs, query))["items"] or ()), None)
 
     async def _told(self, job: Job, jobs: list[Body], step: Step) -> Job:
-        """Return the state of a step that has ended, with what its pods have said and run."""
+        """Return the state of a step; if it has ended, with the messages and provenance of its pods."""
         if job.status == "failed":
             failed = next(each for each in jobs if _result(each)[0] == "failed")
             said = _message(await self._pods_of(_UID, [failed["metadata"]["uid"]]), "Failed")

@@ -11,5 +11,5 @@ RUNS = Counter("avactl_delivery_runs_total", "Ended runs, by reason.", ["reason"
 ERRORS = Counter("avactl_delivery_errors_total", "Failed passes over a pipeline or a service.", registry=REGISTRY)
 GIT_ERRORS = Counter("avactl_delivery_git_errors_total", "Failed reads of the branch.", registry=REGISTRY)
 ROLLBACKS = Counter(
-    "avactl_delivery_rollbacks_total", "Roll-backs of services that are in git, or proposed.", registry=REGISTRY
+    "avactl_delivery_rollbacks_total", "Roll-backs of services committed or proposed in git.", registry=REGISTRY
 )

@@ -21,7 +21,7 @@ from avactl.kinds.serving.models import versions as versions_of
 MAX_VERSIONS = 10_000
 """Directories of one model that are looked at."""
 MAX_READ = 32 << 20
-"""Bytes of the lineage of one model that are read."""
+"""Maximum size of the lineages of one model that are read, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One pass over a pipeline: observe, decide, carry out, and write down what it has reached."""
+"""One pass over a pipeline: observe, decide, act, and write its state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Proposals(Protocol):
 
 
 class Pipelines:
-    """Brings pipelines forward, by their names in the store."""
+    """Advances pipelines, by the names of their plans in the store."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Pipelines:
         self._asked: dict[str, tuple[str, float]] = {}
 
     async def advance(self, name: str) -> None:
-        """Bring one pipeline forward as far as it goes now.
+        """Advance one pipeline as far as possible now.
 
         Raises ApiError, UnreachableError, PlanError, HintedError and ValueError; nothing is lost, and a later pass goes
         on.

@@ -1,4 +1,4 @@
-"""Provenance of a training by the status of its pods: digests of images, and commits of code."""
+"""Provenance of a training from the status of its pods: digests of images, and commits of code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from avactl.names import DEFAULT_CONTAINER
 
 Body = dict[str, Any]
 MAX_EACH = 16
-"""Different images, and different commits, that are kept."""
+"""Maximum number of distinct images, and of distinct commits."""
 _DIGEST = "sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}"
 _IMAGE_ID = re.compile(
     rf"(?:[a-z]{{1,16}}(?:-[a-z]{{1,16}})?://)?((?:[A-Za-z0-9._:/-]{{1,255}}@)?(?:{_DIGEST}))"
@@ -21,10 +21,10 @@ _COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
 
 
 def provenance_of(pods: Iterable[Body]) -> dict[str, list[str]]:
-    """Return `images` and `commits` of pods, each sorted and without what is unknown.
+    """Return the known `images` and `commits` of pods, each sorted.
 
     An image is that of the training program, as the runtime names it: `REPOSITORY@DIGEST`, or the digest alone where it
-    has no repository. Pods differ if a tag or branch has moved between their starts.
+    has no repository. Pods differ if a tag or branch moved between their starts.
     """
     images: set[str] = set()
     commits: set[str] = set()

@@ -74,7 +74,7 @@ class RejectedError(DatasetError):
 
 
 class NoOutputError(DatasetError):
-    """No output of several is complete yet."""
+    """No output that matches the pattern is complete yet."""
 
 
 def stage(

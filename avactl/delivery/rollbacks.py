@@ -1,6 +1,6 @@
-"""Roll-backs of services in git: the spec of a version that the serving daemon has rolled back is set back by a commit.
+"""Roll-backs of services in git: commits that revert specs whose version the serving daemon has rolled back.
 
-All that is needed to decide is in the objects and in git: a daemon that dies anywhere decides the same again.
+Every decision follows from the objects and git alone, so a restarted daemon decides the same again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Body = dict[str, Any]
 
 
 class Rollbacks:
-    """Sets specs back, by the names of services' plans in the store."""
+    """Reverts specs of services, by the names of their plans in the store."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Rollbacks:
         proposals: Proposals | None,
         interval: float,
     ) -> None:
-        """`interval`: seconds between two looks at a service."""
+        """`interval`: seconds between two checks of a service."""
         self._client, self._maps, self._branch, self._proposals = client, maps, branch, proposals
         self._interval = interval
         self._looked: dict[str, float] = {}
@@ -52,7 +52,7 @@ class Rollbacks:
         self._told: dict[str, str] = {}
 
     async def advance(self, name: str) -> None:
-        """Look at one service, and set its spec back if its version was rolled back.
+        """Check one service, and revert its spec if its version was rolled back.
 
         Raises ApiError, UnreachableError, PlanError and DeliveryError; a later pass tries again.
         """
@@ -85,7 +85,7 @@ class Rollbacks:
             await self._tell(deployment, "SpecNotRolledBack", problem, warning=True)
 
     async def _set_back(self, service: Service, deployment: Body, found: Finding) -> str:
-        """Commit or propose the text of the running version; return the head for which nothing more is to be done."""
+        """Commit or propose the text of the running version; return the head that needs no further change."""
         repository, name = self._branch.repository, self._branch.name
         edited = partial(rolled_back, service=service, found=found)
         if service.by == "commit":
@@ -110,7 +110,7 @@ class Rollbacks:
         return head
 
     def _has_pipeline(self, service: Service) -> bool:
-        """Return True if a run of a pipeline deploys to the service: then the roll-back is its commit."""
+        """Return True if a run of a pipeline is deploying to the service: then the pipeline commits the roll-back."""
         for name in self._maps.of(PIPELINE_CONFIG):
             try:
                 target = parse_plan((self._maps.data(name) or {}).get(PLAN_KEY, "")).target
@@ -123,7 +123,7 @@ class Rollbacks:
         return False
 
     async def _tell(self, deployment: Body, reason: str, note: str, *, warning: bool = False) -> None:
-        """Write an Event. One that fails is logged only: git says the same."""
+        """Write an Event. Failures are only logged, because git has the same information."""
         metadata = deployment["metadata"]
         regarding = {
             "apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"],
@@ -138,9 +138,9 @@ class Rollbacks:
 
 
 def finding(deployment: Body, sets: Iterable[Body]) -> Finding | None:
-    """Return the versions of a roll-back; None if the service does not stay on another version than its spec asks for.
+    """Return the versions of a roll-back; None unless the declared version was rejected and another one runs.
 
-    Raises DeliveryError if the version that runs does not say what it was compiled from.
+    Raises DeliveryError if a version has no digest of its template.
     """
     state = parse_rollout((deployment["metadata"].get("annotations") or {}).get(ROLLOUT_STATE))
     revisions = revisions_of(deployment, sets)
@@ -150,8 +150,8 @@ def finding(deployment: Body, sets: Iterable[Body]) -> Finding | None:
     rejected, stays = _digest(deployment), _digest(running.body)
     if not rejected or not stays or rejected == stays:
         raise DeliveryError(
-            f"version {running.hash} of {deployment['metadata']['name']} does not say which specs it was compiled from",
-            "it is of an earlier release of avactl: revert the change by a commit",
+            f"version {running.hash} of {deployment['metadata']['name']} has no digest of its compiled pod template",
+            "it was compiled by an earlier release of avactl: revert the change by a commit",
         )
     return Finding(rejected, stays, state.message)
 

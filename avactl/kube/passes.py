@@ -1,4 +1,4 @@
-"""Passes over objects: each object's take no longer because of another one's, and tenants take turns by namespace."""
+"""Concurrent passes over objects, with a limit for each namespace so that no tenant delays the others."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ Work = Callable[[str], Awaitable[None]]
 
 
 class Passes:
-    """The passes of a daemon that go on. `parallel`: those of one namespace at a time.
+    """The running passes of a daemon. `parallel`: maximum number of passes of one namespace at a time.
 
-    A pass may take long, by queries that a team has written or by its objects. Without a limit for each namespace, one
-    team's would take the turns of all others.
+    A pass may take long because of a team's queries or objects. Without a limit for each namespace, the passes of one
+    team could delay those of all others.
     """
 
     def __init__(self, wake: Callable[[], None], parallel: int) -> None:
-        """`wake` is called after a pass during which another one was due: the object has changed meanwhile."""
+        """`wake` is called after a pass during which another one was requested, because the object has changed."""
         self._wake = wake
         self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(parallel))
         self._active: dict[tuple[Work, str], bool] = {}
         self._begun: dict[tuple[Work, str], float] = {}
 
     def begin(self, group: asyncio.TaskGroup, work: Work, key: str, namespace: str) -> None:
-        """Begin a pass over one object as a task of `group`, unless the last one goes on."""
+        """Begin a pass over one object as a task of `group`, unless one is still running."""
         each = work, key
         if each in self._active:
             self._active[each] = True
@@ -49,5 +49,5 @@ class Passes:
         group.create_task(run())
 
     def longest(self) -> float:
-        """Return the seconds since the oldest pass got its turn; 0 if there is none."""
+        """Return the seconds since the oldest running pass started; 0 if there is none."""
         return monotonic() - min(self._begun.values(), default=monotonic())

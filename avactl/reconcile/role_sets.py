@@ -1,7 +1,7 @@
 """Health of DisaggregatedSets, from the LeaderWorkerSets that their controller makes. Pure.
 
 Source: `pkg/controllers/disaggregatedset` of sigs.k8s.io/lws 0.9, which writes no status. When a template changes, it
-copies those of all roles into LeaderWorkerSets of a new revision, and deletes those of the old one in the end.
+creates LeaderWorkerSets of a new revision for all roles, and finally deletes those of the old revision.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Live = Mapping[str, Any]
 KIND, GROUPS = "DisaggregatedSet", Gvk("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
 _REVISION = "disaggregatedset.x-k8s.io/revision"
 _ADDED = frozenset((DISAGGREGATED_NAME, DISAGGREGATED_ROLE, _REVISION, "app"))
-"""Labels that its controller adds to templates."""
+"""Labels that the controller adds to templates."""
 _AMOUNTS = ("requests", "limits", "sizeLimit")
 
 
@@ -48,7 +48,7 @@ def _template(groups: Live) -> Any:
 
 
 def comparable(value: Any, key: str = "", amount: bool = False) -> Any:
-    """Return a value without what a round trip through the controller's types and its own labels change."""
+    """Return a value for comparison: without the labels and number formats that the controller changes."""
     if isinstance(value, Mapping):
         found = {
             name: comparable(each, name, name in _AMOUNTS or key in _AMOUNTS)

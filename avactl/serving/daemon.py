@@ -37,7 +37,7 @@ from avactl.serving.weights import Weights
 _TURNS = 12
 """Decisions of one pass over a service."""
 _PARALLEL = 4
-"""Passes of one namespace at a time: what a team's queries or objects take long holds up no other team."""
+"""Maximum number of concurrent passes of one namespace: slow queries or many objects of one team delay no other."""
 STUCK = 600.0
 """Seconds after which a pass counts as stuck."""
 GOOD = ("Stable", "Promoted")

@@ -1,4 +1,4 @@
-"""Questions that a decision has, which need requests of their own: room, and why pods do not start."""
+"""Queries that decisions need on demand: capacity for another version, and the reasons why pods do not start."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PAGE = {"limit": "500"}
 _PODS = {"limit": str(PAGE), "fieldSelector": "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
 """Pods that hold resources. Tenants write pods, of up to 1.5 MB each."""
 _KEPT = 15.0
-"""Seconds for which machines, and a lack of room, are not looked at again: services may wait for days."""
+"""Seconds for which the machines, and a lack of capacity, are cached: services may wait for days."""
 _TEXT = 300
 
 
 class Room:
-    """Answers whether there is room for another version. All services share what was read of the cluster."""
+    """Checks whether there is capacity for another version. All services share one read of the cluster."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -1,7 +1,7 @@
 """Objects that the watches bring, and those in the answers to the daemon's own writes.
 
-Members of teams write them. Of each, only what decisions need is kept, and of a namespace a bounded amount: one team's
-objects must not use up the memory in which the services of all teams are.
+Members of teams write these objects. Only the fields that decisions need are kept, and a bounded amount for each
+namespace, so that the objects of one team cannot exhaust the memory of the daemon.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from avactl.serving.revisions import HASH_LABEL, NUMBER, REJECTED
 
 Body = dict[str, Any]
 PAGE, ANSWER = 50, 4 << 20
-"""Objects of one list request, and bytes of an answer that is parsed. Objects have up to 1.5 MB, parsed 20 times it."""
+"""Maximum number of objects in one list request, and of bytes in a response. An object has up to 1.5 MB, and takes 20
+times as much memory when parsed."""
 LARGEST = 256 << 10
-"""Bytes of the JSON of one object that is kept."""
+"""Maximum size of the JSON of one object that is kept, in bytes."""
 MOST = 16 << 20
-"""Bytes of the JSON of all objects of one kind in one namespace."""
+"""Maximum size of the JSON of all objects of one kind in one namespace, in bytes."""
 _MOST_OWNERS = 8
 
 

@@ -119,7 +119,7 @@ class View:
 
 
 def _refusal(route: Route, body: Body) -> str:
-    """Return why no gateway routes by a route; empty if one does."""
+    """Return why no gateway has accepted a route; empty if one has."""
     said = ""
     for parent in (body.get("status") or {}).get("parents") or ():
         for condition in parent.get("conditions") or ():

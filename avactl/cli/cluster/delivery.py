@@ -49,15 +49,15 @@ def stage(
     rejected: Annotated[
         str | None,
         typer.Option(
-            help="For a job that still runs: output that is not copied again, because it was rejected. That no output "
-            "is complete is then no error."
+            help="Output of a running job that was rejected before and is not copied again. With this option, it "
+            "is not an error if no output is complete."
         ),
     ] = None,
     result: Annotated[
         str,
         typer.Option(
-            help="File that gets the text `copied OUTPUT`, `unchanged` if the newest output is published already, "
-            "`rejected` if it is that of `--rejected`, or `none`."
+            help="File for the result: `copied OUTPUT`; `unchanged` if the newest output is already published; "
+            "`rejected` if it is that of `--rejected`; or `none`."
         ),
     ] = "",
     endpoint: Endpoint = "",

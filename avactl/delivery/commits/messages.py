@@ -1,4 +1,4 @@
-"""Texts of the commits and pull requests of pipelines."""
+"""Texts of the commits and pull requests of pipelines and roll-backs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from avactl.terminal import shortened
 
 _SUBJECT = 72
 _WHY = 500
-"""Characters of the reason of a roll-back in a message."""
+"""Maximum length of the reason for a roll-back in a message."""
 _SHOWN = 8
-"""Commits that a message names."""
+"""Maximum number of commits that a message names."""
 
 
 def proposal_branch(pipeline: Pipeline, run: int) -> str:
-    """Return the branch of the pull request of a run. No other pipeline has it, also of a team like `vision-a`."""
+    """Return the branch of the pull request of a run; unique also for teams with names like `vision-a`."""
     return f"avactl/{pipeline.team}/{pipeline.name}-{run}"
 
 
@@ -36,38 +36,38 @@ def commit_message(pipeline: Pipeline, state: State, url: str, version: str) -> 
 
 
 def revert_message(pipeline: Pipeline, state: State, url: str, back: str) -> str:
-    """Return the message of the commit that takes a version back."""
+    """Return the message of the commit that reverts a deployment."""
     target = pipeline.target
     assert target is not None
     subject = f"{target.document}: roll {target.model} back to version {back.rstrip('/').rpartition('/')[2]}"
-    facts = [f"The rollout of {url} was rolled back: git says again what runs.", f"Model: {back}"]
+    facts = [f"The rollout of {url} was rolled back; this restores the running version.", f"Model: {back}"]
     return _message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
 
 
 def rollback_branch(service: Service, rejected: str) -> str:
-    """Return the branch of the pull request that sets a service's spec back from a version."""
+    """Return the branch of the pull request that reverts a service's spec from a rejected version."""
     return f"avactl/{service.team}/rollback/{service.document}-{rejected}"
 
 
 def rollback_message(service: Service, why: str, undone: Sequence[str], good: str) -> str:
-    """Return the message of the commit that sets a service's spec back to that of a commit.
+    """Return the message of the commit that reverts a service's spec to its text at an earlier commit.
 
     `undone`: the commits of its file since then, the newest first.
     """
     shown = _inert(_line(why)[:_WHY])
     commits = ", ".join(each[:10] for each in undone[:_SHOWN]) + (", …" if len(undone) > _SHOWN else "")
     facts = [
-        "The rollout was rolled back in the cluster: git says again what runs.",
+        "The rollout was rolled back in the cluster; this restores the spec of the running version.",
         *([f"Why: {shown}"] if shown.strip() else []),
         f"Undone: {commits}",
-        f"As of: {good[:10]}",
+        f"Restored from: {good[:10]}",
     ]
     subject = f"{service.document}: roll back to the version that runs"
     return _message(subject, facts, f"{ROLLBACK_TRAILER}: {service.team}/{service.document}")
 
 
 def _message(subject: str, facts: list[str], trailer: str) -> str:
-    """Return a message. URLs are those of the branch, which may have line ends: these would begin other paragraphs."""
+    """Return a message. URLs come from the branch, so line breaks in them could begin another paragraph."""
     short = subject if len(subject) <= _SUBJECT else f"{subject[: _SUBJECT - 1]}…"
     lines = [shortened(_line(each), 2 * _WHY) for each in facts]
     return "\n".join([_line(short), "", *lines, "", trailer, ""])
@@ -78,7 +78,7 @@ def _line(text: str) -> str:
 
 
 def _inert(text: str) -> str:
-    """Return a text of a pod without commands of forges: `[skip ci]`, `***NO_CI***`, `fixes #1`, `@somebody`."""
+    """Return a pod's text without commands that forges interpret: `[skip ci]`, `***NO_CI***`, `fixes #1`, `@NAME`."""
     for command, shown in (("[", "("), ("]", ")"), ("***", "* * *"), ("#", "# "), ("GH-", "GH "), ("@", "@ ")):
         text = text.replace(command, shown)
     return text.replace("://", ": //")

@@ -33,7 +33,7 @@ from avactl.source.yaml import load_yaml
 ATTEMPTS = 5
 """Pushes of one change, if others push at the same time."""
 TRAILER, ROLLBACK_TRAILER = "Avactl-Pipeline", "Avactl-Rollback"
-"""Trailers of the commits of pipelines, and of those that follow a roll-back: they trigger no pipeline."""
+"""Trailers of commits by pipelines, and of commits for roll-backs. Commits with either trigger no pipeline."""
 _HISTORY = 1000
 """Commits of the branch that are searched for a change of certain files."""
 _KIND = "ServingDeployment"
@@ -102,7 +102,7 @@ class Repository:
 
     @property
     def store(self) -> Store:
-        """The object store of the clone. Raises DeliveryError."""
+        """Object store of the clone. Raises DeliveryError."""
         return self._store()
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -165,14 +165,14 @@ class Repository:
     def versions(self, declared: Declared) -> Iterator[Version]:
         """Yield the different texts of a document, from the newest to the oldest, each with its newest commit.
 
-        Ends where the history does not have the document in this file.
+        Stops at the first commit at which this file does not have the document.
         """
         seen = set()
         for commit in self._commits(declared.file):
             try:
                 text, document = self.document(commit, declared)
             except DeliveryError:
-                return  # the file was another one then
+                return  # at that commit, the spec was in another file
             content = document_content(text, document.index)
             if content not in seen:
                 seen.add(content)
@@ -211,14 +211,14 @@ class Repository:
         return self.change(target.file, edited)
 
     def propose(self, target: Target, wanted: Served, message: str, branch: str) -> None:
-        """Push a branch with the change; one that has it already stays as it is. Raises DeliveryError."""
+        """Push a branch with the change; a branch with the same change is left unchanged. Raises DeliveryError."""
         self.change_on(branch, target.file, lambda repository: Edited(repository._with_values(target, wanted), message))
 
     def change(self, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
         """Commit another text of a file of the specs, and push it; False if nothing was to be done.
 
-        `edited` is asked for the text at the newest commit, again if others push meanwhile; None: nothing is to be
-        done. Raises DeliveryError, also if the specs would compile worse than before.
+        `edited` returns the text at the newest commit, and is called again if others push meanwhile; None: nothing to
+        do. Raises DeliveryError, also if the change would add compile errors.
         """
         for _ in range(ATTEMPTS):
             head = self.fetch()
@@ -235,7 +235,7 @@ class Repository:
         raise DeliveryError(f"others push to {self.branch} all the time: {ATTEMPTS} attempts")
 
     def change_on(self, branch: str, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
-        """Push a branch with a change, as `change` makes it; one that has it already stays as it is.
+        """Push a branch with a change, as `change` makes it; a branch with the same change is left unchanged.
 
         Raises DeliveryError.
         """
@@ -247,7 +247,7 @@ class Repository:
                 new = edited(self)
                 return new is not None and remote.move(None, self._commit(file, new))
             if not self._is_change(tip, file, edited):
-                # Whoever may push branches could have its own change proposed, by an account that it is not.
+                # A contributor could push another change to this branch, and the daemon's account would propose it.
                 raise DeliveryError(f"the branch {branch} has another change", "delete the branch")
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
@@ -370,7 +370,7 @@ def _value(root: Any, path: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _last_change(store: Store, head: str, paths: tuple[str, ...]) -> str:
-    # Contributors choose trailers and names of files: they cannot know what separates them here.
+    # Contributors choose trailers and file names, so the separator must be unpredictable.
     mark, keys = secrets.token_hex(16), ",".join(f"key={each}" for each in (TRAILER, ROLLBACK_TRAILER))
     form = f"--format={mark}%H%n%(trailers:{keys},valueonly,separator=%x2C){mark}"
     try:

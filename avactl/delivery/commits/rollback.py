@@ -1,7 +1,7 @@
-"""Roll-backs in git: a spec whose version was rolled back is set to an earlier text of it, that of the running version.
+"""Roll-backs in git: revert a spec whose version was rolled back to its earlier text for the running version.
 
-The version that runs is known by the digest of its pod template. A text counts only if the specs of today's head, with
-it, compile to exactly that template: so nothing is guessed, and a change that is not in the spec is not taken for one.
+The running version is identified by the digest of its pod template. An earlier text is used only if the specs at the
+head compile to exactly that template with it, so a change outside the spec is never mistaken for one in it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from avactl.names import TEMPLATE_DIGEST
 from avactl.source.edit import EditError, document_content, replace_document
 
 _MOST = 20
-"""Texts of a spec that are compiled to find the running version."""
+"""Maximum number of earlier texts that are compiled to find the running version."""
 
 
 class NoTextError(DeliveryError):
-    """No earlier text of a spec is that of the running version: another look at the same head would find none."""
+    """No earlier text of a spec compiles to the running version; a retry at the same head would find none either."""
 
     def __init__(self, service: Service, head: str) -> None:
         super().__init__(
             f"no earlier text of {service.document} in {service.file} compiles to the version that runs",
-            f"the change is elsewhere, or before the last {_MOST}: revert it by a commit",
+            f"the change is in another file, or older than the last {_MOST} texts: revert it by a commit",
         )
         self.head = head
 
 
 class Finding(NamedTuple):
-    """Digests of the pod templates of two versions, and why the first one was rolled back."""
+    """Digests of the pod templates of the rejected and the running version, and the reason for the roll-back."""
 
     rejected: str
     running: str
@@ -43,11 +43,11 @@ class Finding(NamedTuple):
 
 
 def rolled_back(repository: Repository, service: Service, found: Finding) -> Edited | None:
-    """Return the file of a service in which its spec is that of the running version; None if there is nothing to do.
+    """Return a service's file with its spec reverted to that of the running version; None if there is nothing to do.
 
-    Nothing is to be done if the head does not compile to the version that was rolled back. Changes of the spec since
-    then stay, if they can be told from the change that is undone. Raises NoTextError if no earlier text
-    will do, and DeliveryError.
+    There is nothing to do if the head does not compile to the version that was rolled back. Later changes of the spec
+    are kept if they do not overlap with the reverted one. Raises NoTextError if no earlier text compiles to the running
+    version, and DeliveryError.
     """
     if compiled_digest(repository, service) != found.rejected:
         return None
@@ -90,9 +90,10 @@ def _runs(repository: Repository, service: Service, found: Finding, content: str
 def _with_later_changes(
     repository: Repository, service: Service, found: Finding, head: str, undone: list[Version], good: str
 ) -> str:
-    """Return the good text with what was changed beside and after the change that is undone, if that is possible.
+    """Return the good text with the changes that were made after the reverted one, if they can be merged.
 
-    The oldest text after the good one is the change; what the head differs from it by stays, as in `git revert`.
+    The reverted change is the oldest text after the good one; the differences between it and the head are kept, as by
+    `git revert`.
     """
     if undone[-1].content == head:
         return good

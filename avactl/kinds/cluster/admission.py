@@ -63,7 +63,7 @@ def policies(item: Item, program: Program) -> list[Manifest]:
 def _variables(item: Item) -> dict[str, str]:
     """Return the variables of the rules on pods.
 
-    The daemons of services and pipelines copy templates that were checked when written. So does the controller of
+    The serving and delivery daemons copy templates that were checked when written. So does the controller of
     LeaderWorkerSets and DisaggregatedSets, which members of teams cannot write.
     """
     accounts = [account for daemon in (serving, delivery) if (account := daemon.account(item))]
@@ -78,8 +78,8 @@ def _rollouts(item: Item) -> list[Manifest]:
     account = serving.account(item)
     if not account:
         return []
-    # A write of the status changes annotations, too. Versions that were rolled back, and the specs that they come from,
-    # decide about commits of the delivery daemon.
+    # Writes to the status subresource can change annotations, too. The delivery daemon commits roll-backs by the
+    # annotations of rejected versions and template digests.
     objects = [
         _resources("apps", [f"{each}{part}" for each in ("deployments", "replicasets") for part in ("", "/status")])
     ]

@@ -58,8 +58,8 @@ class Delivery(Model):
     author: Author = Field(default_factory=Author, description="Author of the commits.")
     rollback: Literal["commit", "pullRequest", "never"] = Field(
         "commit",
-        description="How git follows a `canary` or `blueGreen` rollout that the serving daemon has rolled back: the "
-        "service's spec is set back to the version that runs. `never`: git goes on asking for the other one.",
+        description="How the service's spec in git is reverted after the serving daemon has rolled back a `canary` or "
+        "`blueGreen` rollout. `never`: git keeps the version that was rolled back.",
     )
 
 

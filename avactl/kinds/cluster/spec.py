@@ -158,7 +158,7 @@ class Daemons(Model):
     delivery: bool = Field(
         False,
         description="The daemon of pipelines: begins their runs, publishes models, and deploys them by commits to the "
-        "repository of the specs. Commits roll-backs of services, too.",
+        "repository of the specs. Also commits roll-backs of services.",
     )
     metrics_from: list[Name] = Field(
         default_factory=lambda: ["monitoring"],
@@ -255,9 +255,9 @@ class ClusterSpec(Model):
     )
     leader_worker_set: LeaderWorkerSets | None = Field(
         None,
-        description="The cluster has LeaderWorkerSet, by which language models are split over several machines, or "
-        "read prompts in pods of their own (`prefill`); `{}` as its release installs it. Its account may create pods "
-        "of services in namespaces of teams.",
+        description="The cluster has LeaderWorkerSet, for language models on several machines and for disaggregated "
+        "prefill (`prefill`); `{}` as its release installs it. Its account may create pods of services in namespaces "
+        "of teams.",
     )
     monitoring: Monitoring | None = Field(
         None, description="Objects for Prometheus and Grafana; `{}` with the defaults. Default: none."

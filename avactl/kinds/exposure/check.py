@@ -47,7 +47,7 @@ def cluster_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _queries(item: Item, offered: Any, path: tuple[str, ...]) -> Iterator[Diagnostic]:
-    """Yield what is wrong with the queries for requests of one service."""
+    """Yield the problems of the queries for requests to one service."""
     queued = offered.gateway.queued if offered.gateway is not None else None
     for query, of_one, where in (
         (offered.requests, ROUTES, (*path, "requests")),
@@ -88,7 +88,7 @@ class Claim(NamedTuple):
     path: str
     """Path prefix; of gRPC, the service, or `/` for all of them."""
     keys: tuple[str | int, ...]
-    """Where the path is declared, below `expose`; where the host is, if all paths are claimed by default."""
+    """Location of the path below `expose`; of the host, if all paths are claimed by default."""
     grpc: bool = False
 
 
@@ -214,7 +214,7 @@ def _others(item: Item, program: Program, host: str, path: tuple[str | int, ...]
                 "host-conflict",
                 f"host `{host}` is already that of {other}, of another team",
                 item.span(*path),
-                hint="choose another host: whoever has one path of a host receives the cookies of all",
+                hint="choose another host: browsers send the cookies of a host to all of its paths",
                 notes=notes,
             )
             return

@@ -137,9 +137,9 @@ class Gateway(Model):
     )
     queued: _Query | None = Field(
         None,
-        description="PromQL query for the requests that the endpoint picker of one InferencePool holds, which start "
-        "the first pod of its service. `{{namespace}}` and `{{pool}}` stand for the pool's namespace and name. "
-        "Default: the pickers hold none.",
+        description="PromQL query for the requests that the endpoint picker of an InferencePool queues. They start "
+        "the first pod of a service with `min: 0`. `{{namespace}}` and `{{pool}}` stand for the pool's namespace and "
+        "name. Default: the pickers queue no requests.",
     )
 
 
@@ -209,10 +209,10 @@ class Exposure(Model):
     )
     requests: _Query | None = Field(
         None,
-        description="PromQL query for the requests to one service, from metrics of the gateway that also count those "
-        "without a pod to answer them: services with `min: 0` start and stop by it. `{{namespace}}` stands for the "
-        "service's namespace, `{{routes}}` for a regular expression of its routes' names. Default: services have at "
-        "least one pod.",
+        description="PromQL query for the requests to one service, from metrics of the gateway that include requests "
+        "that no pod answers. It scales services with `min: 0` from and to zero. `{{namespace}}` stands for the "
+        "service's namespace, `{{routes}}` for a regular expression for its routes' names. Default: services have at "
+        "least one pod, unless `queued` is set.",
     )
     authenticates: bool = Field(
         False,
@@ -269,22 +269,22 @@ class Expose(Model):
 
 
 class Grpc(Model):
-    """A host under which the gRPC port is reached from outside of the cluster, always over TLS."""
+    """Host for the gRPC port, reachable from outside the cluster, always over TLS."""
 
     host: Host = Field(
-        description="Host name, in one of the domains that the Cluster gives to the team; a Gateway serves a host by "
-        "HTTP or by gRPC, so not that of the HTTP port."
+        description="Host name, in one of the domains that the Cluster gives to the team; not the host of the HTTP "
+        "port, because a Gateway accepts only HTTPRoutes or only GRPCRoutes for a host."
     )
     services: Annotated[list[GrpcService], Field(min_length=1, max_length=16)] | None = Field(
         None,
-        description="gRPC services that can be called: `[inference.GRPCInferenceService]`. Default: "
-        "`tensorflow.serving.PredictionService` of TensorFlow Serving, whose ModelService can replace the models; all "
-        "of other servers.",
+        description="gRPC services that can be called, such as `inference.GRPCInferenceService`. Default: for "
+        "TensorFlow Serving, `tensorflow.serving.PredictionService`, because its ModelService can replace models; for "
+        "other servers, all.",
     )
 
 
 class ExposePorts(Model):
-    """Hosts under which the HTTP and the gRPC port are reached from outside of the cluster, always over TLS."""
+    """Hosts for the HTTP and the gRPC port, reachable from outside the cluster, always over TLS."""
 
     model_config = ConfigDict(
         json_schema_extra={

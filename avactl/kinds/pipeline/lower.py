@@ -29,7 +29,7 @@ _RULES = [
     # Templates, and the Jobs of runs.
     k8s.policy_rule(["batch"], ["cronjobs"], ["get"]),
     k8s.policy_rule(["batch"], ["jobs"], ["list", "create", "delete"]),
-    # What pods have written: metrics, and why they failed; what they ran.
+    # Messages of pods (metrics, reasons of failures), and their images and commits.
     k8s.policy_rule([""], ["pods"], ["list"]),
     # How the rollout of a deployed version goes.
     k8s.policy_rule(["apps"], ["deployments"], ["get"]),

@@ -21,7 +21,7 @@ STEPS = (STAGE, VALIDATE, SEAL)
 RESULT_FILE = pods.TERMINATION_LOG
 _COPY_TIMEOUT = 6 * 3600
 _VARIABLES = {names.LINEAGE: "AVACTL_LINEAGE", names.KEEP: "AVACTL_KEEP", names.REJECTED: "AVACTL_REJECTED"}
-"""Variables by the annotation of the pod that they have."""
+"""Environment variables, by the pod annotation that sets them."""
 
 
 def directory(item: Item) -> str:

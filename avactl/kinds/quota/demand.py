@@ -213,7 +213,7 @@ def _resource(
 
 
 def _with_pods(use: Use) -> Use:
-    """Return the demand of a spec, of a service without pods that of the first: as a job's, it waits for room."""
+    """Return the demand of a spec; for a service without pods, that of its first one, which can wait like a job."""
     if use.total or use.lifecycle is not Lifecycle.SERVICE or use.main.written >= 0:
         return use
     parts = tuple(part._replace(pods=1) for part in use.parts)

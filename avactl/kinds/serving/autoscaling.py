@@ -1,7 +1,7 @@
 """Replicas with bounds → a HorizontalPodAutoscaler on CPU, or KEDA's ScaledObject on metrics of the server.
 
-A service with `min: 0` has pods as long as one of the triggers is above 0, and for `idle` after that. Without pods only
-what is in front of them counts requests: the gateway, or the endpoint picker that holds them.
+A service with `min: 0` has pods while one of the triggers is above 0, and for `idle` after that. Without pods, requests
+are counted by the gateway, or by the endpoint picker that queues them.
 
 Sources: `pkg/scalers/prometheus_scaler.go` and `pkg/scaling/executor/scale_scaledobjects.go` of KEDA 2.21; metrics of
 vLLM 0.33.0 (`vllm/v1/metrics/loggers.py`), SGLang 0.5.23 (`sglang/srt/observability/metrics_collector.py`) and Triton
@@ -29,11 +29,11 @@ from avactl.kinds.serving.runtimes import RUNTIMES, default_startup
 
 IDLE = "15m"
 POLL = 10
-"""Seconds between two looks at the triggers of a service without pods."""
+"""Seconds between two polls of the triggers of a service without pods."""
 WAKE_ONLY = "1000000"
-"""Requests per pod: so many that the trigger starts the first pod and no further ones."""
+"""Requests per pod: a threshold so high that the trigger starts only the first pod."""
 LONGEST_WAIT = 300
-"""Seconds for which a client repeats a request that nobody answers."""
+"""Seconds for which clients are assumed to retry a request that no pod answers."""
 
 
 class Metric(NamedTuple):
@@ -126,12 +126,12 @@ def autoscaler(item: Item, program: Program, component: str) -> list[Manifest]:
 
 def _idle(replicas: Any) -> Body:
     idle = ceil(seconds(replicas.idle or IDLE))
-    # A new service keeps its first pod as long: its model is loaded once before anybody waits for it.
+    # A new service keeps its first pod as long, so that its model is loaded before the first request.
     return {"pollingInterval": POLL, "cooldownPeriod": idle, "initialCooldownPeriod": idle}
 
 
 def _wakes(item: Item, program: Program) -> dict[str, str]:
-    """Return the queries for requests that no pod is needed for, by key of the Cluster."""
+    """Return the queries for requests that are counted without pods, by key of the Cluster."""
     exposure = program.cluster_spec(item.cluster).exposure
     if item.spec.expose is None or exposure is None:
         return {}
@@ -197,7 +197,7 @@ def metric_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def zero_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Yield why a service with `min: 0` would have no pods for ever, or for longer than clients wait."""
+    """Yield reasons why a service with `min: 0` would never start its first pod, or start it too late for clients."""
     spec, path = item.spec, ("spec", "replicas", "min")
     if not sleeps(spec):
         if not isinstance(spec.replicas, int) and spec.replicas.idle is not None:
@@ -206,7 +206,7 @@ def zero_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     if spec.expose is None:
         yield Diagnostic(
             "missing-key",
-            "`min: 0` needs `expose`: without pods, only requests through the gateway are counted, and start one",
+            "`min: 0` needs `expose`: only requests through the gateway can start the first pod",
             item.span(*path),
             hint="add `expose: {host: …}`, or write `min: 1`",
         )
@@ -214,7 +214,7 @@ def zero_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     if spec.balance == "headless":
         yield Diagnostic(
             "conflicting-keys",
-            "`balance: headless` sends requests to the pods' own addresses, where nothing counts them without pods",
+            "with `balance: headless`, clients bypass the gateway, whose requests start the first pod",
             item.span("spec", "balance"),
             hint="write `balance: gateway`, or `min: 1`",
             notes=(Note(item.span(*path), "the service may have no pods"),),
@@ -227,8 +227,8 @@ def zero_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         held = picker(spec) is not None
         yield Diagnostic(
             "missing-monitoring",
-            f"{item} starts its first pod when requests are counted, and cluster {cluster.name} declares no query for "
-            "them",
+            f"{item} may have no pods, and cluster {cluster.name} declares no query for the requests that start the "
+            "first one",
             item.span(*path),
             hint=f"add `requests: …` to `exposure`{', or `queued: …` to its `gateway`,' if held else ''} of Cluster "
             f"{cluster.name}, or write `min: 1`",
@@ -251,7 +251,7 @@ def zero_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             f"without pods, the gateway refuses requests until one is ready, which may take {ceil(limit / 60)}m",
             item.span(*path),
             severity="warning",
-            hint=f"if it is ready within {LONGEST_WAIT // 60}m, say so: `probe: {{path: …, startup: "
+            hint=f"if it is ready within {LONGEST_WAIT // 60}m, lower the limit: `probe: {{path: …, startup: "
             f"{LONGEST_WAIT // 60}m}}`; else write `min: 1`",
         )
 

@@ -27,7 +27,7 @@ _PATH = ("spec", "llm", "machines")
 
 
 def leader_worker_set(item: Item, leader: Body, worker: Body, component: str) -> Manifest:
-    """Return the set of a service, from the templates of the pods that answer requests and of the others."""
+    """Return the LeaderWorkerSet of a service, from the templates of leaders and workers."""
     fixed = isinstance(item.spec.replicas, int)
     return k8s.manifest(
         item, item.cluster, API, KIND, item.name, namespace=item.ns, component=component,
@@ -36,7 +36,7 @@ def leader_worker_set(item: Item, leader: Body, worker: Body, component: str) ->
 
 
 def groups_of(spec: Any, leader: Body, worker: Body | None) -> Body:
-    """Return the spec of a set of groups; without `worker`, each is one pod.
+    """Return the spec of a LeaderWorkerSet; without `worker`, each group is one pod.
 
     If a pod stops, its group starts again: the processes of the others wait for it in a collective operation.
     """

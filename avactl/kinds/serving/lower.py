@@ -117,7 +117,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
 
 
 def _roles(item: Item, program: Program, gpu: pods.GpuRequest, config_name: str) -> list[Manifest]:
-    """Return the set of the pods that read prompts and of those that generate tokens; `gpu` is of the latter."""
+    """Return the DisaggregatedSet and the GPU claim of the prefill pods; `gpu` is the request of the decode pods."""
     found: list[Manifest] = []
     templates: dict[str, tuple[Body, Body | None]] = {}
     for role in ROLES:
@@ -275,11 +275,11 @@ def _affinity(own: str) -> Body:
 
 
 def _network_policies(item: Item, program: Program, run: Server, select: dict[str, str]) -> list[Manifest]:
-    """Return the NetworkPolicies of the pods that answer requests: of the service, and of a router before it."""
+    """Return the NetworkPolicies of the service's pods and of its router."""
     separate, metrics = prefill(item.spec), run.metrics[0] if run.metrics is not None else None
     if separate is None:
         return [_network_policy(item, program, item.name, select, run.ports, metrics, COMPONENT)]
-    # The addresses of a team's namespace reach each other on all ports, by which keys and values are moved.
+    # Other policies let pods of the team's namespaces reach each other on all ports, for transfers of the KV cache.
     found = [
         _network_policy(
             item, program, item.name, select, run.ports, metrics, COMPONENT,

@@ -55,7 +55,7 @@ def model_mount(spec: Any, model: Any) -> str:
     if model not in models(spec):
         return f"{ADAPTERS}/{model.name}"
     base = MODELS if spec.model is not None else LIVE
-    # vLLM's servers take what another one has read only if their models have the same path.
+    # vLLM accepts the KV cache of another server only if both have the same model path.
     disaggregated = spec.llm is not None and spec.llm.prefill is not None
     if spec.runtime.name in ("tensorflowServing", "custom") or disaggregated:
         return f"{base}/{model.name}/{versions(model)[0]}"

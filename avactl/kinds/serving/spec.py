@@ -132,8 +132,8 @@ class LanguageModel(Model):
     )
     prefill: Prefill | None = Field(
         None,
-        description="Pods of their own that read prompts; the others generate tokens. Needs `leaderWorkerSet` of the "
-        "Cluster. Default: each pod does both.",
+        description="Disaggregated prefill: separate pods process prompts, and the others decode. Needs "
+        "`leaderWorkerSet` of the Cluster. Default: each pod does both.",
     )
     endpoint_picker: EndpointPicker | None = Field(
         None,
@@ -186,10 +186,10 @@ class Replicas(Model):
     min: Annotated[int, Field(ge=0, le=100_000)] = Field(
         1,
         description="Fewest pods. With 0, the last one stops after `idle`, and the next request starts one: needs "
-        "KEDA, `expose`, and `requests` in `exposure` of the Cluster.",
+        "KEDA, `expose`, and `requests` or `queued` in `exposure` of the Cluster.",
     )
     idle: Duration | None = Field(
-        None, description="With `min: 0`: time without requests after which no pod is left. Default: `15m`."
+        None, description="With `min: 0`: time without requests after which the last pod stops. Default: `15m`."
     )
     max: Count = Field(description="Most pods.")
     cpu_utilization: Annotated[int, Field(ge=1, le=100)] = Field(
@@ -337,8 +337,7 @@ class ServingDeploymentSpec(PodUser):
     expose_to: list[TeamRef] = Field(default_factory=list, description="Other teams whose pods may call the service.")
     expose: ExposePorts | None = Field(
         None,
-        description="Hosts under which the HTTP and the gRPC port are reached from outside. Default: only inside of "
-        "the cluster.",
+        description="Hosts for the HTTP and the gRPC port, reachable from outside. Default: only inside the cluster.",
     )
 
     @model_validator(mode="after")
@@ -358,7 +357,7 @@ class ServingDeploymentSpec(PodUser):
 
     @property
     def grpc_services(self) -> tuple[str, ...]:
-        """The gRPC services that `expose` lets in; empty: all."""
+        """gRPC services that `expose` admits; empty: all."""
         chosen = self.expose.grpc.services if self.expose is not None and self.expose.grpc is not None else None
         return tuple(chosen) if chosen is not None else RUNTIMES[self.runtime.name].exposed
 
@@ -366,9 +365,9 @@ class ServingDeploymentSpec(PodUser):
 class ServingDeployment(Resource):
     """A model server behind a Service: TensorFlow Serving, Triton, vLLM, SGLang, TorchServe or a custom server.
 
-    Compiles to a Deployment, a Service, a headless Service for client-side balancing, an autoscaler, a
-    PodDisruptionBudget, a NetworkPolicy, an HTTPRoute, GRPCRoute or Ingress if it is exposed and, if the server reads
-    options from files, a ConfigMap.
+    Compiles to a Deployment, LeaderWorkerSet or DisaggregatedSet, a Service, a headless Service for client-side
+    balancing, an autoscaler, a PodDisruptionBudget, a NetworkPolicy, an HTTPRoute, GRPCRoute or Ingress if it is
+    exposed and, if the server reads options from files, a ConfigMap.
     """
 
     KIND: ClassVar[str] = "ServingDeployment"

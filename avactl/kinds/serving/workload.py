@@ -15,7 +15,7 @@ from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
 
 
 def roles(item: Item) -> Iterator[Role]:
-    """Return the pods of a service outside a rollout; with `prefill`, of each of its roles, and of a router."""
+    """Return the pods of a service outside a rollout; with `prefill`, those of both roles and of the router."""
     spec = item.spec
     least, most = bounds(spec)
     path = ("spec", "replicas") if isinstance(spec.replicas, int) else ("spec", "replicas", "min")
@@ -33,7 +33,7 @@ def roles(item: Item) -> Iterator[Role]:
 
 
 def _reading(item: Item) -> int:
-    """Return the pods that only read prompts."""
+    """Return the number of prefill pods."""
     if prefill(item.spec) is None:
         return 0
     spec = of_role(item, PREFILL).spec

@@ -1,4 +1,4 @@
-"""Checks of `spec.llm.prefill`: what routes the requests, how each role splits the model, and what cannot scale it."""
+"""Checks of `spec.llm.prefill`: router or sidecar, parallelism of each role, replicas, ports and capacity."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _thousandths(value: Fraction) -> int:
 
 
 def prefill_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Yield the problems of a service whose prompts are read by pods of their own."""
+    """Yield the problems of a service with `prefill`."""
     spec, own = item.spec, prefill(item.spec)
     if own is None or spec.runtime.name not in LLM:
         return
@@ -71,7 +71,7 @@ def prefill_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Yield pods that read prompts and exceed the cluster's GPUs: together with the others, if these are equal."""
+    """Yield prefill pods that exceed the cluster's GPUs; with the decode pods, if both have the same resources."""
     spec, own = item.spec, prefill(item.spec)
     assert own is not None
     pods = own.replicas * machines(of_role(item, PREFILL).spec)
@@ -88,7 +88,7 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _together(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Yield GPUs that the cluster has for each role, but not for both."""
+    """Yield GPUs that suffice for each role, but not for both."""
     sums: dict[str, int] = {}
     for role in ROLES:
         spec = of_role(item, role).spec
@@ -103,7 +103,7 @@ def _together(item: Item, program: Program) -> Iterator[Diagnostic]:
                 f"both roles need {wanted} {model} at the same time, and cluster {item.cluster} has {has}",
                 item.span(*PATH, "replicas"),
                 hint="lower `replicas` of one of them, or add machines",
-                notes=(Note(item.span("spec", "replicas"), "those that generate tokens"),),
+                notes=(Note(item.span("spec", "replicas"), "the decode replicas"),),
             )
 
 
@@ -120,32 +120,32 @@ def _controller(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _entrance(item: Item) -> Iterator[Diagnostic]:
-    """Yield what a router or an endpoint picker cannot have beside it."""
+    """Yield conflicts of a router or sidecar with the endpoint picker, `balance` and `rollout`."""
     spec, own = item.spec, prefill(item.spec)
     assert own is not None
     picker = spec.llm.endpoint_picker
     if own.sidecar is not None and picker is None:
         yield Diagnostic(
             "missing-key",
-            "`sidecar` obeys an endpoint picker, which chooses the pod that reads a prompt",
+            "`sidecar` needs an endpoint picker, which chooses the prefill pod of a request",
             item.span(*PATH, "sidecar", key=True),
             hint="add `endpointPicker: {…}` to `llm`, or write `router: {image: …}` instead of `sidecar`",
         )
     elif own.router is not None and picker is not None:
         yield _conflict(
-            item, ("router",), "the pods of a request are chosen by the `endpointPicker`, or by the `router`",
+            item, ("router",), "either `endpointPicker` or `router` chooses the pods of a request",
             "remove one of them; an endpoint picker needs `sidecar: {image: …}`",
             Note(item.span("spec", "llm", "endpointPicker", key=True), "the endpoint picker"),
         )  # fmt: skip
     if picker is not None and picker.fail_open:
         yield _conflict(
-            item, (), "without the picker, the gateway would send requests to pods that only read prompts",
+            item, (), "without the picker, the gateway would send requests to prefill pods, too",
             "remove `failOpen`",
             Note(item.span("spec", "llm", "endpointPicker", "failOpen", key=True), "requests without the picker"),
         )  # fmt: skip
     if spec.balance == "headless":
         yield _conflict(
-            item, (), "clients with the addresses of all pods would bypass what chooses a pod of each role",
+            item, (), "clients that connect to pods directly would bypass the router or endpoint picker",
             "remove `balance`",
             Note(item.span("spec", "balance"), "the addresses of all pods"),
         )  # fmt: skip
@@ -155,7 +155,7 @@ def _entrance(item: Item) -> Iterator[Diagnostic]:
     if strategy(spec) is not None and machines(spec) == 1:
         chosen = "canary" if spec.rollout.canary is not None else "blueGreen"
         yield _conflict(
-            item, (), f"`{chosen}` moves the pods of Deployments, and with `prefill` both roles are replaced together",
+            item, (), f"`{chosen}` works with Deployments, and `prefill` compiles to a DisaggregatedSet",
             "remove `rollout`, or `prefill`",
             Note(item.span("spec", "rollout", chosen, key=True), "the rollout"),
         )  # fmt: skip
@@ -165,8 +165,8 @@ def _replicas(item: Item) -> Iterator[Diagnostic]:
     if isinstance(item.spec.replicas, int):
         return
     yield _conflict(
-        item, (), "a DisaggregatedSet has no scale that an autoscaler could set: its controller keeps the declared "
-        "number of replicas", "write `replicas: 2`, a number",
+        item, (), "a DisaggregatedSet cannot be autoscaled: its controller keeps the declared number of replicas",
+        "write a number: `replicas: 2`",
         Note(item.span("spec", "replicas"), "bounds of an autoscaler"),
     )  # fmt: skip
 
@@ -181,7 +181,7 @@ def _stages(item: Item) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "parallelism-mismatch",
             f"tensor parallelism {found.tensor} × pipeline parallelism {found.pipeline} needs "
-            f"{found.tensor * found.pipeline} GPUs, and a replica that reads prompts has {gpus}",
+            f"{found.tensor * found.pipeline} GPUs, and a prefill replica has {gpus}",
             item.span(*PATH, key),
             hint=f"write keys whose product is {gpus}",
         )
@@ -196,39 +196,39 @@ def _stages(item: Item) -> Iterator[Diagnostic]:
         to = "1" if spec.runtime.name == "vllm" or other == 1 else f"1 or {other}"
         yield Diagnostic(
             "parallelism-mismatch",
-            f"{title} transfers prompts to replicas with {to} stage{'s' if len(to) > 1 else ''}, and those that "
-            f"generate tokens have {one}",
+            f"{title} transfers the KV cache to decode replicas with {to} stage{'s' if len(to) > 1 else ''}, and these "
+            f"have {one}",
             item.span("spec", "llm", "pipelineParallel" if spec.llm.pipeline_parallel else "tensorParallel"),
             hint="write `pipelineParallel: 1`",
-            notes=(Note(item.span(*PATH, key=True), f"the replicas that read prompts, with {other}"),),
+            notes=(Note(item.span(*PATH, key=True), f"the prefill replicas, with {other}"),),
         )
 
 
 def _paths(item: Item) -> Iterator[Diagnostic]:
-    """Yield a directory of the model in the image that does not tell its versions apart."""
+    """Yield a path of the model in the image that does not contain its version."""
     model = item.spec.model
     if model is not None and model.path is not None and model.version not in model.path:
         yield Diagnostic(
             "invalid-value",
-            f"spec.model.path: `{model.path}` is that of other versions, too; in a rollout, pods of two versions would "
-            "continue each other's prompts",
+            f"spec.model.path: `{model.path}` does not contain the version; during a rollout, pods of two versions "
+            "would use each other's KV cache",
             item.span("spec", "model", "path"),
-            hint=f"have it in a directory whose name has its version: `{model.path.rstrip('/')}/{model.version}`",
+            hint=f"use a directory with the version in its name: `{model.path.rstrip('/')}/{model.version}`",
         )
 
 
 def _ports(item: Item) -> Iterator[Diagnostic]:
-    """Yield a port of the service that pods or the router need for something else."""
+    """Yield a port of the service that the pods or the router use for another purpose."""
     spec, own = item.spec, prefill(item.spec)
     assert own is not None
     port = ports(spec)["http"]
-    taken = {NIXL_PORT if spec.runtime.name == "vllm" else BOOTSTRAP_PORT: "that of transfers between the pods"}
+    taken = {NIXL_PORT if spec.runtime.name == "vllm" else BOOTSTRAP_PORT: "transfers of the KV cache"}
     if own.router is not None:
-        taken[ROUTER_METRICS] = "that of the router's metrics"
+        taken[ROUTER_METRICS] = "the router's metrics"
     if port in taken:
         yield Diagnostic(
             "port-conflict",
-            f"spec.runtime.port: with `prefill`, port {port} is {taken[port]}",
+            f"spec.runtime.port: with `prefill`, port {port} is used for {taken[port]}",
             item.span("spec", "runtime", "port"),
             hint=f"choose another port; the default is {RUNTIMES[spec.runtime.name].ports['http']}",
         )

@@ -1,4 +1,4 @@
-"""Impact of a change on a service whose prompts are read by pods of their own."""
+"""Impact of a change on a service with `prefill`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from avactl.kinds.serving.prefill.roles import prefill
 
 
 def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
-    """Return what a rollout of both roles does; None if no pod restarts."""
+    """Return the effect of a rollout of both roles; None if no pod restarts."""
     restarts = any(effect.kind == KIND and effect.starts_pods and not effect.renamed for effect in effects)
     if not restarts or prefill(old.spec) is None or prefill(new.spec) is None:
         return None
@@ -19,6 +19,6 @@ def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
     if new.spec.runtime.name == "sglang" and was.version != becomes.version:
         return (
             f"both roles are replaced step by step: until the end, pods of version {becomes.version} may continue "
-            f"prompts that version {was.version} has read, and the other way round"
+            f"prompts that version {was.version} has read, and vice versa"
         )
     return "both roles are replaced step by step"

@@ -1,4 +1,4 @@
-"""Services with `prefill` → a DisaggregatedSet of two roles, and the router that knows both.
+"""Services with `prefill` → a DisaggregatedSet with two roles, and a router for both.
 
 Sources: `api/disaggregatedset/v1` and `pkg/controllers/disaggregatedset` of sigs.k8s.io/lws 0.9; vllm-router 0.1.17 and
 sglang-router 0.3.2 (`router_args.py`; both answer `/readiness` once they know a pod of each role); `cmd/pd-sidecar` and
@@ -30,7 +30,7 @@ from avactl.kinds.serving.runtimes import ports
 
 API, KIND = "disaggregatedset.x-k8s.io/v1", "DisaggregatedSet"
 ROUTER = "router"
-"""Component of the pods that send requests to those of both roles."""
+"""Component of the router's pods."""
 ROUTER_METRICS = 29000
 _SIDECAR = "routing"
 _RBAC = "rbac.authorization.k8s.io"
@@ -38,13 +38,13 @@ _ROUTERS: dict[str, tuple[list[str], list[str]]] = {
     "vllm": (["vllm-router"], ["--vllm-pd-disaggregation", "--kv-connector=nixl"]),
     "sglang": (["python3", "-m", "sglang_router.launch_router"], ["--pd-disaggregation"]),
 }
-"""Command and first arguments of the router of a runtime."""
+"""Command and first arguments of each runtime's router."""
 
 
 def disaggregated_set(item: Item, templates: Mapping[str, tuple[Body, Body | None]], component: str) -> Manifest:
-    """Return the set of a service, from the templates of each role: of the pods that answer requests, and the others.
+    """Return the DisaggregatedSet of a service, from the leader and worker templates of each role.
 
-    Its controller makes a LeaderWorkerSet of each role, and replaces both together.
+    Its controller creates a LeaderWorkerSet for each role, and replaces both together.
     """
     labels = k8s.labels(item, component)
     roles = [
@@ -61,17 +61,17 @@ def disaggregated_set(item: Item, templates: Mapping[str, tuple[Body, Body | Non
 
 
 def role_annotations(spec: Any, role: str) -> dict[str, str]:
-    """Return the annotations by which routers find the ports of a pod that answers requests."""
+    """Return the annotations that tell routers the ports of a pod."""
     if spec.runtime.name == "sglang" and role == PREFILL:
         return {"sglang.ai/bootstrap-port": str(BOOTSTRAP_PORT)}
     return {}
 
 
 def sidecar(spec: Any, role: str) -> Body | None:
-    """Return llm-d's sidecar of the pods that generate tokens; None if a router sends requests to them.
+    """Return llm-d's sidecar of the decode pods; None for other pods, and with a router.
 
-    It has the port of the service, asks the pod that the endpoint picker names to read the prompt, and passes the
-    request on to the server beside it.
+    It listens on the port of the service, sends the prompt to the prefill pod that the endpoint picker has chosen, and
+    then forwards the request to the server in its own pod.
     """
     own = prefill(spec)
     if own is None or own.sidecar is None or role != DECODE:
@@ -95,10 +95,10 @@ def sidecar(spec: Any, role: str) -> Body | None:
 
 
 def router(item: Item, program: Program, component: str, drain: int, grace: int, deadline: int) -> list[Manifest]:
-    """Return the router of a service, with an account that may watch the pods of the namespace; none without one.
+    """Return the objects of a router, whose account may watch the namespace's pods; none without `router`.
 
     `drain`, `grace`: seconds that a terminating pod still answers, and after which it is killed. `deadline`: seconds
-    after which a rollout counts as stalled; the router waits for a pod of each role.
+    after which a rollout counts as stalled; the router is not ready before a pod of each role is.
     """
     own = prefill(item.spec)
     if own is None or own.router is None:
@@ -156,7 +156,7 @@ def router(item: Item, program: Program, component: str, drain: int, grace: int,
 
 
 def _discovery(item: Item, component: str, port: int) -> list[str]:
-    """Return the options by which a router finds the pods of both roles that answer requests."""
+    """Return the service-discovery options of a router, for the pods of both roles that answer requests."""
     own = [f"{key}={value}" for key, value in k8s.selector(item, component).items()]
     return [
         "--service-discovery",

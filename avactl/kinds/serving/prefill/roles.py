@@ -1,4 +1,4 @@
-"""Roles of a service with `prefill`: its spec as each of them has it, and the options by which their servers differ.
+"""Roles of a service with `prefill`: the spec of each role, and the options by which their servers differ.
 
 Sources: vLLM 0.33.0 (`vllm/config/kv_transfer.py`, `vllm/envs.py`, `vllm/distributed/kv_transfer/kv_connector/v1/nixl`
 for the connector, its roles, its port and what it compares between two servers), SGLang 0.5.23
@@ -19,24 +19,24 @@ from avactl.kinds.serving.runtimes import Server, ports, server
 PREFILL, DECODE = "prefill", "decode"
 ROLES = (PREFILL, DECODE)
 ROLE_LABEL = "llm-d.ai/role"
-"""Label by which routers and llm-d's endpoint picker tell the pods apart.
+"""Label by which routers and llm-d's endpoint picker tell the roles of pods apart.
 Source: `pkg/epp/framework/plugins/scheduling/filter/bylabel/roles.go` of llm-d-inference-scheduler 0.8."""
 NIXL_PORT = 5600
-"""Port at which vLLM's pods ask each other where the keys and values of a prompt are."""
+"""Port of the NIXL side channel, by which vLLM's pods locate the KV cache of a prompt."""
 BOOTSTRAP_PORT = 8998
-"""Port at which SGLang's pods that generate tokens find those that read prompts."""
+"""Port of the bootstrap server, by which SGLang's decode pods find prefill pods."""
 _BEHIND = (8200, 8201)
-"""Port of a server behind llm-d's sidecar, which has the port of the service; the second if that one is taken."""
+"""Ports of a server behind llm-d's sidecar, which has the port of the service; the second if the first is taken."""
 
 
 def prefill(spec: Any) -> Prefill | None:
-    """Return `prefill` of a service; None if the same pods read prompts and generate tokens."""
+    """Return `prefill` of a service; None if each pod does prefill and decode."""
     found: Prefill | None = spec.llm.prefill if spec.llm is not None else None
     return found
 
 
 def of_role(item: Item, role: str) -> Item:
-    """Return a service as one of its roles has it: with its own replicas, machines and resources."""
+    """Return a service as seen by one role: with the role's replicas, machines and resources."""
     spec, own = item.spec, prefill(item.spec)
     if own is None or role == DECODE:
         return item
@@ -65,7 +65,7 @@ _RESOURCES = ("spec", "resources")
 
 
 def server_of(item: Item, role: str) -> Server:
-    """Return the server of a role; `item` is the service as this role has it."""
+    """Return the server of a role; `item` is the result of `of_role`."""
     spec, own = item.spec, prefill(item.spec)
     if own is None:
         return server(spec)
@@ -91,8 +91,8 @@ def behind_sidecar(spec: Any) -> int:
 
 
 def _vllm(role: str) -> list[str]:
-    # Of another version, vLLM or model, the other server refuses the handshake. A pod that generates tokens then reads
-    # the prompt itself, as it does if the other one is gone; by default the request would fail.
+    # The handshake fails if version, model or vLLM differ. The decode pod then recomputes the prompt, as it does if the
+    # prefill pod is gone; by default, the request would fail.
     config = {
         "kv_connector": "NixlConnector",
         "kv_role": "kv_producer" if role == PREFILL else "kv_consumer",

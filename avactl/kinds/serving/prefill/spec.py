@@ -1,4 +1,4 @@
-"""`spec.llm.prefill`: pods of their own that read prompts, and the program that sends requests to both kinds."""
+"""`spec.llm.prefill`: prefill pods, and the router or sidecar that assigns requests to prefill and decode pods."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Arguments = Annotated[list[str], Field(max_length=64)]
 
 
 class Router(Model):
-    """Router of vLLM (`vllm-router`) or SGLang (`sglang_router`): a Deployment, to which the service's requests go."""
+    """Router of vLLM (`vllm-router`) or SGLang (`sglang_router`): a Deployment behind the Service and the route."""
 
-    image: Image = Field(description="Its image.")
+    image: Image = Field(description="Container image.")
     replicas: Count = Field(1, description="Number of pods.")
     cpu: PodCpu = Field("2", description="CPU cores per pod.")
     memory: Bytes = Field("4Gi", description="Memory per pod, in bytes.")
@@ -24,22 +24,22 @@ class Router(Model):
 
 
 class RoutingSidecar(Model):
-    """llm-d's routing sidecar, in the pods that generate tokens: with `endpointPicker`, which chooses both pods."""
+    """llm-d's routing sidecar in the decode pods; needs `endpointPicker`, which chooses a pod of each role."""
 
-    image: Image = Field(description="Its image.")
+    image: Image = Field(description="Container image.")
     cpu: PodCpu = Field("1", description="CPU cores per pod.")
     memory: Bytes = Field("1Gi", description="Memory per pod, in bytes.")
     args: Arguments = Field(default_factory=list, description="Arguments appended to avactl's own.")
 
 
 class Prefill(Model):
-    """Pods that read prompts; the service's others generate tokens. Set one of `router` and `sidecar`."""
+    """Prefill pods, which process prompts; the service's other pods decode. Set one of `router` and `sidecar`."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [key]} for key in ("router", "sidecar")]})
 
-    replicas: Count = Field(1, description="Number of replicas that read prompts.")
+    replicas: Count = Field(1, description="Number of prefill replicas.")
     machines: Annotated[int, Field(ge=1, le=64)] | None = Field(
-        None, description="Machines that each of them is split over. Default: `machines` of `llm`."
+        None, description="Machines of each prefill replica. Default: `machines` of `llm`."
     )
     tensor_parallel: Annotated[int, Field(ge=1, le=1024)] | None = Field(
         None, description="GPUs that each layer is split over. Default: those of a replica."
@@ -48,13 +48,13 @@ class Prefill(Model):
         None, description="Stages that the layers are divided into. Default: 1, or what `tensorParallel` leaves."
     )
     resources: Compute | None = Field(
-        None, description="CPU, memory and GPUs per pod. Default: `resources` of the service."
+        None, description="CPU, memory and GPUs per prefill pod. Default: `resources` of the service."
     )
     args: Arguments = Field(
-        default_factory=list, description="Arguments of the server appended to those of `runtime`, in these pods only."
+        default_factory=list, description="Server arguments of the prefill pods, appended to those of `runtime`."
     )
-    router: Router | None = Field(None, description="Router of the runtime, which requests of clients go to.")
-    sidecar: RoutingSidecar | None = Field(None, description="llm-d's routing sidecar, with `endpointPicker`.")
+    router: Router | None = Field(None, description="Router of the runtime, which receives the requests of clients.")
+    sidecar: RoutingSidecar | None = Field(None, description="llm-d's routing sidecar; needs `endpointPicker`.")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

@@ -1,4 +1,4 @@
-"""Roll-backs in git: where the spec of a service is, for the delivery daemon, and the rights that it needs."""
+"""Roll-backs in git: the location of a service's spec for the delivery daemon, and the daemon's rights."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _RBAC = "rbac.authorization.k8s.io"
 
 
 def rollback_objects(item: Item, program: Program) -> list[Manifest]:
-    """Return the ConfigMap that names the spec of a service with a rollout, and the daemon's Role; none if no commit
-    follows a roll-back: without the daemon, or with a spec that is not YAML."""
+    """Return the ConfigMap with the location of a service's spec, and the daemon's Role.
+
+    Return none if roll-backs are not committed: without the daemon, with `never`, or if the spec is not YAML."""
     cluster, by = program.cluster_spec(item.cluster), _way(item, program)
     if by == "never" or not _is_yaml(item):
         return []
@@ -56,7 +57,7 @@ def rollback_objects(item: Item, program: Program) -> list[Manifest]:
 
 
 def rollback_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Yield why git would not follow a roll-back of a service."""
+    """Yield reasons why a roll-back of a service could not be committed."""
     if _way(item, program) == "never":
         return
     cluster, chosen = program.cluster(item.cluster), item.spec.rollout
@@ -66,7 +67,7 @@ def rollback_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     if not _is_yaml(item):
         yield Diagnostic(
             "not-editable",
-            f"{item} is declared by {item.doc.file}: a roll-back is committed as a change of YAML, and so not of this",
+            f"a roll-back of {item} cannot be committed: it is declared by {item.doc.file}, which is not YAML",
             at,
             severity="warning",
             hint="declare the service in YAML, or write `delivery: {rollback: never}` in the Cluster",
@@ -84,7 +85,7 @@ def rollback_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 
 def _way(item: Item, program: Program) -> str:
-    """Return how git follows a roll-back: `commit`, `pullRequest` or `never`."""
+    """Return `rollback` of the Cluster: `commit`, `pullRequest` or `never`; `never` without the daemon."""
     cluster = program.cluster_spec(item.cluster)
     return (cluster.delivery or Delivery()).rollback if cluster.daemons.delivery else "never"
 

@@ -11,7 +11,7 @@ from avactl.quantity import quantity
 CONFIG = "/etc/avactl"
 """Mount path of `Server.files`."""
 STARTUP, LLM_STARTUP = 600, 1800
-"""Seconds that servers, and those of language models, may take to start, unless the spec says otherwise."""
+"""Default limits for the start of servers, and of language-model servers, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

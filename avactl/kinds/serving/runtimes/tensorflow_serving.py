@@ -15,7 +15,7 @@ from avactl.kinds.serving.runtimes.server import CONFIG, Dynamic, Server, Source
 
 PORTS = {"http": 8501, "grpc": 8500}
 EXPOSED = ("tensorflow.serving.PredictionService",)
-"""Without ModelService, by which every client could replace the models, and the profiler."""
+"""Excludes ModelService, with which clients could replace models, and the profiler."""
 METRICS = "/monitoring/prometheus/metrics"
 MODEL_LIST = f"{MODELS}/models.config"
 """List of models; beside them, because it is replaced only after the files that it names are there."""
