@@ -31,6 +31,7 @@ from avactl.kinds.serving.runtimes import LLM, RUNTIMES, ports
 from avactl.quantity import quantity
 
 PATH = ("spec", "llm", "prefill")
+RESOURCES = ("spec", "resources")
 
 
 def compute_of(item: Item, role: str) -> Any:
@@ -55,6 +56,7 @@ def prefill_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         return
     yield from _entrance(item)
     yield from _replicas(item)
+    yield from _gpus(item)
     yield from _stages(item)
     yield from _paths(item)
     yield from _ports(item)
@@ -169,6 +171,24 @@ def _replicas(item: Item) -> Iterator[Diagnostic]:
         "write a number: `replicas: 2`",
         Note(item.span("spec", "replicas"), "bounds of an autoscaler"),
     )  # fmt: skip
+
+
+def _gpus(item: Item) -> Iterator[Diagnostic]:
+    """Yield a role without GPUs beside one with them: both run the same server, in an image for one of the two."""
+    reads, generates = (of_role(item, role).spec.resources for role in ROLES)
+    if bool(reads.gpus) == bool(generates.gpus):
+        return
+    if machines(of_role(item, DECODE if reads.gpus else PREFILL).spec) > 1:
+        return  # reported with `machines`
+    lacking, path = ("read prompts", (*PATH, "resources")) if not reads.gpus else ("generate tokens", RESOURCES)
+    other = RESOURCES if not reads.gpus else (*PATH, "resources")
+    yield Diagnostic(
+        "conflicting-keys",
+        f"the pods that {lacking} request no GPUs, and the others have {reads.gpus or generates.gpus} each",
+        item.span(*path, key=True),
+        hint=f"add `gpus: …` to `{'.'.join(path)}`",
+        notes=(Note(item.span(*other, "gpus"), "the GPUs of the others"),),
+    )
 
 
 def _stages(item: Item) -> Iterator[Diagnostic]:
