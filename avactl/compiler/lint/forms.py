@@ -92,10 +92,10 @@ def fitting(pattern: str, value: Any) -> str:
     return next((each for each in words if re.search(pattern, each)), "")
 
 
-def number(model: type[BaseModel], path: Path, value: str) -> str:
-    """Return the remedy for a text in place of a number: `25%` of a percentage, or what the number means."""
+def number(model: type[BaseModel], path: Path, value: Any) -> str:
+    """Return the remedy for another value in place of a number: `25%` of a percentage, or what the number means."""
     text = next((found for key in _fields(model, path) if (found := key.description)), "")
-    bare = _PERCENT(value.strip())
+    bare = _PERCENT(value.strip()) if isinstance(value, str) else None
     if bare and "percent" in text.lower():
         return f"write `{bare[1]}`"
     text = text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -102,7 +102,7 @@ def of_type(model: type[BaseModel], types: set[str], value: Any, path: Path, wri
         return (
             kubernetes_keys.SHARED_GPUS if key == "gpus" else forms.share(model, path, value) or "write a whole number"
         )
-    if types <= {"int_type", "int_parsing", "float_type"} and isinstance(value, str):
+    if types <= {"int_type", "int_parsing", "float_type"} and isinstance(value, str | dict | list):
         return forms.number(model, path, value)
     if types & _MAPPING:
         models = introspect.models_at(model, path)

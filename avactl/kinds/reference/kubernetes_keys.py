@@ -98,6 +98,13 @@ _BELOW = {
     "expose": dict.fromkeys(("grpcHost", "protocol"), "write `grpc: {host: …}` for the gRPC port of a service"),
     "persistentVolumeClaim": {"name": "write `claimName`"},
     "secret": {"name": "write `secretName`"},
+    "template": dict.fromkeys(
+        ("apiVersion", "kind", "metadata", "spec"), "`template` is the `spec` of a TrainingJob: write only its keys"
+    ),
+    "trigger": dict.fromkeys(
+        ("every", "interval"), 'write `schedule: {cron: "0 3 * * *"}`; `checkpoint: {every: 1h}` is for a job that runs on'
+    ),
+    "metrics": {"cpu": "write `cpuUtilization: 70` in `replicas`"},
     "gateway": {"requests": "it belongs to `spec.exposure`, beside `gateway`"},
     "replicas": {"minReplicas": "write `min`", "maxReplicas": "write `max`", "scaleToZero": "write `min: 0`"},
     "rollout": {
