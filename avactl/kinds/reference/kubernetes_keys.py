@@ -102,7 +102,7 @@ _BELOW = {
         ("apiVersion", "kind", "metadata", "spec"), "`template` is the `spec` of a TrainingJob: write only its keys"
     ),
     "trigger": dict.fromkeys(
-        ("every", "interval"), 'write `schedule: {cron: "0 3 * * *"}`; `checkpoint: {every: 1h}` is for a job that runs on'
+        ("every", "interval"), 'write `schedule: {cron: "0 3 * * *"}`; `checkpoint: {every: 1h}` is for a running job'
     ),
     "metrics": {"cpu": "write `cpuUtilization: 70` in `replicas`"},
     "gateway": {"requests": "it belongs to `spec.exposure`, beside `gateway`"},

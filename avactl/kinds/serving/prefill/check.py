@@ -31,7 +31,6 @@ from avactl.kinds.serving.runtimes import LLM, RUNTIMES, ports
 from avactl.quantity import quantity
 
 PATH = ("spec", "llm", "prefill")
-RESOURCES = ("spec", "resources")
 
 
 def compute_of(item: Item, role: str) -> Any:
@@ -174,20 +173,18 @@ def _replicas(item: Item) -> Iterator[Diagnostic]:
 
 
 def _gpus(item: Item) -> Iterator[Diagnostic]:
-    """Yield a role without GPUs beside one with them: both run the same server, in an image for one of the two."""
-    reads, generates = (of_role(item, role).spec.resources for role in ROLES)
-    if bool(reads.gpus) == bool(generates.gpus):
-        return
-    if machines(of_role(item, DECODE if reads.gpus else PREFILL).spec) > 1:
-        return  # reported with `machines`
-    lacking, path = ("read prompts", (*PATH, "resources")) if not reads.gpus else ("generate tokens", RESOURCES)
-    other = RESOURCES if not reads.gpus else (*PATH, "resources")
+    """Yield a role without GPUs beside one with them: both run the same image."""
+    gpus = {role: of_role(item, role).spec.resources.gpus for role in ROLES}
+    lacking, having = (DECODE, PREFILL) if gpus[PREFILL] else (PREFILL, DECODE)
+    if gpus[lacking] or not gpus[having] or machines(of_role(item, lacking).spec) > 1:
+        return  # of several machines, reported with `machines`
+    paths = {PREFILL: (*PATH, "resources"), DECODE: ("spec", "resources")}
     yield Diagnostic(
         "conflicting-keys",
-        f"the pods that {lacking} request no GPUs, and the others have {reads.gpus or generates.gpus} each",
-        item.span(*path, key=True),
-        hint=f"add `gpus: …` to `{'.'.join(path)}`",
-        notes=(Note(item.span(*other, "gpus"), "the GPUs of the others"),),
+        f"{lacking} pods request no GPUs, and {having} pods request {gpus[having]}",
+        item.span(*paths[lacking], key=True),
+        hint=f"add `gpus: …` to `{'.'.join(paths[lacking])}`",
+        notes=(Note(item.span(*paths[having], "gpus"), f"the GPUs of {having} pods"),),
     )
 
 
