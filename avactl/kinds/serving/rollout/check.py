@@ -18,7 +18,7 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.rollout.lower import LONGEST_NAME, has_gateway, strategy, traffic
 from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
 from avactl.kinds.serving.rollout.rollback import rollback_problems
-from avactl.promql import confinement_problem, filled, syntax_problem
+from avactl.promql import confinement_problem, filled, is_per_pod, syntax_problem
 
 Path = tuple[str | int, ...]
 
@@ -164,6 +164,14 @@ def _confined(item: Item, analysis: Any, path: Path) -> Iterator[Diagnostic]:
                 f"query `{query.name}`: {problem.message}",
                 item.span(*path, index, "promql"),
                 hint=problem.hint,
+            )
+        elif is_per_pod(promql):
+            yield Diagnostic(
+                "invalid-query",
+                f"query `{query.name}` has a result for each pod, and of several pods it cannot be compared",
+                item.span(*path, index, "promql"),
+                severity="warning",
+                hint="aggregate them: `avg(…)`, `max(…)` or `sum(…)`",
             )
 
 
