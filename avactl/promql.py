@@ -69,6 +69,24 @@ def syntax_problem(promql: str, pattern: str) -> Problem | None:
     return None if selectors else _invalid("it reads no metric", "select one")
 
 
+def is_per_pod(promql: str) -> bool:
+    """Return whether a query, whose placeholders are filled in, has a result for each pod: nothing aggregates them."""
+    import promql_parser
+
+    _, selectors = _read(promql)
+    tree = promql_parser.parse(promql) if selectors else None
+    while isinstance(tree, promql_parser.ParenExpr | promql_parser.UnaryExpr):
+        tree = tree.expr
+    if isinstance(tree, promql_parser.Call) and tree.func.name in _OVER_TIME and len(tree.args) == 1:
+        tree = tree.args[0]
+    return isinstance(tree, promql_parser.VectorSelector | promql_parser.MatrixSelector)
+
+
+_OVER_TIME = frozenset(
+    ("rate", "irate", "increase", "delta", "avg_over_time", "max_over_time", "min_over_time", "sum_over_time")
+)
+
+
 def _read(promql: str) -> tuple[Problem | None, list[Any]]:
     """Return why a query cannot be read, or its selectors."""
     import promql_parser

@@ -60,7 +60,7 @@ ALLOWED = {
     "avactl/plan/cost.py": {"Cluster"},
     "avactl/plan/snapshot/capture.py": {"Cluster"},
     # Remedies for keys and kinds of Kubernetes say which kind has another one.
-    "avactl/kinds/reference/kubernetes_keys.py": WORKLOADS | {"Dataset", "NodePool", "Quota", "Team"},
+    "avactl/kinds/reference/kubernetes_keys.py": WORKLOADS | {"Cluster", "Dataset", "NodePool", "Quota", "Team"},
     # The delivery daemon is of pipelines, and deploys to services; so are the commands about models.
     "avactl/delivery/pipelines.py": {"Pipeline"},
     "avactl/delivery/config_maps.py": {"Pipeline"},

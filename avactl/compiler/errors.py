@@ -123,6 +123,7 @@ _SYNONYMS = {
     "httpGet": "path",
     **dict.fromkeys(("instanceType", "nodeType"), "machineType"),
     "generateName": "name",
+    **dict.fromkeys(("setWeight", "weight"), "percent"),
     "size": "count",
     **dict.fromkeys(("manifests", "resources"), "objects"),
 }

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
+from avactl import names
 from avactl.diff.fields import Change, Entry, Steps
 from avactl.diff.model import Disruption
 from avactl.kinds.manifest import Body, Manifest
@@ -46,6 +47,10 @@ def _on_delete(change: Change, body: Body) -> bool:
 def _recreates(change: Change, body: Body) -> bool:
     strategy = body["spec"].get("strategy")
     return isinstance(strategy, dict) and strategy.get("type") == "Recreate"
+
+
+def _in_steps(change: Change, body: Body) -> bool:
+    return names.ROLLOUT in body.get("metadata", {}).get("annotations", {})
 
 
 def _to_recreate(change: Change, body: Body) -> bool:
@@ -89,6 +94,7 @@ RULES: tuple[Rule, ...] = (
     Rule("StatefulSet DaemonSet", "spec.template", POD_RESTART, "each pod only after manual deletion", _on_delete),
     Rule("Deployment", "spec.strategy", REPLACE, "rejected for an existing Deployment: delete it first", _to_recreate),
     Rule("Deployment", "spec.template", POD_RESTART, "all pods stop, then new ones start", _recreates),
+    Rule("Deployment", "spec.template", POD_RESTART, "canary or blue-green rollout", _in_steps),
     Rule("Deployment StatefulSet", "spec.template", POD_RESTART, "rolling restart"),
     Rule("DaemonSet", "spec.template", POD_RESTART, "rolling restart on each machine"),
     Rule("LeaderWorkerSet", "spec.leaderWorkerTemplate spec.networkConfig", POD_RESTART, "rolling restart by groups"),

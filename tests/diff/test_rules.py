@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from avactl import names
 from avactl.diff.fields import differences
 from avactl.diff.model import Disruption, worst
 from avactl.diff.rules import RULES, classify, deletion
@@ -263,3 +264,11 @@ def test_order_inside_a_pod_template_restarts_pods() -> None:
     old["spec"]["template"]["spec"]["containers"][0] = {**CONTAINER, "env": env}
     new = changed(old, "spec.template.spec.containers.0.env", env[::-1])
     assert disruption(old, new) == POD_RESTART
+
+
+def test_a_rollout_in_steps_is_no_rolling_restart() -> None:
+    old = body("Deployment")
+    old["metadata"] = {"name": "chat", "annotations": {names.ROLLOUT: "{}"}}
+    change = differences(old, changed(old, "spec.template.spec.terminationGracePeriodSeconds", 7))[0]
+    assert classify("Deployment", change, old) == (POD_RESTART, "canary or blue-green rollout")
+    assert classify("Deployment", change, body("Deployment")) == (POD_RESTART, "rolling restart")

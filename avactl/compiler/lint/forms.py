@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.fields.words import flow
@@ -22,7 +23,7 @@ def keys_of(models: Models) -> list[str]:
 
 
 def of_mapping(models: Models, value: Any) -> str:
-    """Return the mapping that a text or a list in its place means, such as `{name: imagenet}`; "" if unclear."""
+    """Return the mapping that another value in its place means, such as `{name: imagenet}`; "" if unclear."""
     for model in models:
         fields = introspect.fields_by_key(model)
         if isinstance(value, list):
@@ -30,13 +31,29 @@ def of_mapping(models: Models, value: Any) -> str:
             if flags and len(flags) == len(value):
                 return f"{{{', '.join(f'{each}: true' for each in flags)}}}"
             continue
-        required = [key for key, field in fields.items() if field.is_required()]
+        required = _required(model)
         # A name names the whole; otherwise the first key that takes the text.
         for key in sorted(required, key=lambda each: each != "name") or [each for each in fields if each == "name"]:
             if _takes(model, key, value):
                 others = [f"{each}: …" for each in required if each != key]
-                return f"{{{', '.join([f'{key}: {flow([str(value)])}', *others])}}}"
+                text = flow([value]) if isinstance(value, str) else str(value)
+                return f"{{{', '.join([f'{key}: {text}', *others])}}}"
     return ""
+
+
+def least(model: type[BaseModel]) -> str:
+    """Return the shortest valid mapping of a model."""
+    below = {key: introspect.models_at(model, (key,)) for key in _required(model)}
+    values = {key: least(models[0]) if models else "…" for key, models in below.items()}
+    return f"{{{', '.join(f'{key}: {value}' for key, value in values.items())}}}"
+
+
+def _required(model: type[BaseModel]) -> list[str]:
+    """Return the required keys of a mapping, or those of its first alternative."""
+    required = [key for key, field in introspect.fields_by_key(model).items() if field.is_required()]
+    extra = model.model_config.get("json_schema_extra")
+    alternatives: Any = (extra.get("oneOf") or extra.get("anyOf") or []) if isinstance(extra, dict) else []
+    return required or (list(alternatives[0].get("required", ())) if alternatives else [])
 
 
 def of_list(models: Models, value: dict[str, Any]) -> str:
@@ -75,6 +92,26 @@ def fitting(pattern: str, value: Any) -> str:
     return next((each for each in words if re.search(pattern, each)), "")
 
 
+def number(model: type[BaseModel], path: Path, value: Any) -> str:
+    """Return the remedy for another value in place of a number: `25%` of a percentage, or what the number means."""
+    text = next((found for key in _fields(model, path) if (found := key.description)), "")
+    bare = _PERCENT(value.strip()) if isinstance(value, str) else None
+    if bare and "percent" in text.lower():
+        return f"write `{bare[1]}`"
+    text = text[:1].lower() + text[1:] if text[1:2].islower() else text
+    return f"write {'the' if text.startswith('number of ') else 'a number:'} {text.rstrip('.')}" if text else ""
+
+
+_PERCENT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) ?%").fullmatch
+
+
+def _fields(model: type[BaseModel], path: Path) -> Iterator[FieldInfo]:
+    for parent in introspect.models_at(model, path[:-1]) if path else ():
+        field = introspect.fields_by_key(parent).get(str(path[-1]))
+        if field is not None:
+            yield field
+
+
 def share(model: type[BaseModel], path: Path, value: Any) -> str:
     """Return the percentage that a fraction means where the greatest value is 100; "" elsewhere."""
     if not isinstance(value, float) or not 0 < value < 1 or (value * 100) % 1:
@@ -104,7 +141,7 @@ def _is_flag(model: type[BaseModel], key: str) -> bool:
 def _takes(model: type[BaseModel], key: str, value: Any) -> bool:
     field = introspect.fields_by_key(model)[key]
     annotation: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-    if not isinstance(value, str) or str not in introspect.branches(annotation):
+    if type(value) not in (str, int) or type(value) not in introspect.branches(annotation):
         return False
     try:
         TypeAdapter(annotation).validate_python(value)

@@ -74,8 +74,15 @@ def of_type(model: type[BaseModel], types: set[str], value: Any, path: Path, wri
     if "string_type" in types and isinstance(value, bool | int | float):
         hint = forms.of_text(model, path, written or str(value))
         return hint or quoted(value, written)
+    if types == {"string_type"} and isinstance(value, dict) and len(value) == 1:
+        inner = next(iter(value.values()))
+        if isinstance(inner, str) and forms.of_text(model, path, inner) == "":
+            return f"write `{key}: {shown(flow([inner]))}`"
     if "list_type" in types and value is not None:
-        return _as_list(str(key), value, introspect.models_at(model, (*path, 0)))
+        entries = introspect.models_at(model, (*path, 0))
+        if entries and isinstance(value, str | int) and (entry := forms.of_mapping(entries, value)):
+            return f"write `{key}: [{shown(entry)}]`"
+        return _as_list(str(key), value, entries)
     if types & {"int_type", "int_parsing"} and isinstance(value, str) and value.strip().isdigit():
         return f"write {value.strip()} without quotes" if len(value) < _DIGITS else ""
     if "int_type" in types and value == "root" and key == "runAsUser":
@@ -95,6 +102,8 @@ def of_type(model: type[BaseModel], types: set[str], value: Any, path: Path, wri
         return (
             kubernetes_keys.SHARED_GPUS if key == "gpus" else forms.share(model, path, value) or "write a whole number"
         )
+    if types <= {"int_type", "int_parsing", "float_type"} and isinstance(value, str | dict | list):
+        return forms.number(model, path, value)
     if types & _MAPPING:
         models = introspect.models_at(model, path)
         return _as_mapping(str(key), value, models) or (forms.its_keys(models) if types <= _MAPPING else "")
@@ -142,9 +151,13 @@ def _as_mapping(key: str, value: Any, models: forms.Models) -> str:
         if entry:
             return f"write `{shown(entry)}`" if key.isdigit() else f"write `{key}: {shown(entry)}`"
     if value is True:
-        return f"write `{key}: {{}}` for the defaults"
-    if isinstance(value, int) and not isinstance(value, bool) and "replicas" in forms.keys_of(models):
-        return f"write `{key}: {{replicas: {value}}}`"
+        least = forms.least(models[0]) if models else "{}"
+        return f"write `{key}: {least}`" + (" for the defaults" if least == "{}" else "")
+    if isinstance(value, int) and not isinstance(value, bool):
+        if "replicas" in forms.keys_of(models):
+            return f"write `{key}: {{replicas: {value}}}`"
+        if entry := forms.of_mapping(models, value):
+            return f"write `{entry}`" if key.isdigit() else f"write `{key}: {entry}`"
     return ""
 
 

@@ -2,21 +2,59 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.base import Model
-from avactl.kinds.cluster.reconcile import Branch, GitUrl
-from avactl.kinds.fields.values import Name, RelPath
+from avactl.kinds.cluster.reconcile import Branch, git_url
+from avactl.kinds.fields.values import Name, RelPath, Says, bad, want_length
 from avactl.kinds.program import Item
 from avactl.source.forges import forge_of
 
 ForgeKind = Literal["github", "gitlab"]
 _FOLLOWS_SPECS = ("builtin", "pulumiOperator")
 """Modes of `reconcile` whose `repository` has the specs; that of others has rendered manifests."""
+
+
+_SSH = re.compile(r"(?:ssh://)?(?:[^@/\s]+@)?([A-Za-z0-9.-]+)(?::[0-9]+/|[:/])/?([^\s:]+)").fullmatch
+_URL_PATTERN = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9_.~%-]+)"
+_API = re.compile(rf"{_URL_PATTERN}*/?$").fullmatch
+
+
+def _pushed(value: str) -> str:
+    want_length(value)
+    ssh = _SSH(value) if value.startswith("ssh://") or "://" not in value else None
+    if ssh:
+        raise bad("the delivery daemon pushes by https", f"write `https://{ssh[1]}/{ssh[2].removesuffix('.git')}`")
+    return git_url(value)
+
+
+def _api(value: str) -> str:
+    want_length(value)
+    if not _API(value):
+        whole = f"https://{value.removeprefix('//')}"
+        hint = f"write `{whole}`" if "://" not in value and _API(whole) else "write `https://HOST/PATH`"
+        raise bad("not the URL of an API", hint)
+    return value
+
+
+PushUrl = Annotated[
+    str,
+    AfterValidator(_pushed),
+    WithJsonSchema({"type": "string", "pattern": f"{_URL_PATTERN}+/?$"}),
+    Says("URL of a git repository: `https://…`"),
+]
+"""URL of a git repository that is pushed to with user name and password, which it does not contain."""
+ApiUrl = Annotated[
+    str,
+    AfterValidator(_api),
+    WithJsonSchema({"type": "string", "pattern": f"{_URL_PATTERN}*/?$"}),
+    Says("URL of an API: `https://…`"),
+]
 
 
 class Author(Model):
@@ -33,9 +71,9 @@ class Author(Model):
 class Delivery(Model):
     """Repository in which the delivery daemon commits: new versions of models, and roll-backs."""
 
-    repository: GitUrl | None = Field(
+    repository: PushUrl | None = Field(
         None,
-        description="Repository of the specs, by https. Default: that of `reconcile`, where it has the specs "
+        description="Repository of the specs. Default: that of `reconcile`, where it has the specs "
         "(`builtin`, `pulumiOperator`).",
     )
     branch: Branch | None = Field(None, description="Its branch. Default: that of `reconcile`, else `main`.")
@@ -50,7 +88,7 @@ class Delivery(Model):
     forge: ForgeKind | None = Field(
         None, description="Forge of the repository, for pull requests. Default: by the host of its URL."
     )
-    api: GitUrl | None = Field(
+    api: ApiUrl | None = Field(
         None,
         description="Root of the forge's REST API. Default: `https://api.github.com`, `https://HOST/api/v3` of GitHub "
         "Enterprise, `https://HOST/api/v4` of GitLab.",

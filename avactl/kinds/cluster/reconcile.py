@@ -36,7 +36,8 @@ _BRANCH = re.compile(_BRANCH_PATTERN).fullmatch
 _BACKENDS = ("https", "s3", "gs", "azblob", "file")
 
 
-def _git_url(value: str) -> str:
+def git_url(value: str) -> str:
+    """Check the URL of a git repository."""
     want_length(value)
     place = value.partition("://")[2].partition("/")[0]
     if "@" in place and (value.startswith("http") or ":" in place.partition("@")[0]):
@@ -83,7 +84,7 @@ def _backend(value: str) -> str:
 
 GitUrl = Annotated[
     str,
-    AfterValidator(_git_url),
+    AfterValidator(git_url),
     WithJsonSchema({"type": "string", "pattern": _URL_PATTERN}),
     Says("URL of a git repository: `https://…`, `ssh://…`"),
 ]

@@ -90,8 +90,8 @@ class Images(Model):
 
     avactl: PinnedImage | None = Field(
         None,
-        description="Image of avactl's daemons: scheduler, topology daemon, cache daemon, reconciler, masters of "
-        "elastic jobs.",
+        description="Image of avactl's daemons (scheduler, topology, cache, serving, delivery, reconciler), of masters "
+        "of elastic jobs, and of the steps of pipelines.",
     )
     alluxio: PinnedImage | None = Field(
         None, description="Alluxio 2.9 image: master, worker, FUSE. Required by CacheTiers with engine `alluxio`."

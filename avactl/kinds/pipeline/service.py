@@ -9,7 +9,10 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.pipeline.steps import directory
 from avactl.kinds.program import Item, Program
+from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.models import models
+from avactl.kinds.serving.picker import picker
+from avactl.kinds.serving.prefill.roles import prefill
 from avactl.kinds.serving.rollout.lower import strategy
 from avactl.kinds.serving.spec import ServingDeployment
 from avactl.kinds.team.buckets import below
@@ -102,7 +105,9 @@ def service_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             "is not rolled back",
             item.span(*_AT, "service"),
             severity="warning",
-            hint="add `rollout: {canary: {steps: …, analysis: …}}` to the service",
+            hint="add `rollout: {canary: {steps: …, analysis: …}}` to the service"
+            if machines(service.spec) == 1 and picker(service.spec) is None and prefill(service.spec) is None
+            else "this service can have none: bound all metrics that matter in `validation`",
             notes=(declared,),
         )
     if service.cluster != item.cluster:

@@ -70,6 +70,7 @@ _OF_KIND = {
         "terminationGracePeriodSeconds": "write `drain: 60s`",
         "workers": "write `replicas: 2`, and `resources: {gpus: 1, cpu: 8, memory: 32Gi}` of each",
         "ingress": "write `expose: {host: …}`",
+        "headless": "write `balance: headless`",
     },
     "Workspace": {
         **dict.fromkeys(("resources", "limits", "requests"), "write `cpu`, `memory` and `gpus` in `spec`"),
@@ -80,6 +81,9 @@ _OF_KIND = {
         **dict.fromkeys(("maxSize", "maxNodes", "maxCount"), "write `autoscaling: {min: 0, max: 8}`, or `count`"),
         **dict.fromkeys(("size", "replicas", "desiredSize", "nodeCount"), "write `count: 4`"),
         **dict.fromkeys(("spot", "preemptible", "interruptible", "capacityType"), "write `capacity: spot`"),
+    },
+    "Cluster": {
+        "requests": "it belongs to `spec.exposure`: write `exposure: {requests: …}`",
     },
     "Quota": {
         "hard": "write `gpus: [{gpu: V100, guaranteed: 8}]`, `cpu` and `memory` in `spec`",
@@ -94,7 +98,22 @@ _BELOW = {
     "expose": dict.fromkeys(("grpcHost", "protocol"), "write `grpc: {host: …}` for the gRPC port of a service"),
     "persistentVolumeClaim": {"name": "write `claimName`"},
     "secret": {"name": "write `secretName`"},
-    "replicas": {"minReplicas": "write `min`", "maxReplicas": "write `max`"},
+    "template": dict.fromkeys(
+        ("apiVersion", "kind", "metadata", "spec"), "`template` is the `spec` of a TrainingJob: write only its keys"
+    ),
+    "trigger": dict.fromkeys(
+        ("every", "interval"), 'write `schedule: {cron: "0 3 * * *"}`; `checkpoint: {every: 1h}` is for a running job'
+    ),
+    "metrics": {"cpu": "write `cpuUtilization: 70` in `replicas`"},
+    "gateway": {"requests": "it belongs to `spec.exposure`, beside `gateway`"},
+    "replicas": {"minReplicas": "write `min`", "maxReplicas": "write `max`", "scaleToZero": "write `min: 0`"},
+    "rollout": {
+        **dict.fromkeys(
+            ("strategy", "type"), "write `canary: {steps: [{percent: 25}]}`, `blueGreen: {}` or `rolling: {}`"
+        ),
+        "rollback": "a version that is worse is always rolled back, and the Cluster says whether git follows: "
+        "`delivery: {rollback: …}`",
+    },
     "workers": {"resources": "write `cpu`, `memory` and `gpus` beside each other"},
     **{key: {"resources": "write `cpu` and `memory` beside each other"} for key in ("sidecars", "initContainers")},
     "pod": {"resources": "the program has `cpu`, `memory` and `gpus` in the spec, sidecars their own"},

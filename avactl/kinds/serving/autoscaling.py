@@ -25,7 +25,7 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.groups import scale_target
 from avactl.kinds.serving.picker import picker
 from avactl.kinds.serving.probes import checks
-from avactl.kinds.serving.runtimes import RUNTIMES, default_startup
+from avactl.kinds.serving.runtimes import RUNTIMES, default_startup, server
 
 IDLE = "15m"
 POLL = 10
@@ -251,9 +251,17 @@ def zero_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             f"without pods, the gateway refuses requests until one is ready, which may take {ceil(limit / 60)}m",
             item.span(*path),
             severity="warning",
-            hint=f"if it is ready within {LONGEST_WAIT // 60}m, lower the limit: `probe: {{path: …, startup: "
-            f"{LONGEST_WAIT // 60}m}}`; else write `min: 1`",
+            hint=f"if it is ready within {LONGEST_WAIT // 60}m, lower the limit: {_sooner(spec)}; else write `min: 1`",
         )
+
+
+def _sooner(spec: Any) -> str:
+    """Return what says that the server starts within LONGEST_WAIT, with the path that is asked anyway."""
+    if spec.probes is not None:
+        return "fewer `failures` of `probes.startup`"
+    own = "…" if spec.model is None or spec.runtime.name == "custom" else server(spec).ready
+    path = spec.probe.path if spec.probe is not None else own
+    return f"`probe: {{path: {path}, startup: {LONGEST_WAIT // 60}m}}`"
 
 
 def _startup(spec: Any) -> int:

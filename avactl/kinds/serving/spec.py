@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
 from avactl.kinds.base import ConfigMapKey, Env, Model, Resource
 from avactl.kinds.exposure.spec import ExposePorts
@@ -339,6 +339,13 @@ class ServingDeploymentSpec(PodUser):
         None,
         description="Hosts for the HTTP and the gRPC port, reachable from outside. Default: only inside the cluster.",
     )
+
+    @field_validator("replicas", mode="before")
+    @classmethod
+    def _some(cls, value: Any) -> Any:
+        if type(value) is int and value == 0:
+            raise bad("`0` is below 1", "write `replicas: {min: 0, max: 4}` for no pods while there are no requests")
+        return value
 
     @model_validator(mode="after")
     def _one_form(self) -> Self:

@@ -55,6 +55,7 @@ def prefill_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         return
     yield from _entrance(item)
     yield from _replicas(item)
+    yield from _gpus(item)
     yield from _stages(item)
     yield from _paths(item)
     yield from _ports(item)
@@ -169,6 +170,22 @@ def _replicas(item: Item) -> Iterator[Diagnostic]:
         "write a number: `replicas: 2`",
         Note(item.span("spec", "replicas"), "bounds of an autoscaler"),
     )  # fmt: skip
+
+
+def _gpus(item: Item) -> Iterator[Diagnostic]:
+    """Yield a role without GPUs beside one with them: both run the same image."""
+    gpus = {role: of_role(item, role).spec.resources.gpus for role in ROLES}
+    lacking, having = (DECODE, PREFILL) if gpus[PREFILL] else (PREFILL, DECODE)
+    if gpus[lacking] or not gpus[having] or machines(of_role(item, lacking).spec) > 1:
+        return  # of several machines, reported with `machines`
+    paths = {PREFILL: (*PATH, "resources"), DECODE: ("spec", "resources")}
+    yield Diagnostic(
+        "conflicting-keys",
+        f"{lacking} pods request no GPUs, and {having} pods request {gpus[having]}",
+        item.span(*paths[lacking], key=True),
+        hint=f"add `gpus: …` to `{'.'.join(paths[lacking])}`",
+        notes=(Note(item.span(*paths[having], "gpus"), f"the GPUs of {having} pods"),),
+    )
 
 
 def _stages(item: Item) -> Iterator[Diagnostic]:

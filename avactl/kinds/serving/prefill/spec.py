@@ -58,6 +58,8 @@ class Prefill(Model):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if (self.router is None) == (self.sidecar is None):
+        if self.router is not None and self.sidecar is not None:
+            raise bad("`router` and `sidecar` exclude each other", "keep one of them; `sidecar` needs `endpointPicker`")
+        if self.router is None and self.sidecar is None:
             raise bad("`prefill` has either `router` or `sidecar`", "write `router: {image: …}`")
         return self

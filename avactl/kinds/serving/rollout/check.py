@@ -18,7 +18,7 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.rollout.lower import LONGEST_NAME, has_gateway, strategy, traffic
 from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
 from avactl.kinds.serving.rollout.rollback import rollback_problems
-from avactl.promql import confinement_problem, filled
+from avactl.promql import confinement_problem, filled, is_per_pod, syntax_problem
 
 Path = tuple[str | int, ...]
 
@@ -155,14 +155,23 @@ def _analysis(item: Item, program: Program, analysis: Any, path: Path) -> Iterat
 def _confined(item: Item, analysis: Any, path: Path) -> Iterator[Diagnostic]:
     """Yield queries that read metrics of other teams, or that cannot be checked."""
     for index, query in enumerate(analysis.query):
-        promql = filled(query.promql, item.ns, f"{item.name}-x-[a-z0-9]+", float(seconds(analysis.interval)))
-        problem = confinement_problem(promql, item.ns)
+        pods = f"{item.name}-x-[a-z0-9]+"
+        promql = filled(query.promql, item.ns, pods, float(seconds(analysis.interval)))
+        problem = confinement_problem(promql, item.ns) or syntax_problem(promql, pods)
         if problem is not None:
             yield Diagnostic(
                 "foreign-metrics" if problem.foreign else "invalid-query",
                 f"query `{query.name}`: {problem.message}",
                 item.span(*path, index, "promql"),
                 hint=problem.hint,
+            )
+        elif is_per_pod(promql):
+            yield Diagnostic(
+                "invalid-query",
+                f"query `{query.name}` has a result for each pod, and of several pods it cannot be compared",
+                item.span(*path, index, "promql"),
+                severity="warning",
+                hint="aggregate them: `avg(…)`, `max(…)` or `sum(…)`",
             )
 
 

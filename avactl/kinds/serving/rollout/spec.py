@@ -53,6 +53,9 @@ class Query(Model):
             raise bad(f"query `{self.name}` does not select a version's pods", 'add `pod=~"{{pods}}"` to its selectors')
         if self.max is None and self.min is None and self.max_ratio is None:
             raise bad(f"query `{self.name}` has no bound", "add `max`, `min` or `maxRatio`")
+        if self.max is not None and self.min is not None and self.min > self.max:
+            message = f"query `{self.name}`: no value is from `min` {self.min:g} to `max` {self.max:g}"
+            raise bad(message, "exchange them, or remove one")
         return self
 
 
