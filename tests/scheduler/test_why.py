@@ -22,9 +22,9 @@ def test_a_job_and_its_pods(world: World) -> None:
     world.node("a")
     world.ready()
     world.start()
-    world.gang("train", 2)
     world.pod("runs", 2)
     world.bound("runs")
+    world.gang("train", 2)
     world.waiting("train-0", "needs 2 machines")
     told = why(world, "train", "-n", world.namespace)
     assert told.returncode == 0

@@ -56,16 +56,17 @@ def test_in_place_in_a_full_quota(world: World) -> None:
     world.deploy(world.service(1, canary))
     world.until(lambda: world.settled("1"))
     quota(world, 4)
-    least = 4
+    least, in_place = 4, False
 
     def done() -> bool:
-        nonlocal least
-        least = min(least, sum(world.ready().values()))
+        nonlocal least, in_place
+        least, in_place = min(least, sum(world.ready().values())), in_place or world.state().get("in_place", False)
         return world.settled("2")
 
     world.deploy(world.service(2, canary))
     world.until(done)
-    assert least == 3
+    # One pod fewer is seen only if its successor takes a moment to become ready.
+    assert (in_place, least >= 3) == (True, True)
 
 
 def test_rolled_back_in_a_full_quota(world: World) -> None:
