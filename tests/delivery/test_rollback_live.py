@@ -81,7 +81,7 @@ def test_a_change_elsewhere_is_told(world: World) -> None:
     world.commit({"platform.yaml": platform.replace("registry.example.com/rclone", "mirror.example.com/rclone")})
     world.until(lambda: "SpecNotRolledBack" in [reason for reason, _ in world.events()])
     note = dict(world.events())["SpecNotRolledBack"]
-    assert note.startswith("no earlier text of web in web.yaml compiles to the version that runs: the change is else")
+    assert note.startswith("no earlier text of web in web.yaml compiles to the version that runs: the change is in")
     # Another commit, which changes nothing of that, is looked at too, and told of only if there is something new.
     world.commit({"dataset.yaml": world.text("dataset.yaml") + "# the newest is read\n"})
     time.sleep(5)
