@@ -305,6 +305,9 @@ def test_apply_again_changes_nothing(admin: KubeClient) -> None:
     manifests = own(compiled(PLATFORM), "Team")
     for name in ("bucket-raw", "bucket-results-v2"):
         admin.wait_for("v1", "PersistentVolumeClaim", name, "vision", until=bound)
+    for each in manifests:
+        if each.kind == "Job":  # its controller writes the status
+            admin.wait_for("batch/v1", "Job", each.name, each.namespace, until=active)
     first, second = ([found["metadata"]["resourceVersion"] for found in apply(admin, manifests)] for _ in range(2))
     assert first == second
 
@@ -389,6 +392,10 @@ def test_the_account_of_pods_has_no_rights(plane: ControlPlane, admin: KubeClien
     with plane.client(plane.service_account_token("vision", RUN_ACCOUNT)) as account:
         for kind in ("Pod", "Secret", "ConfigMap", "ServiceAccount"):
             assert refused(account.list, "v1", kind, "vision")
+
+
+def active(job: dict[str, Any]) -> bool:
+    return bool(job.get("status", {}).get("active"))
 
 
 def bound(claim: dict[str, Any]) -> bool:
