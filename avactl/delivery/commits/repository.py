@@ -102,15 +102,22 @@ class Repository:
 
     @property
     def store(self) -> Store:
-        """Object store of the clone. Raises DeliveryError."""
-        return self._store()
+        """Object store of the clone, which is made when it is first needed. Raises DeliveryError."""
+        if self._open is None:
+            try:
+                if not (self._place / ".git" / "HEAD").exists():
+                    init_bare(self._place)
+                self._open = Store(self._place)
+            except (GitError, PublishError) as error:
+                raise DeliveryError(str(error), error.hint) from None
+        return self._open
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def fetch(self) -> str:
         """Read the newest commit of the branch. Raises DeliveryError."""
         try:
-            tip = Remote(self._store(), self._url, self.branch).tip()
+            tip = Remote(self.store, self._url, self.branch).tip()
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
         if tip is None:
@@ -142,7 +149,7 @@ class Repository:
 
         Deployments by pipelines do not count. A merge counts with what it brings to the branch.
         """
-        return _last_change(self._store(), self.head, tuple(paths))
+        return _last_change(self.store, self.head, tuple(paths))
 
     def before(self, target: Target) -> Served | None:
         """Return the model that was served before the one at the head came; None if the history does not tell.
@@ -182,14 +189,14 @@ class Repository:
         """Return the newest commits of the branch that change a file. Raises DeliveryError."""
         arguments = ("log", "--first-parent", "--format=%H", f"--max-count={_HISTORY}", self.head)
         try:
-            return self._store().run(*arguments, "--", self._prefix + file).split()
+            return self.store.run(*arguments, "--", self._prefix + file).split()
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
 
     def tree(self, file: str = "", text: str = "") -> Tree:
         """Return the specs at the head, with another text of one file if it is given. Raises DeliveryError."""
         try:
-            below = GitTree(self._store().directory / self._prefix, self.head)
+            below = GitTree(self.store.directory / self._prefix, self.head)
         except GitError as error:
             raise DeliveryError(str(error), error.hint) from None
         return OverlayTree(below, file, text.encode("utf-8", "surrogateescape")) if file else below
@@ -227,7 +234,7 @@ class Repository:
                 return False
             commit = self._commit(file, new)
             try:
-                if Remote(self._store(), self._url, self.branch).move(head, commit):
+                if Remote(self.store, self._url, self.branch).move(head, commit):
                     self.head = commit
                     return True
             except PublishError as error:
@@ -240,7 +247,7 @@ class Repository:
         Raises DeliveryError.
         """
         try:
-            remote = Remote(self._store(), self._url, branch)
+            remote = Remote(self.store, self._url, branch)
             tip = remote.tip()
             self.fetch()
             if tip is None:
@@ -255,7 +262,7 @@ class Repository:
 
     def _is_change(self, commit: str, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
         """Return True if a commit does nothing but change a file as `edited` says, on a commit of the branch."""
-        store = self._store()
+        store = self.store
         parents = store.run("rev-list", "--parents", "--max-count=1", commit).split()[1:]
         if len(parents) != 1 or not store.succeeds("merge-base", "--is-ancestor", parents[0], self.head):
             return False
@@ -288,13 +295,13 @@ class Repository:
             ("NAME", self._author.name), ("EMAIL", self._author.email)
         )}  # fmt: skip
         try:
-            return self._store().write_commit(self._changed(file, new), self.head, new.message, who)
+            return self.store.write_commit(self._changed(file, new), self.head, new.message, who)
         except PublishError as error:
             raise DeliveryError(str(error), error.hint) from None
 
     def _changed(self, file: str, new: Edited) -> str:
         """Return the tree of the head with another text of a file."""
-        store, path = self._store(), self._prefix + file
+        store, path = self.store, self._prefix + file
         changed = new.text.encode("utf-8", "surrogateescape")
         try:
             files = store.files(self.head)
@@ -318,7 +325,7 @@ class Repository:
 
     def document(self, commit: str, declared: Declared) -> tuple[str, Document]:
         """Return the text of a service's file at a commit, and its document there. Raises DeliveryError."""
-        store, path = self._store(), self._prefix + declared.file
+        store, path = self.store, self._prefix + declared.file
         try:
             entry = store.run("ls-tree", "-z", "--full-tree", commit, "--", path).rstrip("\0")
             mode, _, oid = entry.partition("\t")[0].split() if entry else ("", "", "")
@@ -335,16 +342,6 @@ class Repository:
             count = "several specs" if found else "no spec"
             raise DeliveryError(f"{path} at {commit[:10]} has {count} of {_KIND} `{declared.document}`")
         return text, found[0]
-
-    def _store(self) -> Store:
-        if self._open is None:
-            try:
-                if not (self._place / ".git" / "HEAD").exists():
-                    init_bare(self._place)
-                self._open = Store(self._place)
-            except (GitError, PublishError) as error:
-                raise DeliveryError(str(error), error.hint) from None
-        return self._open
 
 
 def _is(document: Document, declared: Declared) -> bool:

@@ -68,8 +68,9 @@ def compiled_digest(repository: Repository, service: Service, content: str = "")
 
     Empty if these specs do not compile, or have no such service with a rollout. Raises DeliveryError.
     """
-    tree = repository.tree()
-    if content:
+    if not content:
+        tree = repository.tree()
+    else:
         text, document = repository.document(repository.head, service)
         try:
             tree = repository.tree(service.file, replace_document(text, document.index, content))
