@@ -7,6 +7,9 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -41,3 +44,21 @@ def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
                         found.append(f"{path.relative_to(ROOT)}:{node.lineno} {text.strip()[:60]}")
     assert seen > 1000
     assert found == []
+
+
+def test_all_distributions_have_one_version() -> None:
+    import avactl_client
+    import avactl_worker
+
+    import avactl
+
+    assert {avactl_worker.__version__, avactl_client.__version__} == {avactl.__version__}
+
+
+@pytest.mark.parametrize("file", [path.relative_to(ROOT) for path in tracked(".github/workflows/*.yml")], ids=str)
+def test_workflows_pin_actions_and_rights(file: Path) -> None:
+    workflow = yaml.safe_load((ROOT / file).read_text())
+    assert workflow["permissions"] == {"contents": "read"}
+    uses = [step["uses"] for job in workflow["jobs"].values() for step in job["steps"] if "uses" in step]
+    assert uses
+    assert [each for each in uses if not re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}", each)] == []

@@ -72,6 +72,8 @@ def test_it_has_all_files_of_the_packages(dist: Path) -> None:
     example = {f"avactl/scaffold/{name}" for name in _tracked("examples/ava")}
     assert len(example) > 20
     assert example - wheel == set()
+    assert f"avactl-{__version__}.dist-info/licenses/LICENSE" in wheel
+    assert "LICENSE" in source
     assert [
         name for name in wheel if name.partition("/")[0] not in (*packages, f"avactl-{__version__}.dist-info")
     ] == []
