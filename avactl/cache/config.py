@@ -60,11 +60,13 @@ class WriteBack:
     delay: float
     """Age at which a file is pushed in any case, seconds."""
     evict: bool
-    """Delete the durable copy of what the object store is verified to have."""
+    """Delete the durable copy of what the object store is verified to have. It is then at another path."""
     settle: float = 900.0
     """Time for which a copy must stay intact after an upload that failed or was interrupted, seconds."""
     capacity: int = 0
     """Bytes of the durable store, of which `high` and `low` are shares; 0: of the workers' storage."""
+    evict_refused: bool = False
+    """True if the document asks for `evict`, and does not say that no pods mount the directories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +185,17 @@ def _write_back(data: Any, mounts: set[str], stores: tuple[Store, ...]) -> Write
     high, low = _fraction(push, "high", 0.8), _fraction(push, "low", 0.5)
     if low > high:
         raise ConfigError("`writeBack.push.low` is above `high`")
+    # Compilers before `mountedByPods` ask for it whatever pods mount, and pods would not find what was evicted.
+    evict, unmounted = data.get("evict") is True, data.get("mountedByPods") is False
     return WriteBack(
         targets=targets or {store.mount: store.mount for store in stores if not store.read_only},
         high=high,
         low=low,
         delay=_number(push, "delaySeconds", MAX_SECONDS, default=600),
-        evict=data.get("evict") is True,
+        evict=evict and unmounted,
         settle=_number(data, "settleSeconds", MAX_SECONDS, default=900),
         capacity=int(_number(data, "capacity", MAX_BYTES, default=0)),
+        evict_refused=evict and not unmounted,
     )
 
 

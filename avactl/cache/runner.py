@@ -25,6 +25,10 @@ from avactl.terminal import shortened, visible
 
 STUCK = 1200.0
 """Seconds after which a pass that does not end counts as stuck: twice those that a list of millions of files has."""
+EVICT_REFUSED = (
+    "refused: the configuration is of an older avactl and does not say that no pods mount the directories, which would "
+    "not find evicted files at their path; files stay on the durable store"
+)
 ENGINES: dict[str, Callable[[Tier], Engine]] = {"alluxio": lambda tier: AlluxioEngine(tier.masters)}
 
 
@@ -75,6 +79,8 @@ class TierRunner:
             self.tasks.append(("fuse", world.fuse_mounts(tier, self.facts).tick))
         self.write_back: WriteBackTask | None = None
         if tier.write_back is not None:
+            if tier.write_back.evict_refused:
+                self.errors["evict"] = EVICT_REFUSED
             self.write_back = WriteBackTask(
                 self.engine, tier, tier.write_back, self.facts, lambda: world.flushes(tier), world.leading
             )

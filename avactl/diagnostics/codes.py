@@ -107,6 +107,8 @@ CODES: dict[str, str] = {
     "watermark-order": "The low watermark of a push is not below the high one.",
     "write-back-target": "A tier that pushes has no writable under-store, or several.",
     "unsafe-write-back": "Write-back fails, or loses data if a machine fails.",
+    "evicted-bucket": "A tier would move files of a team's bucket away from the path at which pods read them.",
+    "unpushed-output": "A pipeline would read from the object store what a write tier copies there later.",
     "async-persist-risk": "Asynchronous writes to a store on which files have stayed unpersisted.",
     "unknown-property": "The engine of a cache tier does not know the property.",
     "refused-property": "A property is set by avactl, loses data, or has no effect.",

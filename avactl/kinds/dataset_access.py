@@ -14,7 +14,7 @@ from avactl.kinds.fields.images import require_image
 from avactl.kinds.program import Item, Program
 
 PUSHED = ".pushed"
-"""Suffix of the directory with pushed and evicted files, beside the directory that they were written to."""
+"""Suffix of the directory that shows the object store, beside the directory that files were written to."""
 
 TEAM_BUCKETS = "team-buckets"
 """ConfigMap with the URL of each bucket, in every namespace of a team that has buckets."""
@@ -77,7 +77,7 @@ def bucket_claim(bucket: str) -> str:
 
 
 def pushed_claim(bucket: str) -> str:
-    """Name of the read-only claim for the files of a team's bucket that were pushed and evicted."""
+    """Name of the read-only claim for a team's bucket as the object store has it, in a tier that pushes."""
     return f"pushed-bucket-{bucket}"
 
 
@@ -144,10 +144,9 @@ def pushes(tier: Item) -> bool:
 
 
 def pushed_path(tier: Item, url: str) -> str | None:
-    """Path in a tier's namespace of the files below an object-store URL that were pushed and evicted; None if none
-    are."""
+    """Path in a tier's namespace that shows an object-store URL as the store has it; None if its own path does."""
     store = under_store(tier, url)
-    if store is None or store.read_only or not pushes(tier) or not tier.spec.write_back.evict:
+    if store is None or store.read_only or not pushes(tier):
         return None
     mount = store.mount.rstrip("/")
     path = tier_path(tier, url) or mount

@@ -18,6 +18,7 @@ TIER: dict[str, Any] = {
     ],
     "writeBack": {
         "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600}, "targets": {"/ceph": "/results"}, "evict": True,
+        "mountedByPods": False,
         "settleSeconds": 1200,
     },
 }  # fmt: skip
@@ -47,6 +48,19 @@ def test_the_compiled_documents_are_read() -> None:
     assert dataset.versions[0].claims == {"vision"}
     assert dataset.prewarm is not None
     assert dataset.prewarm.throttle == 1000
+
+
+def test_files_leave_their_path_only_if_no_pods_mount_it() -> None:
+    """Compilers before `mountedByPods` wrote `evict` for tiers with buckets of teams."""
+    back = {key: value for key, value in TIER["writeBack"].items() if key != "mountedByPods"}
+    values: list[Any] = [True, None, 0, "false", []]
+    for held in (back, *({**back, "mountedByPods": value} for value in values)):
+        parsed = parse_tier(changed(TIER, "writeBack", held)).write_back
+        assert parsed is not None
+        assert (parsed.evict, parsed.evict_refused) == (False, True)
+    kept = parse_tier(changed(TIER, "writeBack", {**back, "evict": False})).write_back
+    assert kept is not None
+    assert (kept.evict, kept.evict_refused) == (False, False)
 
 
 def test_without_a_durable_directory_each_store_is_its_own_target() -> None:

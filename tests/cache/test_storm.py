@@ -72,7 +72,7 @@ def world(
     """Two tiers on one cluster: `durable` writes to Ceph first, `async` to two workers."""
     world = World(control_plane, kube, namespace, cluster, tmp_path)
     stores = [{"mount": path, "url": f"s3://of{path}", "readOnly": False} for path in ("/results", "/ceph")]
-    durable = {"targets": {"/ceph": "/results"}, "evict": True, "capacity": DURABLE}
+    durable = {"targets": {"/ceph": "/results"}, "evict": True, "mountedByPods": False, "capacity": DURABLE}
     for name, mounted, back in (("durable", stores, durable), ("async", stores[:1], {})):
         world.config(name, "cache-tier", {
             "name": name, "engine": "alluxio", "role": "write", "masters": cluster.masters, "stores": mounted,

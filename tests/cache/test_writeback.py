@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import hashlib
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import replace
@@ -25,6 +27,7 @@ from tools.objectstore import Faults, ObjectStore
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("cache")]
 CEPH: dict[str, Any] = {"targets": {"/ceph": "/results"}, "settleSeconds": 1}
+EVICT = {"evict": True, "mountedByPods": False}
 ASYNC: dict[str, Any] = {"targets": {}, "settleSeconds": 1}
 NEVER = {"high": 1.0, "low": 0.9, "delaySeconds": 86_400}
 
@@ -196,7 +199,7 @@ def test_an_upload_that_ends_late_loses_nothing(
     directory = f"late-{restarted}"
     files = write(world, tmp_path, f"/ceph/{directory}", [100, 200], "CACHE_THROUGH")
     pushed, copy = {"000": files["000"]}, ceph / directory / "000"
-    back = {**CEPH, "evict": True, "push": NEVER}
+    back = {**CEPH, **EVICT, "push": NEVER}
     parsed = parse_tier(json.dumps(world.tier(role="write", writeBack=back)))
     assert parsed.write_back is not None
     settings = parsed.write_back
@@ -288,7 +291,7 @@ def test_clean_files_leave_ceph_and_replaced_ones_stay(
     world: World, object_store: ObjectStore, tmp_path: Path, ceph: Path
 ) -> None:
     files = write(world, tmp_path, "/ceph/evicted", [1_300_000, 20], "CACHE_THROUGH")
-    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}, "evict": True})
+    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}, **EVICT})
     world.start()
     world.wait(lambda: listed(world, "/ceph/evicted") == [])
     assert stored(object_store, "evicted") == files
@@ -297,6 +300,52 @@ def test_clean_files_leave_ceph_and_replaced_ones_stay(
     assert sorted(file.path for file in listed(world, "/results/evicted")) == [
         "/results/evicted/000", "/results/evicted/001",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("directory", [False, True])
+def test_what_was_renamed_after_its_push_is_pushed_again(
+    world: World, object_store: ObjectStore, tmp_path: Path, directory: bool
+) -> None:
+    """It keeps its id and attributes, and the object store has it under its old name."""
+    name = f"moved-{directory}"
+    files = write(world, tmp_path, f"/ceph/{name}", [1_300_000, 20], "CACHE_THROUGH")
+    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}})
+    world.start()
+    world.wait(lambda: all(release.is_clean(file) for file in listed(world, f"/ceph/{name}")))
+    if directory:
+        world.cluster.fs("mv", f"/ceph/{name}", f"/ceph/{name}-to")
+    else:
+        world.cluster.fs("mkdir", f"/ceph/{name}-to")
+        for each in files:
+            world.cluster.fs("mv", f"/ceph/{name}/{each}", f"/ceph/{name}-to/{each}")
+    done = world.command("flush", f"tier:/ceph/{name}-to")
+    assert done.returncode == 0, done.stderr
+    assert stored(object_store, f"{name}-to") == files
+
+
+def test_files_stay_at_their_path_if_the_compiler_does_not_say_what_pods_mount(
+    world: World, object_store: ObjectStore, tmp_path: Path, ceph: Path
+) -> None:
+    """Compilers before `mountedByPods` wrote `evict` for tiers with buckets of teams. A daemon of that time was killed
+    while it moved the first file away.
+    """
+    files = write(world, tmp_path, "/ceph/stays", [100, 1_300_000], "CACHE_THROUGH")
+
+    async def set_aside(engine: Engine) -> None:
+        file = await engine.status("/ceph/stays/000")
+        await engine.mark(file.path, f"v1 {file.id} {file.size} {hashlib.sha256(files['000']).hexdigest()}".encode())
+        await engine.make_directory(f"/ceph/{release.TRASH}/{file.id}/stays")
+        await engine.rename(file.path, f"/ceph/{release.TRASH}/{file.id}/stays/000")
+
+    world.engine(set_aside)
+    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}, "evict": True})
+    world.start()
+    world.wait(lambda: stored(object_store, "stays") == files)
+    assert "evict: refused" in facts(world)["error"]
+    world.wait(lambda: len(found := listed(world, "/ceph/stays")) == 2 and all(map(release.is_clean, found)))
+    for _ in range(10):
+        assert {each.name: each.read_bytes() for each in (ceph / "stays").iterdir()} == files
+        time.sleep(0.3)
 
 
 def test_what_a_dead_master_had_renamed_is_pushed(
@@ -308,7 +357,7 @@ def test_what_a_dead_master_had_renamed_is_pushed(
 
     async def renames(engine: Engine) -> None:
         verified, back = [await engine.status(f"/ceph/renamed/{name}") for name in sorted(files)]
-        await engine.mark(verified.path, release.Mark(verified.id, verified.size, "sum").encode())
+        await engine.mark(verified.path, release.Mark.of(verified, "sum").encode())
         (moved / str(verified.id) / "renamed").mkdir(parents=True)
         (ceph / "renamed" / "000").rename(moved / str(verified.id) / "renamed" / "000")
         aside = f"/ceph/{release.TRASH}/{back.id + 1}/renamed"
@@ -317,7 +366,7 @@ def test_what_a_dead_master_had_renamed_is_pushed(
         (moved / str(back.id + 1) / "renamed" / "001").rename(ceph / "renamed" / "001")
 
     world.engine(renames)
-    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}, "evict": True})
+    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}, **EVICT})
     world.start()
     world.wait(lambda: stored(object_store, "renamed") == files)
     world.wait(lambda: not [each for each in ceph.rglob("*") if each.is_file() and "renamed" in each.parts])
@@ -338,7 +387,7 @@ def test_what_a_dead_daemon_had_set_aside_is_pushed_or_deleted(
             path = f"/ceph/aside/00{number}"
             file = await engine.status(path)
             if not number:
-                await engine.mark(path, release.Mark(file.id, file.size, "0").encode())
+                await engine.mark(path, release.Mark.of(file, "0").encode())
             aside = f"/ceph/{release.TRASH}/{file.id + number}"
             await engine.make_directory(f"{aside}/aside")
             await engine.rename(path, f"{aside}/aside/00{number}")
@@ -346,7 +395,7 @@ def test_what_a_dead_daemon_had_set_aside_is_pushed_or_deleted(
     world.engine(died)
     (tmp_path / "newer").write_bytes(b"newer")
     world.cluster.fs("copyFromLocal", str(tmp_path / "newer"), "/ceph/aside/002")
-    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}, "evict": True})
+    world.tier(role="write", writeBack={**CEPH, "push": {**NEVER, "delaySeconds": 0}, **EVICT})
     world.start()
     world.wait(lambda: set(stored(object_store, "aside")) == {"001", "002"})
     world.wait(lambda: listed(world, "/ceph/aside") == [])
@@ -384,7 +433,10 @@ def test_nothing_dirty_is_let_go(world: World, tmp_path: Path) -> None:
     async def attempts(engine: Engine) -> int:
         path, refused = "/ceph/dirty/000", 0
         file = await engine.status(path)
-        for mark in (b"", b"x", release.Mark(file.id + 1, file.size, "0").encode()):
+        marks = [
+            release.Mark.of(replace(file, **other), "0").encode() for other in ({"id": 1}, {"path": "/ceph/other"})
+        ]
+        for mark in (b"", b"x", f"v1 {file.id} {file.size} 0".encode(), *marks):
             await engine.mark(path, mark)
             for action in (release.free, release.unpin):
                 with pytest.raises(EngineError, match="not verified"):
@@ -395,7 +447,7 @@ def test_nothing_dirty_is_let_go(world: World, tmp_path: Path) -> None:
         assert (await engine.status(path)).cached == 100
         return refused
 
-    assert world.engine(attempts) == 6
+    assert world.engine(attempts) == 10
 
 
 def test_only_one_module_lets_go_of_data() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -155,6 +156,67 @@ def test_a_missing_checkpoint(tmp_path: Path, weights: dict[str, Any]) -> None:
         checkpoints.save(30, wait=True)
         with pytest.raises(CheckpointError, match=r"there is no checkpoint of step 40 in .*: there are 30"):
             checkpoints.restore(40)
+
+
+def test_what_a_cache_daemon_moved_away_is_not_taken_for_nothing(
+    tmp_path: Path, weights: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Daemons of older versions moved checkpoints from `/buckets/NAME` to `/buckets/NAME.pushed`."""
+    here, there = tmp_path / "results" / "ckpt" / "resnet50", tmp_path / "results.pushed" / "ckpt" / "resnet50"
+    with Checkpoints(here, weights=weights) as checkpoints:
+        checkpoints.save(200)
+    there.parent.mkdir(parents=True)
+    here.rename(there)
+    for absent in (True, False):
+        with (
+            Checkpoints(here, weights=weights) as checkpoints,
+            pytest.raises(CheckpointError, match=r"no checkpoint in .*, but one of step 200 in .*: to resume") as error,
+        ):
+            checkpoints.restore()
+        if absent:
+            here.mkdir()
+    # The remedy in the message is the remedy.
+    command = re.search(r"\((mkdir .*)\); to begin", str(error.value))
+    assert command is not None
+    subprocess.run(["sh", "-c", command[1]], check=True)
+    with Checkpoints(here, weights=weights, keep=1) as checkpoints:
+        assert checkpoints.restore() == 200
+        assert "later step" not in caplog.text
+        checkpoints.save(300, wait=True)
+        assert checkpoints.restore() == 300
+        # A file that was copied there and deleted here does not come back.
+        assert steps(here) == [300]
+        (there / "step-000000000400.ckpt").touch()
+        assert checkpoints.restore() == 300
+        assert "has a checkpoint of the later step 400" in caplog.text
+
+
+def test_a_listing_that_is_older_than_the_files(
+    tmp_path: Path, weights: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of the run before can still save and clean up; and FUSE may keep entries for a second."""
+    with Checkpoints(tmp_path, keep=2, weights=weights) as checkpoints:
+        for step in (100, 300):
+            weights["w"][:] = step
+            checkpoints.save(step)
+    listings = [[100, 200], [100, 200], [100, 300]]
+    monkeypatch.setattr("avactl_worker.checkpoint._LISTING_INTERVAL_S", 0.01)
+    with Checkpoints(tmp_path, weights=weights) as checkpoints:
+        monkeypatch.setattr(checkpoints._store, "steps", lambda: listings.pop(0))
+        assert checkpoints.restore() == 300
+        assert set(weights["w"]) == {300}
+        monkeypatch.setattr(checkpoints._store, "steps", lambda: [100, 200])
+        with pytest.raises(CheckpointError, match=r"are listed, but are not there: .*step-000000000200"):
+            checkpoints.restore()
+
+
+def test_a_directory_that_cannot_be_read_is_not_an_empty_one(tmp_path: Path, weights: dict[str, Any]) -> None:
+    (tmp_path / "results").symlink_to(tmp_path / "mount")
+    with (
+        Checkpoints(tmp_path / "results" / "ckpt", weights=weights) as checkpoints,
+        pytest.raises(CheckpointError, match=r"cannot be listed: .*lists it, and it does not exist"),
+    ):
+        checkpoints.restore()
 
 
 def test_a_run_that_starts_over_keeps_what_it_saves(

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.kinds.cache_tier.impact import impact
 from avactl.scheduler.cache.data_locality import read_locality
-from tests.kinds.compiling import DIGEST, apply, body, cached_path, compiled, names
+from tests.kinds.compiling import DIGEST, apply, body, cached_path, compiled, names, unchecked
 from tests.kinds.test_cluster import refused
 from tools.controlplane import ControlPlane
 
@@ -137,7 +138,6 @@ spec:
     mode: push
     durable: {url: "s3://first", endpoint: "https://ceph.example.com", secret: first-ceph, capacity: 10Ti}
     push: {high: 80%, low: 50%, delay: 10m}
-    evict: true
     settle: 20m
 ---
 kind: Team
@@ -166,7 +166,7 @@ def test_a_tier_that_pushes_writes_to_the_durable_store_first() -> None:
         "/models": ("s3://models", True),
     }
     assert write["writeBack"] == {
-        "capacity": 10 * 2**40, "evict": True, "settleSeconds": 1200,
+        "capacity": 10 * 2**40, "evict": False, "settleSeconds": 1200,
         "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600},
         "targets": {"/results": "/results.pushed"},
     }  # fmt: skip
@@ -188,8 +188,35 @@ def test_pushed_files_are_beside_the_bucket_and_read_only() -> None:
     prefixes = next(m.body for m in result.manifests if m.kind == "Job" and m.name.startswith("buckets-ads"))
     command = prefixes["spec"]["template"]["spec"]["containers"][0]["command"]
     assert command[2:] == ["/results.pushed/ads", "/results/ads"]
-    kept = compiled(CLUSTER + PUSH.replace("evict: true", "evict: false").replace(", low: 50%", ""))
-    assert "ads-pushed-bucket-out" not in names(kept, "PersistentVolume")
+
+
+def test_only_a_tier_without_buckets_evicts() -> None:
+    evicting = PUSH.replace("settle: 20m", "evict: true")
+    assert [each.code for each in unchecked(CLUSTER + evicting).diagnostics] == ["evicted-bucket"]
+    alone = compiled(CLUSTER + evicting.partition("---\nkind: Team")[0])
+    back = told(alone, "tier.write")["writeBack"]
+    # Daemons evict only if they are told so: older compilers wrote `evict` for tiers with buckets.
+    assert (back["evict"], back["mountedByPods"]) == (True, False)
+
+
+MODE = PUSH[PUSH.index("  writeBack:") : PUSH.index("---\nkind: Team")]
+"""The settings of mode `push`."""
+FLUSH = "run `avactl cache flush write:/results` first"
+
+
+@pytest.mark.parametrize(("before", "after", "told"), [
+    (MODE, MODE.replace("10m", "20m").replace("10Ti", "20Ti"), None),
+    (MODE, "  writeBack: {mode: through}\n", f"files below /results leave their paths: {FLUSH}"),
+    (MODE, MODE.replace("s3://first", "s3://second"),
+     f"files below /results leave their paths: {FLUSH}, copy them back from /results.pushed later"),
+    ("  writeBack: {mode: through}\n", MODE,
+     "files below /results leave their paths: copy them back from /results.pushed later"),
+])  # fmt: skip
+def test_the_diff_says_if_files_leave_their_paths(before: str, after: str, told: str | None) -> None:
+    old, new = (
+        compiled(CLUSTER + PUSH.replace(MODE, mode)).program.get("CacheTier", "write") for mode in (before, after)
+    )
+    assert impact(old, new, []) == told
 
 
 def test_a_durable_file_system_is_a_claim_of_masters_and_workers() -> None:

@@ -102,7 +102,7 @@ class WriteBackTask:
         unpinned: list[Dirty] = []
         clean: list[tuple[CachedFile, str, str]] = []
         for source, target in self._settings.targets.items():
-            if source != target and self._settings.evict:
+            if source != target:
                 with self._reported():
                     await self._resume_deletes(source)
             async for file in self._engine.files(source):
@@ -140,7 +140,7 @@ class WriteBackTask:
     async def _resume_deletes(self, source: str) -> None:
         now = time.monotonic()
         refresh = now >= self._refreshed.get(source, -_TRASH_REFRESH) + _TRASH_REFRESH
-        await release.resume_deletes(self._engine, source, refresh)
+        await release.resume_deletes(self._engine, source, self._settings.evict, refresh)
         if refresh:
             self._refreshed[source] = now
 
@@ -264,6 +264,8 @@ class WriteBackTask:
         if each.source != each.target:
             url = target.url.rstrip("/") + file.path[len(each.source.rstrip("/")) :]
         checksum = self._settling.uploaded(file)
+        if checksum is None and (mark := release.mark_of(file)) is not None:
+            checksum = mark.checksum  # by an older daemon, which did not note the path, or before a rename
         if checksum is None or not await self._agrees(file, url, target, checksum):
             checksum = await self._upload(file, url, target, persist=each.source == each.target)
         if not self._settling.settled(file, checksum):
@@ -273,7 +275,7 @@ class WriteBackTask:
             return False  # written anew: dirty again
         if not self._leading():
             return False
-        await self._engine.mark(file.path, release.Mark(file.id, file.size, checksum).encode())
+        await self._engine.mark(file.path, release.Mark.of(file, checksum).encode())
         if each.source != each.target:
             # The engine learns of the object now and not at its next look.
             await self._engine.status(each.target.rstrip("/") + file.path[len(each.source.rstrip("/")) :], refresh=True)

@@ -6,7 +6,8 @@ had when it was closed.** It holds under kill -9 of the daemon, a worker or a ma
 1. Only a *verified* file is released. `push` sets the mark after it has read the object back from the store and
    compared size and SHA-256 with the file. A daemon that dies before that leaves no mark; the file is pushed again.
 2. The mark is an attribute of the file in the engine's journal, not the daemon's memory, and it names the content by
-   id and size. Alluxio's files are written once; one that is written anew has another id, no mark, and is dirty.
+   id and size, and the path. Alluxio's files are written once; one that is written anew has another id, no mark, and is
+   dirty. One that is renamed keeps id and mark, and is dirty too: the object store has it under its old name.
 3. Before the mark is set, nothing else drops the data: files that are not persisted are not evicted by the engine, and
    `push` pins a file *before* it asks the engine to persist it, so that a persisted file that is not verified is
    not evicted either. The pin is in the journal too. It is removed here, after the mark.
@@ -16,11 +17,13 @@ had when it was closed.** It holds under kill -9 of the daemon, a worker or a ma
    before its first upload, and a copy that follows an upload that failed, or that an earlier daemon began, is verified
    again when no worker can be busy with that upload any more (`settling`).
 6. A durable copy is first renamed to a path that contains its id, and then looked at again: a file that a writer has
-   put in its place meanwhile has another id, and is renamed back, now or by the next daemon.
+   put in its place meanwhile has another id, and is renamed back, now or by the next daemon. A daemon that does not
+   evict renames all back.
 """
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -32,7 +35,7 @@ REPLACED = "replaced"
 """Directory in it for files that were replaced at the moment of their release, before they were verified."""
 BEGUN = b"begun"
 """Attribute of a file whose upload was begun and is not verified."""
-_VERSION = "v1"
+_VERSION, _WITHOUT_PATH = "v2", "v1"
 
 
 class Mark(NamedTuple):
@@ -42,23 +45,39 @@ class Mark(NamedTuple):
     size: int
     checksum: str
     """SHA-256, hexadecimal."""
+    path: str
+    """Digest of the file's path when it was verified; "" in marks of older daemons."""
+
+    @classmethod
+    def of(cls, file: CachedFile, checksum: str) -> Mark:
+        """Return the mark of a file that is verified at its path."""
+        return cls(file.id, file.size, checksum, _digest(file.path))
 
     def encode(self) -> bytes:
         """Return the attribute's value."""
-        return f"{_VERSION} {self.id} {self.size} {self.checksum}".encode()
+        return f"{_VERSION} {self.id} {self.size} {self.checksum} {self.path}".encode()
 
 
 def mark_of(file: CachedFile) -> Mark | None:
-    """Return a file's mark if it is of the present content."""
+    """Return a file's mark if it is of the present content, at whatever path that was verified."""
     version, *values = file.mark.decode(errors="replace").split(" ")
-    if version != _VERSION or len(values) != 3 or values[:2] != [str(file.id), str(file.size)]:
+    if version == _WITHOUT_PATH:
+        values.append("")
+    elif version != _VERSION:
         return None
-    return Mark(file.id, file.size, values[2])
+    if len(values) != 4 or values[:2] != [str(file.id), str(file.size)]:
+        return None
+    return Mark(file.id, file.size, values[2], values[3])
 
 
-def is_clean(file: CachedFile) -> bool:
-    """Return True if the object store is verified to have the present content."""
-    return file.complete and mark_of(file) is not None
+def is_clean(file: CachedFile, path: str = "") -> bool:
+    """Return True if the object store is verified to have the present content at a path, by default the file's own."""
+    mark = mark_of(file)
+    return file.complete and mark is not None and mark.path == _digest(path or file.path)
+
+
+def _digest(path: str) -> str:
+    return hashlib.sha256(path.encode()).hexdigest()[:32]
 
 
 async def unpin(engine: Engine, path: str) -> None:
@@ -96,10 +115,11 @@ async def delete_durable(engine: Engine, path: str, mount: str) -> bool:
     return False
 
 
-async def resume_deletes(engine: Engine, mount: str, refresh: bool) -> None:
+async def resume_deletes(engine: Engine, mount: str, evict: bool, refresh: bool) -> None:
     """Finish deletes that a daemon began and did not end; what is not verified goes back. Raises EngineError.
 
-    With `refresh`, the engine looks into the under-store, and finds what a master that was killed in a rename moved.
+    Without `evict`, all go back. With `refresh`, the engine looks into the under-store, and finds what a master that
+    was killed in a rename moved.
     """
     trash = _trash(mount)
     try:
@@ -107,12 +127,13 @@ async def resume_deletes(engine: Engine, mount: str, refresh: bool) -> None:
     except NotFoundError:
         return
     for file in found:
-        identity, _, path = file.path[len(trash) + 1 :].partition("/")
+        identity, _, rest = file.path[len(trash) + 1 :].partition("/")
+        path = f"{mount.rstrip('/')}/{rest}"
         with suppress(NotFoundError):  # a push that is under way has gone on with it
-            if identity == str(file.id) and is_clean(file):
+            if evict and identity == str(file.id) and is_clean(file, path):
                 await _delete(engine, file.path, trash)
             elif identity != REPLACED:
-                await _put_back(engine, file, f"{mount.rstrip('/')}/{path}", trash)
+                await _put_back(engine, file, path, trash)
 
 
 async def _put_back(engine: Engine, file: CachedFile, path: str, trash: str) -> None:

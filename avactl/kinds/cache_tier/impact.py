@@ -1,15 +1,49 @@
-"""Impact of a changed cache tier on what its workers hold."""
+"""Impact of a changed cache tier on what its workers hold, and on where files are."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from avactl.kinds.dataset_access import PUSHED, pushes
 from avactl.kinds.program import Item
 from avactl.kinds.registry import ObjectEffect
 
 
 def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
-    """Return the effect on cached data; None if no worker restarts."""
+    """Return the effect on files and cached data; None if no file leaves its path and no worker restarts."""
+    return "; ".join(filter(None, (_paths(old, new), _workers(old, new, effects)))) or None
+
+
+def _paths(old: Item, new: Item) -> str | None:
+    """Return what happens to files that were written, if their directory shows another store."""
+    before, after = _written_to(old), _written_to(new)
+    moved = [mount for mount, store in before.items() if after.get(mount, store) != store]
+    if not moved:
+        return None
+    (mount, *_) = moved
+    text = f"files below {', '.join(moved)} leave their paths"
+    if pushes(old):
+        text += f": run `avactl cache flush {old.name}:{mount}` first"
+    if pushes(new):
+        text += f"{',' if pushes(old) else ':'} copy them back from {mount}{PUSHED} later"
+    return text
+
+
+def _written_to(tier: Item) -> dict[str, str]:
+    """Return the store that each writable directory of a write tier shows."""
+    if tier.spec.role != "write":
+        return {}
+    durable = tier.spec.write_back.durable if pushes(tier) else None
+    return {
+        store.mount.rstrip("/"): store.url.rstrip("/")
+        if durable is None
+        else f"{durable.url or durable.claim}".rstrip("/")
+        for store in tier.spec.under_stores
+        if not store.read_only
+    }
+
+
+def _workers(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
     kinds = ("DaemonSet", "StatefulSet")
     if not any(effect.kind in kinds and effect.starts_pods and "worker" in effect.name for effect in effects):
         return None

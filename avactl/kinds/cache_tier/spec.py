@@ -127,11 +127,14 @@ class Durable(Model):
 
 
 class Push(Model):
-    """When data moves from the durable store to the under-store."""
+    """When data is copied from the durable store to the under-store."""
 
-    high: Percent = Field("80%", description="Begin to push at this share of `durable.capacity`.")
+    high: Percent = Field(
+        "80%",
+        description="Once files that are not copied yet are this share of `durable.capacity`, copy the oldest at once.",
+    )
     low: Percent = Field("50%", description="Stop at this share.")
-    delay: Duration = Field("10m", description="Do not push files that changed within this time.")
+    delay: Duration = Field("10m", description="Copy each file this long after it was written, whatever the share.")
 
 
 class WriteBack(Model):
@@ -144,11 +147,11 @@ class WriteBack(Model):
     )
     durable: Durable | None = Field(None, description="Store that a write returns after, in mode `push`.")
     push: Push = Field(default_factory=Push, description="When data moves to the under-store, in mode `push`.")
-    evict: bool | None = Field(
-        None,
-        description="Required in mode `push`. `true`: a file that is in the under-store, verified by size and "
-        "checksum, leaves the durable store, and is then below `MOUNT.pushed` in place of `MOUNT`. `false`: it stays "
-        "in both.",
+    evict: bool = Field(
+        False,
+        description="In mode `push`. `false`: a file that was copied stays at its path, in the durable store, until "
+        "it is deleted there. `true`: once the copy is verified by size and checksum, the file leaves its path, and "
+        "is then below `MOUNT.pushed`; refused in tiers with buckets of teams.",
     )
     replicas: Annotated[int, Field(ge=1, le=10)] = Field(
         2, description="Replicas of data not yet persisted to the store, in mode `async`."

@@ -31,7 +31,7 @@ from avactl.kinds.pipeline.training import (
 from avactl.kinds.pipeline.workload import validation_role
 from avactl.kinds.pod_settings.check import pod_problems
 from avactl.kinds.program import Item, Program
-from avactl.kinds.team.buckets import bucket_problems, team_bucket
+from avactl.kinds.team.buckets import bucket_problems, team_bucket, written_through
 
 _DEPLOY = ("spec", "deploy")
 _SHORTEST = 60
@@ -342,6 +342,7 @@ def _publish(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint="publish to a directory that nothing else writes",
             notes=(Note(item.span(*at), "where training writes"),),
         )
+    yield from _unpushed(item, program, base, at)
     secrets = [team_bucket(program, item, each) for each in (base, url)]
     names = [None if bucket is None else bucket.secret for bucket in secrets]
     if names[0] != names[1] and all(bucket is not None for bucket in secrets):
@@ -353,3 +354,22 @@ def _publish(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint="publish to a bucket with the same Secret",
             notes=(Note(item.span(*at), "where training writes"),),
         )
+
+
+def _unpushed(item: Item, program: Program, base: str, at: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+    """Yield a problem if the model would be read from the object store before it is there."""
+    through = written_through(program, item, base)
+    if through is None:
+        return
+    bucket, path = through
+    tier = program.tier(bucket.tier)
+    if not (dataset_access.pushes(tier) or dataset_access.unpersisted(tier)):
+        return
+    yield Diagnostic(
+        "unpushed-output",
+        f"training writes to `{path}` on cache tier `{tier.spec_name}`, which copies files to the object store at some "
+        f"later time (mode `{tier.spec.write_back.mode}`), and {item} reads `{base}` there when training has ended",
+        item.span(*at),
+        hint="train into a bucket of the team without `tier`: then the object store has the model when training ends",
+        notes=(Note(tier.span("spec", "writeBack", "mode"), f"mode of CacheTier {tier.spec_name}"),),
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds import dataset_access
 from avactl.kinds.program import Item, Program
 
 
@@ -23,6 +24,16 @@ def team_bucket(program: Program, item: Item, url: str) -> Any:
         if below(bucket.url, url) is not None:
             return bucket
     return None
+
+
+def written_through(program: Program, item: Item, url: str) -> tuple[Any, str] | None:
+    """Return the bucket and the directory by which the item's pods write to a location through a cache tier."""
+    found = None
+    for bucket in dataset_access.buckets(program, item):
+        rest = below(bucket.url, url)
+        if rest is not None and bucket.access == "readWrite":
+            found = bucket, f"/buckets/{bucket.name}/{rest}".rstrip("/")
+    return found
 
 
 def bucket_problems(

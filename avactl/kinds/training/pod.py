@@ -6,7 +6,6 @@ from math import ceil
 from typing import Any
 
 from avactl import names
-from avactl.kinds import dataset_access
 from avactl.kinds.dataset_start import data_locality, start_when_warm
 from avactl.kinds.fields.compute import GpuLinkCompute
 from avactl.kinds.fields.gpu import link_annotations
@@ -16,7 +15,7 @@ from avactl.kinds.lowering import k8s, pods
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.manifest import Body
 from avactl.kinds.program import Item, Program
-from avactl.kinds.team.buckets import below, team_bucket
+from avactl.kinds.team.buckets import team_bucket, written_through
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import environment, listens, port, starts_with_torchrun, with_index
@@ -209,11 +208,8 @@ def _checkpoint_env(item: Item, program: Program, *, mounted: bool) -> list[Body
         return pods.env_list(env)
     if checkpoint.path is None:
         env["AVACTL_CHECKPOINT_DIR"] = CHECKPOINTS
-    else:
-        for bucket in dataset_access.buckets(program, item):
-            rest = below(bucket.url, checkpoint.path)
-            if rest is not None and bucket.access == "readWrite":
-                env["AVACTL_CHECKPOINT_DIR"] = f"/buckets/{bucket.name}/{rest}".rstrip("/")
+    elif (through := written_through(program, item, checkpoint.path)) is not None:
+        env["AVACTL_CHECKPOINT_DIR"] = through[1]
     return pods.env_list(env)
 
 

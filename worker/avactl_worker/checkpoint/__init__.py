@@ -27,7 +27,7 @@ from avactl_worker.checkpoint import files
 from avactl_worker.checkpoint.errors import CheckpointError, TornError
 from avactl_worker.checkpoint.snapshot import Block
 from avactl_worker.checkpoint.state import addresses, captured, checked, optimizers, put_back
-from avactl_worker.checkpoint.stores import Bucket, Directory, store_at
+from avactl_worker.checkpoint.stores import Bucket, Directory, name_of, store_at
 from avactl_worker.checkpoint.writer import Writer
 from avactl_worker.dataset import Dataset
 
@@ -35,6 +35,8 @@ __all__ = ["CheckpointError", "Checkpoints", "load"]
 log = logging.getLogger("avactl_worker")
 
 _EVERY, _KEEP = 1800.0, 3
+_LISTINGS, _LISTING_INTERVAL_S = 5, 1.0
+"""How often checkpoints are listed until all that are listed can be opened: FUSE may keep an entry for a second."""
 _now = time.monotonic
 _TERMINATED = 128 + signal.SIGTERM
 
@@ -211,10 +213,11 @@ class Checkpoints:
     # -- restoring ---------------------------------------------------------------------------------------------------
 
     def restore(self, step: int | None = None) -> int:
-        """Restore the newest complete checkpoint, and return its number of steps; 0 if there is none.
+        """Restore the newest complete checkpoint, and return its number of steps; 0 if there never was one.
 
         With `step`, restore that one: later ones are removed after the next save. Raises CheckpointError if it is
-        missing, if there are checkpoints and none is complete, or if an object's state is not in it.
+        missing, if there are checkpoints and none can be read or is complete, if the only ones are in the directory
+        `.pushed` of a cache tier, or if an object's state is not in it.
         """
         self._block.wait()
         found = _read(self._store, step)
@@ -234,28 +237,57 @@ class Checkpoints:
 
 def _read(store: Directory | Bucket, step: int | None) -> tuple[int, dict[str, Any]] | None:
     """Return the newest complete checkpoint, or that of a step; None if there is none at all."""
+    for attempt in range(_LISTINGS):
+        if attempt:
+            time.sleep(_LISTING_INTERVAL_S)
+        steps = _steps(store)
+        if step is not None and step not in steps:
+            others = f"there are {', '.join(map(str, steps))}" if steps else "there is none at all"
+            raise CheckpointError(f"there is no checkpoint of step {step} in {store}: {others}")
+        try:
+            return _newest(store, steps if step is None else [step])
+        except FileNotFoundError as error:
+            # Another process has removed it, as it has written newer ones, or the listing is an old one: an older
+            # checkpoint of the same listing is not the newest.
+            missing = error
+    raise CheckpointError(f"checkpoints in {store} are listed, but are not there: {missing}") from missing
+
+
+def _steps(store: Directory | Bucket) -> list[int]:
     try:
         steps = store.steps()
+        elsewhere = store.pushed()
     except OSError as error:
         raise CheckpointError(f"checkpoints in {store} cannot be listed: {error}") from error
-    if step is not None and step not in steps:
-        others = f"there are {', '.join(map(str, steps))}" if steps else "there is none at all"
-        raise CheckpointError(f"there is no checkpoint of step {step} in {store}: {others}")
-    wanted = steps if step is None else [step]
+    newest = steps[-1] if steps else -1
+    if elsewhere is None or elsewhere[1] <= newest:
+        return steps
+    where, latest = elsewhere
+    if steps:
+        log.warning("%s has a checkpoint of the later step %d, which is not in %s", where, latest, store)
+        return steps
+    raise CheckpointError(
+        f"there is no checkpoint in {store}, but one of step {latest} in {where}: to resume, copy it back "
+        f"(mkdir -p {store} && cp {where}/{name_of(latest)} {store}/); to begin anew, use another directory"
+    )
+
+
+def _newest(store: Directory | Bucket, steps: list[int]) -> tuple[int, dict[str, Any]] | None:
+    """Return the newest complete checkpoint of some; None if there are none. Raises FileNotFoundError."""
     reasons = []
-    for each in reversed(wanted):
+    for each in reversed(steps):
         try:
             file, size = store.open(each)
             with file:
                 return files.read(file, size)
         except FileNotFoundError:
-            reasons.append(f"{each}: it was removed meanwhile")
+            raise
         except OSError as error:
             raise CheckpointError(f"the checkpoint of step {each} in {store} cannot be read: {error}") from error
         except TornError as error:
             reasons.append(f"{each}: {error}")
             log.warning("the checkpoint of step %d in %s is not complete: %s", each, store, error)
-    if not wanted:
+    if not steps:
         return None
     raise CheckpointError(
         f"no checkpoint in {store} is complete ({'; '.join(reasons)}): remove the files to begin anew"

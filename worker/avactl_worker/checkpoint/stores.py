@@ -14,6 +14,8 @@ from typing import Any, BinaryIO, Iterable
 from avactl_worker.checkpoint.errors import CheckpointError
 
 _NAME = re.compile(r"step-(\d{12,19})\.ckpt")
+_PUSHED = ".pushed"
+"""Suffix of the directory that shows a cache tier's object store, beside the one that files are written to."""
 _NO_FSYNC = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP)
 """Errors of file systems that have no fsync, such as some FUSE mounts of buckets."""
 
@@ -38,10 +40,32 @@ class Directory:
         return str(self._path)
 
     def steps(self) -> list[int]:
-        """Return the steps of which there are checkpoints, in order."""
-        with contextlib.suppress(FileNotFoundError):
-            return steps_of(os.listdir(self._path))  # noqa: PTH208 - names, not paths
+        """Return the steps of which there are checkpoints, in order. Raises OSError, also if it is not certain."""
+        try:
+            return steps_of(_names(self._path))
+        except FileNotFoundError as error:
+            # A directory above may list it all the same: a mount that is gone or late, or a link to nowhere.
+            path = self._path.absolute()
+            above = next(each for each in path.parents if each.exists())
+            if path.parts[len(above.parts)] in _names(above):
+                raise OSError(errno.EIO, f"{above} lists it, and it does not exist") from error
         return []
+
+    def pushed(self) -> tuple[Path, int] | None:
+        """Return the directory of a cache tier that shows what was pushed from this one, and the newest step there.
+
+        Cache daemons of older versions moved files from here to there. Raises OSError.
+        """
+        path = self._path.absolute()
+        for mount in [path, *list(path.parents)[:-1]]:
+            place = mount.with_name(mount.name + _PUSHED) / path.relative_to(mount)
+            try:
+                steps = steps_of(_names(place))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            if steps:
+                return place, steps[-1]
+        return None
 
     def write(self, step: int, chunks: Iterable[bytes | memoryview]) -> None:
         """Write a checkpoint under another name, and rename it when it is on disk. Raises OSError."""
@@ -82,6 +106,10 @@ class Directory:
         for part in self._path.glob(".step-*.part"):
             with contextlib.suppress(OSError):
                 part.unlink()
+
+
+def _names(path: Path) -> list[str]:
+    return os.listdir(path)  # noqa: PTH208 - names, not paths
 
 
 def _fsync(descriptor: int) -> None:
@@ -133,6 +161,9 @@ class Bucket:
                 with contextlib.suppress(Exception):
                     self.remove(step)
             raise
+
+    def pushed(self) -> None:
+        """Return None: a store has no other directory."""
 
     def open(self, step: int) -> tuple[BinaryIO, int]:
         """Open a checkpoint; returns its size too."""

@@ -47,4 +47,7 @@ def _write_back(item: Item) -> Body | None:
             "delaySeconds": int(seconds(back.push.delay)),
         },
         "targets": {mount: f"{mount}{PUSHED}"},
+        # Evicted files leave their path: the daemon does it only if it is told that no pods mount the directory.
+        # `evict` is refused in tiers with buckets, and so is not compiled for them.
+        **({"mountedByPods": False} if back.evict else {}),
     }

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cache_tier.alluxio.stores import foreign
 from avactl.kinds.cache_tier.machines import worker_count
+from avactl.kinds.dataset_access import PUSHED
 from avactl.kinds.fields.values import percent
 from avactl.kinds.ineffective_keys import without_effect
 from avactl.kinds.program import Item, Program
@@ -88,15 +89,8 @@ def _push(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint=f"write `daemons: {{cache: true}}` in Cluster {cluster.name}, or `mode: through`",
             notes=(Note(cluster.span("spec", "daemons", key=True), f"Cluster {cluster.name}"),),
         )
-    if back.evict is None:
-        yield Diagnostic(
-            "missing-key",
-            "mode `push` requires `evict`: whether a pushed file leaves the durable store",
-            item.span(*path, key=True),
-            hint="write `evict: true`, and look for pushed files below `MOUNT.pushed`; or `evict: false`",
-        )
-    elif not back.evict and "low" in back.push.model_fields_set:
-        yield without_effect(item, (*path, "push", "low"), "`evict: false` never frees the durable store")
+    if back.evict:
+        yield from _evicts(item, program)
     writable = [index for index, store in enumerate(item.spec.under_stores) if not store.read_only]
     if len(writable) != 1:
         at: Path = ("spec", "underStores", writable[1]) if writable else (*path, "mode")
@@ -114,6 +108,23 @@ def _push(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint=f"write a `low` below {back.push.high}",
         )
     yield from _durable(item)
+
+
+def _evicts(item: Item, program: Program) -> Iterator[Diagnostic]:
+    """Yield a problem if pods read files at the paths that `evict` takes them from."""
+    for team in program.of("Team"):
+        for index, bucket in enumerate(team.spec.buckets):
+            if bucket.tier == item.spec_name:
+                yield Diagnostic(
+                    "evicted-bucket",
+                    f"`evict` moves each file to `/buckets/{bucket.name}{PUSHED}` once it was copied: programs that "
+                    f"read it at its path, such as jobs that resume from checkpoints, would not find it",
+                    item.span("spec", "writeBack", "evict"),
+                    hint="write `evict: false`: files stay on the durable store until they are deleted at their path, "
+                    "so its `capacity` must hold all of them",
+                    notes=(Note(team.span("spec", "buckets", index, "tier"), f"bucket of Team {team.name}"),),
+                )
+                return
 
 
 def _durable(item: Item) -> Iterator[Diagnostic]:
