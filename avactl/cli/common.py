@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from avactl.directories import write_file
 from avactl.errors import HintedError
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.hardware import library
 from avactl.source.tree import ENVIRONMENT_VARIABLE, DirTree, find_root
 from avactl.terminal import colour, inert, visible
 
@@ -205,7 +206,7 @@ def render_diagnostics(
     prefix = _prefix(tree.root)
 
     def placed(span: Span) -> Span:
-        if not prefix or span.file.startswith("<"):
+        if not prefix or library.is_place(span.file):
             return span
         return span._replace(file=prefix.rstrip("/") if span.file == "." else prefix + span.file)
 

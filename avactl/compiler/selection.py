@@ -77,6 +77,15 @@ def policy_files(exclude: Iterable[str], paths: Iterable[str]) -> list[str]:
     return [path for path in found if unwanted is not None and not unwanted.cover(path)]
 
 
+def selects(wanted: Paths, exclude: Collection[str], path: str) -> bool:
+    """Return True if a file of this path would be a spec, an overlay or a policy."""
+    return bool(
+        spec_files(wanted.include, wanted.exclude, [path])
+        or spec_files(wanted.overlays, exclude, [path])
+        or policy_files(exclude, [path])
+    )
+
+
 is_policy = re.compile(rb"\bpolicy\s*\(|^\s*@\s*(?:\w+\.)*policy\b", re.MULTILINE).search
 """Return True if a Python file declares policies; otherwise it is a helper module."""
 
