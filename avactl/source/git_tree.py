@@ -50,6 +50,12 @@ def _has_commit(directory: str | Path) -> bool:
     return True
 
 
+def parents(directory: str | Path, revision: str) -> list[str]:
+    """Return the parents of a commit, also of one whose parents a shallow clone does not have. Raises GitError."""
+    header = git(directory, "cat-file", "commit", find_commit(directory, revision)).partition(b"\n\n")[0]
+    return [line[7:].decode() for line in header.split(b"\n") if line.startswith(b"parent ")]
+
+
 def merge_base(directory: str | Path, one: str, other: str) -> str:
     """Return the full hash of the merge base of two revisions. Raises GitError."""
     commits = [find_commit(directory, revision) for revision in (one, other)]
