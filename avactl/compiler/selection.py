@@ -10,6 +10,8 @@ from typing import NamedTuple
 CONFIG_FILE = "avactl.yaml"
 POLICIES = "policies/"
 """Directory of a repository's own policies."""
+PROJECT_DIRECTORY = "stacks"
+"""Directory of a repository with `Pulumi.yaml` and the settings of stacks."""
 
 
 class _Patterns:

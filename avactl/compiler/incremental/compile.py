@@ -32,6 +32,7 @@ from avactl.compiler.selection import (
 from avactl.diagnostics import Diagnostic, sort_diagnostics
 from avactl.kinds import registry
 from avactl.kinds.lowering.refused import RefusedError
+from avactl.source.checkout import CommitTree
 from avactl.source.tree import DirTree
 from avactl.source.tree_files import OWN_REPOSITORY
 
@@ -65,20 +66,20 @@ class Compiled:
 
 
 def compile_cached(
-    tree: DirTree, path: OfManifest, text: OfManifest | None = None, *, use_cache: bool = True
+    tree: DirTree | CommitTree, path: OfManifest, text: OfManifest | None = None, *, use_cache: bool = True
 ) -> Compiled:
     """Compile a repository; problems are in the result, never raised.
 
     `path` returns the path of an object's file, a different one for each object; `text`, if given, its content.
     """
     with collector.paused():
-        # Kinds of plug-ins are not part of the store's version.
-        if use_cache and not registry.added():
+        # Kinds of plug-ins are not part of the store's version, and a commit has no stamps.
+        if use_cache and isinstance(tree, DirTree) and not registry.added():
             return _Run(tree, path, text).run()
         return _plain(tree, path, text)
 
 
-def _plain(tree: DirTree, path: OfManifest, text: OfManifest | None) -> Compiled:
+def _plain(tree: DirTree | CommitTree, path: OfManifest, text: OfManifest | None) -> Compiled:
     from avactl.compiler.driver import compile_tree
 
     return _compiled(compile_tree(tree), path, text)
