@@ -14,6 +14,7 @@ import pytest
 pytest_plugins = ["tests.alluxio_fixtures", "tests.cluster_fixtures", "tests.cli.running"]
 
 os.environ["AVACTL_DEBUG"] = "1"  # a defect shows its traceback
+os.environ["AVACTL_SOURCE"] = "work-tree"  # in pipelines too: tests write files that they do not commit
 
 # By default, an example that takes over 200 ms fails: on a busy machine, any property does so some time.
 hypothesis.settings.register_profile("avactl", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

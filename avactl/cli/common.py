@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from avactl.directories import write_file
 from avactl.errors import HintedError
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.hardware import library
+from avactl.source.checkout import COMMIT, SOURCE_VARIABLE, WORK_TREE, CommitTree, open_tree
 from avactl.source.tree import ENVIRONMENT_VARIABLE, DirTree, find_root
 from avactl.terminal import colour, inert, visible
 
@@ -125,8 +127,22 @@ def replace_file(file: Path, data: bytes) -> None:
         fail(f"{file}: {error.strerror}", MISSING)
 
 
-def open_repository(paths: Sequence[Path]) -> tuple[DirTree, list[str]]:
+SOURCE = "Compile `commit`, the commit checked out, or `work-tree`. Default: in CI the commit."
+
+
+def choose_source(name: str) -> str:
+    """Compile the commit or the work tree from here on; "" keeps the choice. Exits with USAGE for another name."""
+    if name not in ("", COMMIT, WORK_TREE):
+        fail(f"--source {name}: unknown", USAGE, f"`{COMMIT}` or `{WORK_TREE}`")
+    if name:
+        os.environ[SOURCE_VARIABLE] = name
+    return name
+
+
+def open_repository(paths: Sequence[Path]) -> tuple[DirTree | CommitTree, list[str]]:
     """Return the repository of all paths, and the requested paths from its root ([]: all of it).
+
+    In CI it is the commit that is checked out.
 
     A path without an avactl.yaml above it is its own repository: a directory, or a single file.
     """
@@ -138,9 +154,10 @@ def open_repository(paths: Sequence[Path]) -> tuple[DirTree, list[str]]:
         fail(f"the paths belong to several repositories ({names})", USAGE, "run the command once for each")
     root = roots[0]
     inside = [_place(path).relative_to(root.resolve()).as_posix() for path in paths]
-    if (root / "avactl.yaml").is_file():
-        return DirTree(root), [path for path in inside if path != "."]
-    return (DirTree(root) if "." in inside else DirTree(root, inside)), []
+    with hinted():
+        if (root / "avactl.yaml").is_file():
+            return open_tree(root), [path for path in inside if path != "."]
+        return open_tree(root, None if "." in inside else inside), []
 
 
 def _want_readable(path: Path) -> None:
@@ -198,14 +215,18 @@ def render_machine(diagnostics: Sequence[Diagnostic], format: Format) -> str:
 
 
 def render_diagnostics(
-    diagnostics: Sequence[Diagnostic], tree: DirTree, format: Format, coloured: bool, content: Tree | None = None
+    diagnostics: Sequence[Diagnostic],
+    tree: DirTree | CommitTree,
+    format: Format,
+    coloured: bool,
+    content: Tree | None = None,
 ) -> str:
     """Format the problems, with paths from the current directory. `content`: the files' text, if not on disk."""
     files = content or tree
     prefix = _prefix(tree.root)
 
     def placed(span: Span) -> Span:
-        if not prefix or span.file.startswith("<"):
+        if not prefix or library.is_place(span.file):
             return span
         return span._replace(file=prefix.rstrip("/") if span.file == "." else prefix + span.file)
 
@@ -232,7 +253,7 @@ def render_diagnostics(
     return render_text(shown, source, coloured)
 
 
-def report(compilation: Compiled, tree: DirTree) -> None:
+def report(compilation: Compiled, tree: DirTree | CommitTree) -> None:
     """Print the problems to standard error; exit with PROBLEMS if there are errors."""
     if compilation.diagnostics:
         text = render_diagnostics(compilation.diagnostics, tree, Format.text, colour(sys.stderr))

@@ -1,4 +1,4 @@
-"""The option `--environment` of commands that compile a repository."""
+"""The options `--environment` and `--source` of commands that compile a repository."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from avactl.cli.common import ENVIRONMENT, choose_environment
+from avactl.cli.common import ENVIRONMENT, SOURCE, choose_environment, choose_source
 from avactl.source.tree import DirTree, find_root
 
 
@@ -26,3 +26,8 @@ EnvironmentOption = Annotated[
     ),
 ]  # fmt: skip
 """The name; a command need not use it, because it is chosen for the process."""
+
+SourceOption = Annotated[
+    str, typer.Option("--source", metavar="SOURCE", help=SOURCE, callback=choose_source, show_default=False)
+]
+"""Likewise chosen for the process."""

@@ -18,6 +18,7 @@ from avactl.kinds.fields.values import Duration, Name, RelPath, seconds
 from avactl.policy.owners import Owner, Owners
 from avactl.policy.settings import Ready, Rules
 from avactl.source.tree import Tree
+from avactl.source.tree_files import OWN_REPOSITORY
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 MAX_ENVIRONMENTS = 32
@@ -81,7 +82,7 @@ def unmatched(tree: Tree, config: Config, paths: Collection[str]) -> list[Diagno
         lists.append((("environments", name, "include"), environment.include))
         lists.append((("environments", name, "overlays"), environment.overlays))
     found = [(key, index, names[index]) for key, names in lists for index in missing(names, paths)]
-    if not found or tree.skipped:
+    if not found or set(tree.skipped.values()) - {OWN_REPOSITORY}:
         return []
     documents, _ = load_yaml(CONFIG_FILE, tree.read(CONFIG_FILE))
     there = {part for path in paths for part in (path, path.rpartition("/")[0])} - {"", CONFIG_FILE}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from avactl import collector
 from avactl.compiler.check import check
-from avactl.compiler.config import base_in_environment, load_config, owners_of, rules_of
+from avactl.compiler.config import base_in_environment, load_config, owners_of, rules_of, selected
 from avactl.compiler.layers.merge_pass import merge
 from avactl.compiler.load import load
 from avactl.compiler.lower import lower
@@ -17,6 +17,7 @@ from avactl.compiler.normalise import normalise
 from avactl.compiler.pass_state import State
 from avactl.compiler.policies.evaluation import enforce, judge
 from avactl.compiler.resolve import resolve
+from avactl.compiler.selection import PROJECT_DIRECTORY, selects
 from avactl.compiler.validate import validate
 from avactl.diagnostics import CompileError, Diagnostic, Span, sort_diagnostics
 from avactl.diagnostics.redaction import redacted
@@ -25,6 +26,7 @@ from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Program
 from avactl.policy.owners import Owners
 from avactl.source.calls import PythonLocator
+from avactl.source.checkout import CommitTree
 from avactl.source.credentials import without_repeats
 from avactl.source.document import Document, FixedLocator
 from avactl.source.tree import MemoryTree, Tree
@@ -58,10 +60,10 @@ def compile_tree(tree: Tree, passes: Iterable[Callable[[State], State]] = PASSES
 
 
 def compile_change(
-    base: Tree, head: Tree, passes: Iterable[Callable[[State], State]] = PASSES
+    base: Tree, head: Tree, passes: Iterable[Callable[[State], State]] = PASSES, *, tip: Tree | None = None
 ) -> tuple[Compilation, Compilation]:
-    """Compile both sides of a change; the `owners` of the base apply to the head, too."""
-    after = compile_tree(head, passes, owners_of(base))
+    """Compile both sides of a change; the `owners` of `tip` (default: the base) apply to the head, too."""
+    after = compile_tree(head, passes, owners_of(tip or base))
     return compile_tree(base_in_environment(base), passes), after
 
 
@@ -94,16 +96,40 @@ def run_passes(state: State, passes: Iterable[Callable[[State], State]]) -> Comp
     with collector.paused():
         for run in passes:
             state = run(state)
+    if isinstance(state.tree, CommitTree):
+        state = replace(state, diagnostics=(*state.diagnostics, *checkout_problems(state.tree)))
     program = state.program or Program((), lambda path: None)
     found = sort_diagnostics(redacted(d) for d in without_repeats(state.diagnostics))
     return Compilation(state.tree, program, state.manifests, tuple(found))
 
 
-def policies_of(compilation: Compilation) -> tuple[Diagnostic, ...]:
-    """Return the policy findings for a compilation without errors that skipped the policy pass."""
-    tree = compilation.tree
+def checkout_problems(tree: CommitTree) -> list[Diagnostic]:
+    """Return an error for each file of a compile that the checkout has not as the commit has it."""
+    config, _ = load_config(tree)
+    wanted = selected(config, tree.environment)
+    for path in tree.paths():
+        if path.startswith(f"{PROJECT_DIRECTORY}/"):  # its settings are read from the checkout
+            tree.read(path)
+    found = dict.fromkeys(tree.differing, "differs from")
+    found |= {path: "is not in" for path in tree.uncommitted if selects(wanted, config.exclude, path)}
+    hint = (
+        "commit it, or remove what changes it: a step of the pipeline, or `working-tree-encoding`, `ident`, `eol` or "
+        "`filter` in .gitattributes; `--source work-tree` compiles the checkout"
+    )
+    return [
+        Diagnostic("checkout-differs", f"this file {how} the commit {tree.commit[:10]}", Span(path), hint=hint)
+        for path, how in sorted(found.items())
+    ]
+
+
+def policies_of(compilation: Compilation, tip: Tree | None = None) -> tuple[Diagnostic, ...]:
+    """Return the policy findings for a compilation without errors that skipped the policy pass.
+
+    `tip`: judge by the policies of this tree instead; those that fail are not reported.
+    """
+    tree = tip or compilation.tree
     rules = rules_of(load_config(tree)[0], tree.paths())
     if rules is None:
         return ()
     found = judge(rules, tree, compilation.program.items, compilation.manifests)
-    return tuple(sort_diagnostics(redacted(problem) for _, problem in found))
+    return tuple(sort_diagnostics(redacted(problem) for item, problem in found if item is not None or tip is None))

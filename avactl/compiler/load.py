@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from avactl.compiler.config import Config, load_config, rules_of, selected, unknown_environment, unmatched, unreadable
 from avactl.compiler.pass_state import State
-from avactl.compiler.selection import Paths, overlay_files, spec_files
+from avactl.compiler.selection import Paths, overlay_files, selects, spec_files
 from avactl.diagnostics import Diagnostic, Span
 from avactl.kinds.fields.values import seconds
 from avactl.source.credentials import credentials_in
 from avactl.source.document import Document
-from avactl.source.tree import NOWHERE, Tree
+from avactl.source.tree import Tree
+from avactl.source.tree_files import NOWHERE, ODD_NAME, OWN_REPOSITORY
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 
@@ -29,7 +31,7 @@ def load(state: State) -> State:
         files = [path for path in files if not path.endswith(".py")]  # it is unknown whether they are allowed
     problems += unmatched(tree, config, paths)
     documents: list[Document] = list(state.documents)
-    problems += _skipped(tree, wanted)
+    problems += _skipped(tree, wanted, config.exclude)
     for path in files:
         found, new = _load_python(tree, path, config) if path.endswith(".py") else load_file(tree, path)
         documents += found
@@ -52,15 +54,22 @@ def load(state: State) -> State:
     )
 
 
-def _skipped(tree: Tree, wanted: Paths) -> list[Diagnostic]:
-    """Return the problems of paths that may contain specs but were not read."""
+def _skipped(tree: Tree, wanted: Paths, exclude: Collection[str]) -> list[Diagnostic]:
+    """Return the problems of paths that may contain specs, overlays or policies but were not read."""
     found = []
     for path, why in sorted(tree.skipped.items()):
-        if why == NOWHERE:
-            if spec_files(wanted.include, wanted.exclude, [path]):
-                hint = "replace the link with the file, or list it under `exclude` in avactl.yaml"
-                found.append(Diagnostic("unsafe-path", f"this {why}", Span(path), hint=hint))
-        elif spec_files(wanted.include, wanted.exclude, [f"{path}/.yaml"]) or path == ".":
+        if why in (NOWHERE, ODD_NAME):
+            if selects(wanted, exclude, path):
+                remedy = "replace the link with the file" if why == NOWHERE else "rename it"
+                hint = f"{remedy}, or list it under `exclude` in avactl.yaml"
+                text = f"this {why}" if why == NOWHERE else f"it is not read: {why}"
+                found.append(Diagnostic("unsafe-path", text, Span(path), hint=hint))
+        elif not selects(wanted, exclude, f"{path}/.yaml") and path != ".":
+            continue
+        elif why == OWN_REPOSITORY:
+            hint = "list it under `exclude` in avactl.yaml; specs belong in the repository itself"
+            found.append(Diagnostic("file-not-read", f"this {why}", Span(path), "warning", hint=hint))
+        else:
             hint = "check its permissions, or list it under `exclude` in avactl.yaml"
             found.append(Diagnostic("file-unreadable", f"the directory {why}", Span(path), hint=hint))
     return found

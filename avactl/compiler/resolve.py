@@ -14,7 +14,7 @@ from avactl.hardware import library
 from avactl.kinds.base import Resource
 from avactl.kinds.program import Item, Program
 from avactl.kinds.reference import introspect
-from avactl.source.document import Document
+from avactl.source.document import Document, ShippedDocument
 from avactl.source.tree import read_input
 from avactl.source.yaml import load_yaml
 
@@ -63,10 +63,12 @@ def _shipped_machines(items: list[Item]) -> list[Item]:
 def shipped(name: str) -> tuple[Document, Resource]:
     """Return a machine type of the library. A test ensures that all of them are valid."""
     documents, _ = load_yaml(library.place(name), library.read(name))
-    resource = validate_document(documents[0])
+    (read,) = documents
+    document = ShippedDocument(read.file, read.index, read.value, read.locator)
+    resource = validate_document(document)
     if isinstance(resource, list):
         raise CompileError(resource)
-    return documents[0], resource
+    return document, resource
 
 
 def references_answered(

@@ -10,6 +10,8 @@ from typing import NamedTuple
 CONFIG_FILE = "avactl.yaml"
 POLICIES = "policies/"
 """Directory of a repository's own policies."""
+PROJECT_DIRECTORY = "stacks"
+"""Directory of a repository with `Pulumi.yaml` and the settings of stacks."""
 
 
 class _Patterns:
@@ -75,6 +77,15 @@ def policy_files(exclude: Iterable[str], paths: Iterable[str]) -> list[str]:
     found = [path for path in paths if path.startswith(POLICIES) and path.endswith((".py", ".yaml", ".yml", ".json"))]
     unwanted = _Patterns(exclude) if found else None
     return [path for path in found if unwanted is not None and not unwanted.cover(path)]
+
+
+def selects(wanted: Paths, exclude: Collection[str], path: str) -> bool:
+    """Return True if a file of this path would be a spec, an overlay or a policy."""
+    return bool(
+        spec_files(wanted.include, wanted.exclude, [path])
+        or spec_files(wanted.overlays, exclude, [path])
+        or policy_files(exclude, [path])
+    )
 
 
 is_policy = re.compile(rb"\bpolicy\s*\(|^\s*@\s*(?:\w+\.)*policy\b", re.MULTILINE).search

@@ -10,6 +10,7 @@ CODES: dict[str, str] = {
     # files and YAML
     "file-too-large": "A spec file is larger than the limit.",
     "file-unreadable": "A spec file could not be read.",
+    "checkout-differs": "A file of the checkout differs from the commit that CI compiles.",
     "file-not-read": "A file is not among the specs that avactl reads.",
     "invalid-utf8": "A spec file is not UTF-8.",
     "empty-file": "A spec file has no documents.",

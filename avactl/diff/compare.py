@@ -22,9 +22,6 @@ from avactl.kinds.program import Item, Program
 
 Key = tuple[str, str, str]
 
-_SHIPPED = "<avactl>"
-"""Prefix of files that ship with avactl, outside the repository."""
-
 
 class _Side(NamedTuple):
     """One compilation, indexed."""
@@ -86,7 +83,7 @@ def _side(compilation: Compilation) -> _Side:
     program, manifests, unknown = compilation.program, compilation.manifests, frozenset[Key]()
     if not compilation.ok:
         manifests, unknown = _salvage(compilation)
-    items = {item.key: item for item in program.items if not item.doc.file.startswith(_SHIPPED)}
+    items = {item.key: item for item in program.items if not item.doc.shipped}
     return _Side(program, compilation.ok, items, manifests, unknown)
 
 

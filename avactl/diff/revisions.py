@@ -22,6 +22,10 @@ class Sides(NamedTuple):
 
     base: GitTree
     head: GitTree | DirTree
+    tip: GitTree
+    """What the head is to be merged into, as it is now: its `owners` and policies judge the head.
+
+    The merge base is the author's choice: a branch may fork from any old commit."""
 
 
 def open_sides(root: Path, base: str = "HEAD", head: str | None = None, *, common: bool = False) -> Sides:
@@ -31,11 +35,10 @@ def open_sides(root: Path, base: str = "HEAD", head: str | None = None, *, commo
     its base branch. Nothing is checked out. Raises GitError.
     """
     tip = head or "HEAD"
-    if common:
-        base = merge_base(root, base, tip)
-    elif head is not None:
-        find_commit(root, base)  # if both are unknown, report the first
-    return Sides(GitTree(root, base), DirTree(root) if head is None else GitTree(root, head))
+    found = find_commit(root, base)  # if both are unknown, report the first
+    old = GitTree(root, merge_base(root, base, tip) if common else found)
+    new = DirTree(root) if head is None else GitTree(root, head)
+    return Sides(old, new, old if old.commit == found else GitTree(root, found))
 
 
 def changed_settings(base: Tree, head: Tree) -> list[Diagnostic]:

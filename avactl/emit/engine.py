@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import yaml
 
 from avactl.compiler import Compilation
+from avactl.compiler.selection import PROJECT_DIRECTORY
 from avactl.diagnostics.redaction import redact
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.emit import pulumi_aliases
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
     from pulumi.automation import PulumiCommand
 
 _T = TypeVar("_T")
-
-PROJECT_DIRECTORY = "stacks"
-"""Repository directory with `Pulumi.yaml` and the stack settings."""
-
 
 FAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
 """Engine variables that write the state once per update instead of once per step: each write is the whole state, so

@@ -9,6 +9,7 @@ from avactl.compiler.incremental.compile import Compiled, compile_cached
 from avactl.compiler.incremental.disk import Store
 from avactl.emit import files, output
 from avactl.emit.paths import object_path
+from avactl.source.checkout import CommitTree
 from avactl.source.tree import DirTree
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def write_objects(
-    tree: DirTree, directory: str, *, use_cache: bool = True, force: bool = False
+    tree: DirTree | CommitTree, directory: str, *, use_cache: bool = True, force: bool = False
 ) -> tuple[Compiled, output.Written | None]:
     """Compile a repository and make the directory contain its objects; None if the specs have errors.
 
@@ -33,7 +34,7 @@ def write_objects(
     return compiled, written
 
 
-def print_objects(tree: DirTree, stream: BinaryIO) -> Compilation:
+def print_objects(tree: DirTree | CommitTree, stream: BinaryIO) -> Compilation:
     """Compile a repository and print its objects as one YAML stream in apply order; nothing if there are errors."""
     from avactl.compiler import compile_tree
 

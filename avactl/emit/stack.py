@@ -20,9 +20,10 @@ from avactl.emit import pulumi_aliases
 from avactl.emit.engine import stack_names
 from avactl.emit.pulumi import register
 from avactl.emit.pulumi_plan import of_stack
+from avactl.source.checkout import open_tree
 from avactl.source.git import GitError
 from avactl.source.git_tree import GitTree
-from avactl.source.tree import DirTree, Tree
+from avactl.source.tree import Tree
 
 
 def run() -> None:
@@ -31,7 +32,7 @@ def run() -> None:
     root = Path(config.get("path") or "..")
     cluster, _, team = pulumi.get_stack().partition(".")
     cluster, owner = config.get("cluster") or cluster, config.get("team") or team or None
-    compilation = _compile(DirTree(root))
+    compilation = _compile(open_tree(root))
     manifests = of_stack(compilation, cluster, owner)
     if cluster not in {stack.cluster for stack in stack_names(compilation)}:
         raise pulumi.RunError(

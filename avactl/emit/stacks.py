@@ -7,7 +7,8 @@ from pathlib import Path
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import base_in_environment
-from avactl.emit.engine import PROJECT_DIRECTORY, StackName, stack_names
+from avactl.compiler.selection import PROJECT_DIRECTORY
+from avactl.emit.engine import StackName, stack_names
 from avactl.source.git import GitCommandError, git_work_tree, locate
 from avactl.source.git_tree import GitTree, find_commit
 

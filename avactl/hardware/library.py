@@ -24,6 +24,14 @@ def place(name: str) -> str:
     return f"<avactl>/hardware/library/{name}{_SUFFIX}"
 
 
+def is_place(file: str) -> bool:
+    """Return True for the display name of a shipped file, which is no path of a repository.
+
+    To print it only: whether a spec is shipped, `Document.shipped` says.
+    """
+    return file.startswith("<") and file in map(place, names())
+
+
 def read(name: str) -> bytes:
     """Return the YAML text of a shipped machine type. Raises KeyError if it does not exist."""
     if name not in names():

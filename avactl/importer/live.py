@@ -6,14 +6,13 @@ import asyncio
 
 from avactl import names
 from avactl.diagnostics import Span
-from avactl.importer.model import Body, Given, ImportProblem
+from avactl.importer.model import LIVE, Body, Given, ImportProblem
 from avactl.importer.reading import MOST_OBJECTS
 from avactl.importer.sources.tenants import is_system
 from avactl.kube.client import ApiError, Client
 from avactl.reconcile.api import Api, Gvk
 from avactl.source.document import Document, FixedLocator
 
-LIVE = "<live>"
 _KINDS = {
     "v1": ("Namespace", "Node", "PersistentVolumeClaim", "Service", "ConfigMap", "ServiceAccount", "ResourceQuota",
            "LimitRange", "Pod"),

@@ -13,6 +13,9 @@ from avactl.errors import HintedError
 from avactl.exit_codes import USAGE
 from avactl.source.document import Document, Path
 
+LIVE = "<live>"
+"""File of the objects of a cluster. No file that is read has such a name (`odd_name`)."""
+
 Body = dict[str, Any]
 _MOST_LOSSES = 100
 """Losses listed per object."""

@@ -11,6 +11,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.importer.model import Given, ImportProblem
 from avactl.importer.slurm import script
 from avactl.source.document import Document
+from avactl.source.tree_files import ODD_NAME, odd_name
 from avactl.source.yaml import MAX_BYTES, load_yaml
 
 MOST_FILES = 5000
@@ -50,6 +51,8 @@ def _contents(paths: Iterable[Path], stdin: BinaryIO) -> Iterator[tuple[str, byt
             count += 1
             if count > MOST_FILES:
                 raise ImportProblem(f"there are more than {MOST_FILES:,} files", "import them in parts")
+            if odd_name(file.as_posix()):
+                raise ImportProblem(f"{file}: {ODD_NAME}", "rename it")
             try:
                 if not file.is_file():
                     raise ImportProblem(f"{file}: neither a file nor a directory")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from avactl.diagnostics.redaction import MASK
 from avactl.diagnostics.secrets import shapes
-from avactl.importer.model import Given, Loss, Outcome, Result
+from avactl.importer.model import LIVE, Given, Loss, Outcome, Result
 from avactl.importer.session import Imported
 from avactl.terminal import json_output
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from avactl.importer.adopt import Adopted
 
 _ORDER = list(Result)
-LIVE = "live"
-"""Place of objects of a cluster, which have no file."""
 
 
 def _masked(text: str) -> str:
@@ -26,7 +24,7 @@ def _masked(text: str) -> str:
 
 def _where(given: Given) -> str:
     span = given.span()
-    return LIVE if span.file == f"<{LIVE}>" else f"{span.file}:{span.line}"
+    return "live" if span.file == LIVE else f"{span.file}:{span.line}"
 
 
 def rows(made: Imported) -> list[tuple[str, str, str, str, str]]:
@@ -53,7 +51,7 @@ def loss_lines(losses: list[Loss]) -> list[str]:
     """Return two lines for each loss: where and what, then why and what to do."""
     lines: list[str] = []
     for loss in losses:
-        place = LIVE if loss.span.file == f"<{LIVE}>" else str(loss.span)
+        place = "live" if loss.span.file == LIVE else str(loss.span)
         lines.append(f"  {place}  {loss.source}  {loss.path or '(object)'}")
         lines.append(_masked(f"      {loss.why}" + (f" → {loss.remedy}" if loss.remedy else "")))
     return lines

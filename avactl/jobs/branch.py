@@ -14,7 +14,8 @@ from avactl.exit_codes import USAGE
 from avactl.kinds.program import Item
 from avactl.source.git import Access
 from avactl.source.git_tree import GitTree
-from avactl.source.tree import MAX_INPUT, OverlayTree, find_root, hidden
+from avactl.source.tree import MAX_INPUT, OverlayTree, find_root
+from avactl.source.tree_files import hidden
 
 _MODES = ("100644", "100755")
 

@@ -25,7 +25,7 @@ class GoneWrongError(Exception):
 
 
 def begin(
-    base: Callable[[], Tree], head: Callable[[], Tree], snapshot: bytes
+    base: Callable[[], Tree], head: Callable[[], Tree], tip: Callable[[], Tree], snapshot: bytes
 ) -> Callable[[], tuple[Side, Side]] | None:
     """Start compiling for the cluster of a snapshot; return a function that waits for the sides (GoneWrongError).
 
@@ -37,17 +37,17 @@ def begin(
         return None
     cluster = found[1].decode()
     # The head first: the work tree may change meanwhile, a git tree does not.
-    after = parallel.begin(partial(_pack, head, cluster, base))
+    after = parallel.begin(partial(_pack, head, cluster, tip))
     before = parallel.begin(partial(_pack, base, cluster))
     if before is None or after is None:
         return None
     return partial(_both, before, after)
 
 
-def _pack(tree: Callable[[], Tree], cluster: str, base: Callable[[], Tree] | None = None) -> bytes:
-    """Compile and pickle one side; the `owners` of a `base` apply, too. Raises GoneWrongError if it has errors."""
+def _pack(tree: Callable[[], Tree], cluster: str, tip: Callable[[], Tree] | None = None) -> bytes:
+    """Compile and pickle one side; the `owners` of a `tip` apply, too. Raises GoneWrongError if it has errors."""
     own = tree()
-    compilation = compile_tree(own if base else base_in_environment(own), owners=owners_of(base()) if base else ())
+    compilation = compile_tree(own if tip else base_in_environment(own), owners=owners_of(tip()) if tip else ())
     if not compilation.ok:
         raise GoneWrongError
     from avactl.plan.compiled_side import Side  # imports numpy, which starts threads

@@ -131,7 +131,7 @@ def _not_owned(program: Program, recorded: str) -> str:
     found = [
         problem((owners,), item.doc, item.resource) or inherited_not_owned(item.doc, item.kind, owners)
         for item in program.items
-        if not item.doc.file.startswith("<")
+        if not item.doc.shipped
     ]
     return next((f"{each.span}: {each.message}" for each in found if each), "")
 

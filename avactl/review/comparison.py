@@ -13,8 +13,9 @@ from avactl.compiler.selection import overlay_files, spec_files
 from avactl.diff import Diff, compare
 from avactl.diff.revisions import changed_settings, open_sides
 from avactl.review.comment import Review, Section
+from avactl.review.environment import Pipeline
 from avactl.source.git import locate
-from avactl.source.git_tree import GitTree
+from avactl.source.git_tree import GitTree, parents
 from avactl.source.tree import Tree
 
 LOWERING = PASSES[:-1]
@@ -43,18 +44,28 @@ class Sides:
         return data.decode("utf-8", "replace")
 
 
+def base_of(root: Path, head: str, pipeline: Pipeline) -> str | None:
+    """Return the revision that a pipeline's change is compared with; None if it is unknown. Raises GitError.
+
+    Where the forge has merged the change for the pipeline (`refs/pull/7/merge`, merged results, merge trains), that is
+    what it was merged into: the rest of the difference is the change, whatever the branch has become since.
+    """
+    found = parents(root, head) if pipeline.change else []
+    return found[0] if found[1:] == [pipeline.change] else pipeline.target
+
+
 def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] = (), *, alone: bool = False) -> Sides:
     """Compile the merge base with `base`, and the head. Raises GitError.
 
     `alone`: no other environment of the repository is compared, so that its changes must be told.
     """
     trees = open_sides(root, base, head, common=True)
-    before, after = compile_change(trees.base, trees.head, LOWERING)
+    before, after = compile_change(trees.base, trees.head, LOWERING, tip=trees.tip)
     identity = locate(root).prefix.encode("utf-8", "replace").decode().rstrip("/") or "."
     if trees.head.environment:
         identity += f" (environment {trees.head.environment})"
     new = trees.head.commit[:7] if isinstance(trees.head, GitTree) else "the work tree"
-    review = review_of(before, after, trees.base.commit[:7], new, sections)
+    review = review_of(before, after, trees.base.commit[:7], new, sections, tip=trees.tip)
     if alone:
         review = replace(review, elsewhere=elsewhere(trees.base, trees.head))
     return Sides(review, after, identity)
@@ -83,13 +94,26 @@ def _content(tree: Tree, path: str) -> bytes | None:
 
 
 def review_of(
-    before: Compilation, after: Compilation, base: str, head: str, sections: Sequence[SectionOf] = ()
+    before: Compilation,
+    after: Compilation,
+    base: str,
+    head: str,
+    sections: Sequence[SectionOf] = (),
+    *,
+    tip: Tree | None = None,
 ) -> Review:
-    """Review two compilations made by LOWERING; `base` and `head` are their display names."""
+    """Review two compilations made by LOWERING; `base` and `head` are their display names.
+
+    The policies of `tip`, what the head is to be merged into, judge it as well as its own.
+    """
     if not after.ok:
         return Review(base, head, (*changed_settings(before.tree, after.tree), *after.diagnostics))
     changes = compare(before, after)
     judged = policies_of(after)
+    if tip is not None and changed_settings(tip, after.tree):
+        own = {(d.rule, d.message) for d in judged}
+        more = (d for d in policies_of(after, tip) if (d.rule, d.message) not in own)
+        judged += tuple(replace(d, message=f"{d.message}; this is a policy of the base branch") for d in more)
     if judged:
         known = {(d.rule, d.message) for d in policies_of(before)} if before.ok else set()
         warnings = [d for d in judged if d.severity == "warning" and (d.rule, d.message) not in known]

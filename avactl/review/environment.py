@@ -39,8 +39,11 @@ class Pipeline:
     """`owner/name` on GitHub; the project's number or path on GitLab."""
     number: int | None = None
     """Number of the pull request; None if the run has none."""
-    base: str | None = None
-    """Revision to compare with."""
+    target: str | None = None
+    """Branch that the change is to be merged into, as the clone names it. Not the commit that an event has as the base:
+    it is of the last push to the change, and the branch has gone on since."""
+    change: str | None = None
+    """Full hash of the last commit of the change, if the forge tells it."""
     token: str = ""
     job_token: bool = False
     """True if the only token is GitLab's CI_JOB_TOKEN, which cannot write comments."""
@@ -81,13 +84,14 @@ def _github(env: Mapping[str, str]) -> Pipeline:
     sides: list[Any] = [((pull.get(side) or {}).get("repo") or {}).get("full_name") for side in ("base", "head")]
     server = env.get("GITHUB_SERVER_URL", "https://github.com").rstrip("/")
     run = env.get("GITHUB_RUN_ID", "")
-    branch = f"origin/{env['GITHUB_BASE_REF']}" if env.get("GITHUB_BASE_REF") else None
+    branch = env.get("GITHUB_BASE_REF") or (pull.get("base") or {}).get("ref")
     return Pipeline(
         "github",
         (env.get("GITHUB_API_URL") or "https://api.github.com").rstrip("/"),
         project,
         number=_ref_number(env.get("GITHUB_REF", "")) or _number(pull.get("number")),
-        base=(pull.get("base") or {}).get("sha") or branch,
+        target=f"origin/{branch}" if branch else None,
+        change=(pull.get("head") or {}).get("sha"),
         token=token(env, "GITHUB_TOKEN", "GH_TOKEN"),
         # The head repository of a deleted fork is null.
         fork=bool(pull.get("head")) and sides[0] is not None and sides[0] != sides[1],
@@ -131,10 +135,13 @@ def _gitlab(env: Mapping[str, str]) -> Pipeline:
     if not project:
         raise EnvironmentProblem("CI_PROJECT_ID is not set: the project is unknown", "set it to its number")
     secret = token(env, "GITLAB_TOKEN")
-    own = env.get("CI_PROJECT_ID", project)
+    own, branch = env.get("CI_PROJECT_ID", project), env.get("CI_MERGE_REQUEST_TARGET_BRANCH_NAME")
     return Pipeline(
         "gitlab", api.rstrip("/"), project, number=_number(env.get("CI_MERGE_REQUEST_IID")),
-        base=env.get("CI_MERGE_REQUEST_DIFF_BASE_SHA") or None, token=secret,
+        target=f"origin/{branch}" if branch else None,
+        # Set for pipelines of merged results and merge trains only; the others run on the last commit itself.
+        change=env.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA") or None,
+        token=secret,
         job_token=not secret and bool(env.get("CI_JOB_TOKEN")),
         fork=env.get("CI_MERGE_REQUEST_SOURCE_PROJECT_ID", own) != project, run=env.get("CI_JOB_URL", ""),
     )  # fmt: skip

@@ -117,7 +117,7 @@ def _adapted(path: str, text: str, environments: Sequence[str]) -> str:
 
 
 def _gitlab(text: str, listed: str, environments: Sequence[str]) -> str:
-    plan = 'avactl plan --base "$CI_MERGE_REQUEST_DIFF_BASE_SHA" --head HEAD'
+    plan = 'avactl plan --merge-base --base "origin/$CI_MERGE_REQUEST_TARGET_BRANCH_NAME" --head HEAD'
     loop = (
         f"|\n      for environment in {' '.join(environments)}; do\n"
         f'        {plan} --environment "$environment"\n      done'

@@ -22,6 +22,9 @@ class Document:
 
     __slots__ = ("file", "index", "locator", "value")
 
+    shipped = False
+    """True if the document comes with avactl. No name of a file says so: those are the author's."""
+
     def __init__(self, file: str, index: int, value: Any, locator: Locator) -> None:
         self.file = file
         self.index = index
@@ -55,6 +58,14 @@ class Document:
     def removed(self, *path: str | int) -> Span | None:
         """Return the location of what removes a missing key, if anything does."""
         return None
+
+
+class ShippedDocument(Document):
+    """A document of avactl's library, outside of the repository."""
+
+    __slots__ = ()
+
+    shipped = True
 
 
 def strings(value: Any, path: Path = ()) -> Iterator[tuple[Path, str, bool]]:

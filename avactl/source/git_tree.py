@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import errno
-import os
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.source.git import GitCommandError, GitError, UnknownRevisionError, git, locate
-from avactl.source.tree import NOWHERE, RENDERED, SKIPPED, SPEC_SUFFIXES, chosen_environment, hidden
+from avactl.source.tree import chosen_environment
+from avactl.source.tree_files import MAX_TARGET, Kind, find_file, walk
 
 
 def _shallow(directory: str | Path) -> bool:
@@ -52,6 +50,12 @@ def _has_commit(directory: str | Path) -> bool:
     return True
 
 
+def parents(directory: str | Path, revision: str) -> list[str]:
+    """Return the parents of a commit, also of one whose parents a shallow clone does not have. Raises GitError."""
+    header = git(directory, "cat-file", "commit", find_commit(directory, revision)).partition(b"\n\n")[0]
+    return [line[7:].decode() for line in header.split(b"\n") if line.startswith(b"parent ")]
+
+
 def merge_base(directory: str | Path, one: str, other: str) -> str:
     """Return the full hash of the merge base of two revisions. Raises GitError."""
     commits = [find_commit(directory, revision) for revision in (one, other)]
@@ -67,17 +71,13 @@ _MAX_TOGETHER = 4 * 1024 * 1024
 """Largest file that is read in a batch, in bytes."""
 _MAX_CONTENT = 64 * 1024 * 1024
 """Maximum cached content, in bytes: a small commit can unpack to far more."""
-_MAX_TARGET = 4096
-"""Longest target of a symbolic link, in bytes: PATH_MAX of Linux."""
-_MAX_STEPS = 1000
-"""Maximum number of path components followed for a symbolic link; Linux allows 40 links."""
 
 
 class GitTree:
     """Files of a directory at a revision, read from git's object store.
 
-    Matches `DirTree` on a checkout: hidden files and submodules are omitted, symbolic links are followed within the
-    directory. A directory missing in the revision is an empty tree.
+    The same files as `DirTree` on a checkout, by the rule of `avactl.source.tree_files`. A directory missing in the
+    revision is an empty tree.
     """
 
     def __init__(self, directory: str | Path, revision: str, *, environment: str | None = None) -> None:
@@ -91,45 +91,61 @@ class GitTree:
         """Full hash of the commit."""
         prefix = locate(directory).prefix
         self._blobs: dict[str, tuple[str, int]] = {}
-        self._links: dict[str, str] = {}
+        self._targets: dict[str, str] = {}
+        self._children: dict[str, dict[str, Kind]] = {"": {}}
         self._content: dict[str, bytes] | None = None
         arguments = ("ls-tree", "-r", "-z", "-l", "--full-tree", self.commit, *(["--", prefix] if prefix else []))
         links: dict[str, str] = {}
-        listed: set[str] = set()
         for line in git(self._directory, *arguments).decode("utf-8", "surrogateescape").split("\0"):
             meta, _, path = line.partition("\t")
             if not path.startswith(prefix) or not path:
                 continue
             mode, _, blob, size = meta.split()
-            if path in listed or not _is_path(path):
-                raise GitError(f"{self.commit[:10]} has a malformed tree: `{path}`", "`git fsck` lists the errors")
-            listed.add(path)
+            kind = Kind.LINK if mode == "120000" else Kind.FILE if mode.startswith("100") else Kind.REPOSITORY
             if size == "BAD":
                 raise _missing(blob)
+            if not _is_path(path) or not self._put(path[len(prefix) :], kind):
+                raise GitError(f"{self.commit[:10]} has a malformed tree: `{path}`", "`git fsck` lists the errors")
             path = path[len(prefix) :]
-            if mode == "120000":
-                links[path] = blob if int(size) <= _MAX_TARGET else ""
-            elif mode.startswith("100"):
+            if kind is Kind.LINK:
+                links[path] = blob if int(size) < MAX_TARGET else ""
+            elif kind is Kind.FILE:
                 self._blobs[path] = (blob, int(size))
         if links:
             targets = read_blobs(self._directory, (blob for blob in links.values() if blob))
-            targets[""] = b"/"  # an overlong target is a broken link
-            self._links = {path: targets[blob].decode("utf-8", "surrogateescape") for path, blob in links.items()}
-        self._ordered = sorted(self._blobs)
-        rendered = {path.rpartition("/")[0] for path in self._blobs if path.rpartition("/")[2] == RENDERED}
-        seen = [
-            path
-            for path in (*self._blobs, *self._links)
-            if not any(part.startswith(".") or part in SKIPPED for part in path.split("/"))
-            and not (rendered and _is_below(path, rendered))
-        ]
-        self._seen = sorted(path for path in seen if self._resolve(path) is not None)
-        nowhere = (path for path in self._links.keys() & seen if self._leads_nowhere(path))
-        self.skipped: dict[str, str] = dict.fromkeys(sorted(nowhere), NOWHERE)
+            targets[""] = b""  # an overlong target is a broken link
+            self._targets = {path: targets[blob].decode("utf-8", "surrogateescape") for path, blob in links.items()}
+        self._found, self.skipped = walk(self)
+
+    def _put(self, path: str, kind: Kind) -> bool:
+        """Add a path and its directories; return False if a tree cannot have it beside the others."""
+        parent, _, name = path.rpartition("/")
+        if name in self._children.get(parent, ()):
+            return False
+        self._children.setdefault(parent, {})[name] = kind
+        while parent:
+            parent, _, name = parent.rpartition("/")
+            known = self._children.setdefault(parent, {}).setdefault(name, Kind.DIRECTORY)
+            if known is not Kind.DIRECTORY:
+                return False
+        return True
+
+    def children(self, directory: str) -> Iterable[tuple[str, Kind]]:
+        """Return the names in a directory."""
+        return self._children[directory].items()
+
+    def kind(self, path: str) -> Kind | None:
+        """Return what a path is, without following a link at its end; None if it does not exist."""
+        parent, _, name = path.rpartition("/")
+        return self._children.get(parent, {}).get(name)
+
+    def target(self, path: str) -> str:
+        """Return the target of a link; "" if it is too long."""
+        return self._targets[path]
 
     def paths(self) -> list[str]:
         """Return the sorted paths of all files, relative to the directory."""
-        return list(self._seen)
+        return sorted(self._found)
 
     def size(self, path: str) -> int:
         return self._find(path)[1]
@@ -152,54 +168,7 @@ class GitTree:
                 yield blob
 
     def _find(self, path: str) -> tuple[str, int]:
-        resolved = self._resolve(path)
-        if resolved is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return self._blobs[resolved]
-
-    def _leads_nowhere(self, path: str) -> bool:
-        """Return whether a symbolic link with the name of a spec is broken or leads outside of the tree."""
-        if not path.endswith(SPEC_SUFFIXES) or self._resolve(path) is not None:
-            return False
-        place = self._follow(path)
-        if not place:
-            return True
-        after = bisect_left(self._ordered, f"{place}/")
-        return after == len(self._ordered) or not self._ordered[after].startswith(f"{place}/")
-
-    def _resolve(self, path: str) -> str | None:
-        """Return the file that a path resolves to, through symbolic links; None if it is outside of the tree."""
-        if path in self._blobs:
-            return path
-        place = self._follow(path)
-        return place if place in self._blobs and not hidden(place.split("/")) else None
-
-    def _follow(self, path: str) -> str | None:
-        """Resolve a path through symbolic links; None if it is outside of the tree."""
-        walked: list[str] = []
-        ahead = path.split("/")[::-1]
-        hops = steps = 0
-        while ahead:
-            part = ahead.pop()
-            steps += 1
-            if steps > _MAX_STEPS:
-                return None
-            if part in ("", "."):
-                continue
-            if part == "..":
-                if not walked:
-                    return None
-                walked.pop()
-                continue
-            walked.append(part)
-            target = self._links.get("/".join(walked))
-            if target is not None:
-                hops += 1
-                if hops > 40 or target.startswith("/"):  # 40: as Linux
-                    return None
-                walked.pop()
-                ahead += target.split("/")[::-1]
-        return "/".join(walked)
+        return self._blobs[self._found.get(path) or find_file(self, path)]
 
 
 def read_blobs(directory: str | Path, blobs: Iterable[str]) -> dict[str, bytes]:
@@ -221,11 +190,6 @@ def read_blobs(directory: str | Path, blobs: Iterable[str]) -> dict[str, bytes]:
 def _missing(blob: str) -> GitError:
     hint = "`git fetch --refetch --no-filter` completes a partial clone"
     return GitError(f"git's object store lacks {blob}", hint)
-
-
-def _is_below(path: str, directories: set[str]) -> bool:
-    """Return whether a path is below one of the directories; "" is the top."""
-    return "" in directories or any(char == "/" and path[:cut] in directories for cut, char in enumerate(path))
 
 
 def _is_path(path: str) -> bool:

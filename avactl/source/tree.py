@@ -5,18 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-SKIPPED = {"node_modules", "__pycache__"}
-RENDERED = ".avactl-render"
-"""Marker file in directories written by `avactl render`: their contents are output, not specs."""
-
-SPEC_SUFFIXES = (".yaml", ".yml", ".py")
-"""File name extensions of specs."""
-
-NOWHERE = "is a symbolic link to no file of the repository"
+from avactl.source.tree_files import ODD_NAME, Kind, find_file, hidden, odd_name, walk
 
 MAX_INPUT = 64 * 1024 * 1024
 """Largest file that a spec may reference, in bytes; about half a million lines of a dataset's manifest."""
@@ -32,11 +25,6 @@ ENVIRONMENT_VARIABLE = "AVACTL_ENVIRONMENT"
 def chosen_environment() -> str:
     """Return the environment that the user chose for this process; "" if none."""
     return os.environ.get(ENVIRONMENT_VARIABLE, "")
-
-
-def hidden(parts: Iterable[str]) -> bool:
-    """Return whether a path has a component that begins with a dot."""
-    return any(part.startswith(".") for part in parts)
 
 
 def find_root(path: Path) -> Path:
@@ -90,9 +78,9 @@ def read_input(tree: Sized, path: str) -> bytes | None:
     Not allowed are hidden files, files outside of the repository, pipes, devices, and files over `MAX_INPUT` bytes.
     """
     try:
-        if path.endswith("/"):
+        if path.endswith("/"):  # no path has a line break
             return "\n".join(sorted(each for each in tree.paths() if each.startswith(path))).encode() or None
-        if path.startswith("/") or hidden(path.split("/")) or tree.size(path) > MAX_INPUT:
+        if path.startswith("/") or hidden(path.split("/")) or odd_name(path) or tree.size(path) > MAX_INPUT:
             return None
         return tree.read(path)
     except (OSError, ValueError):  # ValueError: a path with a NUL byte
@@ -100,30 +88,42 @@ def read_input(tree: Sized, path: str) -> bytes | None:
 
 
 class DirTree:
-    """Files below a directory, except hidden ones, rendered output and symbolic links that leave the directory."""
+    """Files below a directory, as a commit of them would have them: see `avactl.source.tree_files`."""
 
     def __init__(self, root: str | Path, only: Iterable[str] | None = None, *, environment: str | None = None) -> None:
         """`environment`: its name, "" for none; None: the one that the user chose."""
         self.root = Path(root)
         self.environment = chosen_environment() if environment is None else environment
         self.skipped: dict[str, str] = {}
-        self._seen: set[str] = set()
-        """Files found by a walk, all of them inside the directory."""
+        self._found: dict[str, str] = {}
+        """Files found by a walk, and the path that is read: another one for links."""
         self._only = list(only) if only is not None else None
 
     def paths(self) -> list[str]:
         """Return the sorted paths of all files from the root; with `only`, of those below the given paths."""
-        return sorted(path for path, _ in self._files())
+        self.skipped = {}
+        found: dict[str, str | None] = {}
+        for path in [""] if self._only is None else self._only:
+            if (self.root / path).is_dir():
+                files, skipped = walk(self, "" if path in ("", ".") else path.rstrip("/") + "/")
+                found |= files
+                self._found |= files
+                self.skipped |= skipped
+            elif odd_name(path):
+                self.skipped[path] = ODD_NAME
+            else:
+                found.setdefault(path)
+        return sorted(found)
 
     def stamps(self) -> dict[str, Stamp]:
         """Return the stamps of all files of `paths`, in order. Deleted files are omitted."""
-        stamps = ((path, self.stamp(path, entry)) for path, entry in sorted(self._files(), key=lambda file: file[0]))
+        stamps = ((path, self.stamp(path)) for path in self.paths())
         return {path: stamp for path, stamp in stamps if stamp is not None}
 
-    def stamp(self, path: str, entry: os.DirEntry[str] | None = None) -> Stamp | None:
+    def stamp(self, path: str) -> Stamp | None:
         """Return a file's stamp; None if it does not exist."""
         try:
-            about = entry.stat() if entry is not None else os.stat(f"{self.root}/{path}")  # noqa: PTH116 - as `read`
+            about = os.stat(f"{self.root}/{path}")  # noqa: PTH116 - as `read`
         except OSError:
             return None
         return about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
@@ -134,64 +134,48 @@ class DirTree:
         environment = (f"\n{self.environment}\n",) if self.environment else ()
         return "\n".join((str(self.root.resolve()), *(self._only or ()), *environment))
 
-    def _files(self) -> Iterable[tuple[str, os.DirEntry[str] | None]]:
-        self.skipped = {}
-        if self._only is None:
-            return self._walk(str(self.root), "")
-        found: dict[str, os.DirEntry[str] | None] = {}
-        for path in self._only:
-            full = self.root / path
-            if full.is_dir():
-                found.update(self._walk(str(full), "" if path in ("", ".") else path.rstrip("/") + "/"))
-            else:
-                found.setdefault(path, None)
-        return found.items()
+    def children(self, directory: str) -> list[tuple[str, Kind]]:
+        """Return the names in a directory. Raises OSError."""
+        with os.scandir(f"{self.root}/{directory}") as listing:
+            return [(entry.name, _kind_of(entry)) for entry in listing]
 
-    def _walk(self, directory: str, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        ahead = [(directory, prefix)]  # iterative: directories may be nested deeper than Python's recursion limit
-        while ahead:
-            directory, prefix = ahead.pop()
-            try:
-                with os.scandir(directory) as listing:
-                    entries = list(listing)
-            except OSError as error:
-                self.skipped[prefix.rstrip("/") or "."] = f"cannot be read: {error.strerror or error}"
-                continue
-            if any(entry.name == RENDERED for entry in entries):
-                continue
-            for entry in entries:
-                if entry.name.startswith(".") or entry.name in SKIPPED:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    ahead.append((entry.path, f"{prefix}{entry.name}/"))
-                elif _holds(entry.is_file) and (not entry.is_symlink() or self._inside(entry.path)):
-                    self._seen.add(prefix + entry.name)
-                    yield prefix + entry.name, entry
-                elif entry.is_symlink() and entry.name.endswith(SPEC_SUFFIXES) and not _holds(entry.is_dir):
-                    self.skipped[prefix + entry.name] = NOWHERE
-
-    def _inside(self, path: str) -> bool:
-        """Return whether a path resolves, through symbolic links, to a visible place in the directory."""
+    def kind(self, path: str) -> Kind | None:
+        """Return what a path is, without following a link at its end; None if it cannot be reached."""
         try:
-            place = Path(path).resolve().relative_to(self.root.resolve())
-        except (OSError, RuntimeError, ValueError):
-            return False
-        return not hidden(place.parts)
+            mode = os.lstat(f"{self.root}/{path}").st_mode
+        except (OSError, ValueError):  # ValueError: a NUL byte
+            return None
+        if stat.S_ISDIR(mode):
+            return Kind.REPOSITORY if os.path.lexists(f"{self.root}/{path}/.git") else Kind.DIRECTORY
+        return Kind.LINK if stat.S_ISLNK(mode) else Kind.FILE if stat.S_ISREG(mode) else Kind.OTHER
+
+    def target(self, path: str) -> str:
+        """Return the target of a link. Raises OSError."""
+        return os.readlink(f"{self.root}/{path}")  # noqa: PTH115 - Path would normalise it
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes. Raises OSError, also for pipes and devices, which may never end."""
-        about = os.stat(f"{self.root}/{path}")  # noqa: PTH116 - as `read`
+        about = os.stat(f"{self.root}/{self._place(path)}")  # noqa: PTH116 - as `read`
         _want_regular(about, path)
         return about.st_size
 
     def read(self, path: str) -> bytes:
         """Return a file's content. Raises OSError as `size`, and for symbolic links that leave the directory."""
-        if path not in self._seen and not self._inside(f"{self.root}/{path}"):
-            raise OSError(errno.EACCES, "it is hidden, or a symbolic link leads out of the repository", path)
         # Called ten thousand times, and Path is slow.
-        with open(f"{self.root}/{path}", "rb", buffering=0, opener=_at_once) as file:
+        with open(f"{self.root}/{self._place(path)}", "rb", buffering=0, opener=_at_once) as file:
             _want_regular(os.fstat(file.fileno()), path)
             return file.read()
+
+    def _place(self, path: str) -> str:
+        return self._found.get(path) or find_file(self, path)
+
+
+def _kind_of(entry: os.DirEntry[str]) -> Kind:
+    if entry.is_symlink():
+        return Kind.LINK
+    if entry.is_dir(follow_symlinks=False):
+        return Kind.DIRECTORY
+    return Kind.FILE if entry.is_file(follow_symlinks=False) else Kind.OTHER
 
 
 def _at_once(path: str, flags: int) -> int:
@@ -204,24 +188,16 @@ def _want_regular(about: os.stat_result, path: str) -> None:
         raise OSError(errno.EINVAL, "it is not a regular file", path)
 
 
-def _holds(ask: Callable[[], bool]) -> bool:
-    """Return the answer of a directory entry; False for a circular symbolic link."""
-    try:
-        return ask()
-    except OSError:
-        return False
-
-
 class MemoryTree:
     """Files in memory, for library use and tests."""
 
     def __init__(self, files: Mapping[str, bytes | str], *, environment: str = "") -> None:
         self.environment = environment
-        self.skipped: dict[str, str] = {}
+        self.skipped: dict[str, str] = {path: ODD_NAME for path in sorted(files) if odd_name(path)}
         self._files = {path: data.encode() if isinstance(data, str) else data for path, data in files.items()}
 
     def paths(self) -> list[str]:
-        return sorted(self._files)
+        return sorted(self._files.keys() - self.skipped.keys())
 
     def size(self, path: str) -> int:
         return len(self.read(path))

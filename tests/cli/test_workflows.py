@@ -58,7 +58,8 @@ class Pipelines:
             **os.environ, "PATH": f"{self.place / 'bin'}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.place),
             "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(self.place / "summary"),
             "GITHUB_WORKSPACE": str(self.repository.root), "CI_PROJECT_DIR": str(self.repository.root),
-            "GITHUB_ENV": str(self.place / "env"), "RUNNER_TEMP": str(self.place), **variables,
+            "GITHUB_ENV": str(self.place / "env"), "RUNNER_TEMP": str(self.place),
+            "CI": "true", "AVACTL_SOURCE": "", **variables,
         }  # fmt: skip
         done = subprocess.run(
             ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script], cwd=self.repository.root,
@@ -159,6 +160,20 @@ def test_no_pipeline_runs_a_downloaded_script(pipelines: Pipelines) -> None:
         )
 
 
+def test_no_pipeline_applies_what_no_commit_has(pipelines: Pipelines) -> None:
+    """A checkout of which a step, or an attribute of the branch, has changed a spec."""
+    hello = pipelines.repository.root / "teams/vision/hello.yaml"
+    hello.write_text(hello.read_text().replace('cpu: "4"', 'cpu: "8"'))
+    stack = pipelines.step("avactl-stack.yml", "stack", "avactl up")
+    gitlab = yaml.safe_load((pipelines.repository.root / ".gitlab/stack.yml").read_text())[".stack"]["script"][0]
+    review = pipelines.step("avactl.yml", "review", "avactl validate")
+    for script in (stack, gitlab, review, "avactl stacks", "avactl preview", "avactl render -o -"):
+        code, text, _ = pipelines.sh(script, STACK="lab.vision", DRIFT="false")
+        assert code == 1, text
+        assert "hello.yaml" in text
+        assert "differs from the commit" in text
+
+
 def test_steps_of_a_pull_request(pipelines: Pipelines) -> None:
     pipelines.change("teams/vision/hello.yaml", "  command: [python", "  strategy: allReduce\n  command: [python")
     pipelines.change("teams/vision/hello.yaml", "{gpus: 1,", "{replicas: 2, gpus: 1,")
@@ -170,8 +185,9 @@ def test_steps_of_a_pull_request(pipelines: Pipelines) -> None:
     event.write_text(json.dumps({"pull_request": {"number": 7, "base": ours, "head": theirs}}))
     environment = {
         "GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "org/specs", "GITHUB_REF": "refs/pull/7/merge",
-        "GITHUB_EVENT_PATH": str(event), "GITHUB_TOKEN": "",
+        "GITHUB_EVENT_PATH": str(event), "GITHUB_TOKEN": "", "GITHUB_BASE_REF": "main",
     }  # fmt: skip
+    pipelines.repository.git("update-ref", "refs/remotes/origin/main", pipelines.first)
     validate, comment = steps[1:]
     code, text, _ = pipelines.sh(validate, **environment)
     assert (code, text) == (0, ""), text
@@ -258,7 +274,8 @@ def test_gitlab_checks_say_what_is_wrong(pipelines: Pipelines) -> None:
     (problem,) = json.loads((pipelines.repository.root / "code-quality.json").read_text())
     assert problem["location"]["path"] == "teams/vision/hello.yaml"
     pipelines.change("teams/vision/hello.yaml", "gpuz: 1,", "gpus: 1, sharedMemory: 8Gi,")
-    code, text, _ = pipelines.sh(jobs["plan"]["script"][0], CI_MERGE_REQUEST_DIFF_BASE_SHA=pipelines.first)
+    pipelines.repository.git("update-ref", "refs/remotes/origin/main", pipelines.first)
+    code, text, _ = pipelines.sh(jobs["plan"]["script"][0], CI_MERGE_REQUEST_TARGET_BRANCH_NAME="main")
     assert (code, "hello" in text) == (0, True), text
 
 
@@ -288,7 +305,8 @@ def test_stacks_of_all_environments(tmp_path: Path) -> None:
     job = yaml.safe_load((pipelines.repository.root / "stacks.yml").read_text())["prod-lab.vision"]
     assert (job["stage"], job["variables"]) == ("teams", {"STACK": "prod-lab.vision", "AVACTL_ENVIRONMENT": "prod"})
     (plan,) = pipelines.gitlab()["plan"]["script"]
-    code, text, _ = pipelines.sh(plan, CI_MERGE_REQUEST_DIFF_BASE_SHA=pipelines.first)
+    pipelines.repository.git("update-ref", "refs/remotes/origin/main", pipelines.first)
+    code, text, _ = pipelines.sh(plan, CI_MERGE_REQUEST_TARGET_BRANCH_NAME="main")
     assert (code, "hello" in text) == (0, True), text
 
 

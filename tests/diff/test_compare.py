@@ -7,12 +7,17 @@ from typing import Any
 
 import yaml
 
-from avactl.compiler import compile_tree
+from avactl.compiler import PASSES, compile_tree
+from avactl.compiler.config import load_config, rules_of
+from avactl.compiler.driver import run_passes
+from avactl.compiler.pass_state import State
+from avactl.compiler.policies.evaluation import judge
 from avactl.diff import Disruption, compare
 from avactl.diff.groups import groups
 from avactl.diff.model import ABSENT
 from avactl.source.tree import MemoryTree
-from tests.diff.sides import PLATFORM, body, broken, changes, compiled, job, texts, the, with_bodies, workspace
+from avactl.source.yaml import load_yaml
+from tests.diff.sides import HEAD, PLATFORM, body, broken, changes, compiled, job, texts, the, with_bodies, workspace
 from tests.work import calls
 
 TEMPLATE = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "main", "image": "x:1"}]}}
@@ -38,6 +43,19 @@ def test_order_of_environment_variables_is_a_change() -> None:
     assert [(c.path, c.op) for c in intent.spec] == [("spec.env", "reordered")]
     assert intent.op == "changed"
     assert intent.disruption == Disruption.REPLACE
+
+
+def test_the_name_of_a_file_does_not_hide_a_spec() -> None:
+    documents, _ = load_yaml("<avactl>/hardware/library/t4.yaml", f"{HEAD}{job()}".encode())
+    platform, _ = load_yaml("platform.yaml", PLATFORM.encode())
+    tree = MemoryTree({"avactl.yaml": "policies: {images-pinned: {}}\n"})
+    rules = rules_of(load_config(tree)[0], ())
+    base, head = (
+        run_passes(State(tree, documents=(*platform, *more), rules=rules), PASSES[1:-1]) for more in ((), documents)
+    )
+    assert [intent.op for intent in compare(base, head).intents] == ["added"]
+    assert rules is not None
+    assert {found.rule for _, found in judge(rules, tree, head.program.items, ())} == {"images-pinned"}
 
 
 def test_a_job_that_grows() -> None:

@@ -9,6 +9,7 @@ import pytest
 from avactl.source.git import GitError
 from avactl.source.git_tree import GitTree, find_commit, merge_base
 from avactl.source.tree import DirTree
+from avactl.source.tree_files import NOWHERE, OWN_REPOSITORY
 from tests.diff.repository import Repository
 
 
@@ -66,7 +67,7 @@ def test_a_directory_that_a_revision_does_not_have_is_empty(repository: Reposito
 
 
 def test_names_that_need_care(repository: Repository) -> None:
-    names = ["with space.yaml", "ünïcode.yaml", 'quote".yaml', "-dash.yaml", "new\nline.yaml"]
+    names = ["with space.yaml", "ünïcode.yaml", 'quote".yaml', "-dash.yaml", "back\\slash.yaml"]
     for name in names:
         (repository.root / name).write_text(name)
     repository.commit()
@@ -75,13 +76,20 @@ def test_names_that_need_care(repository: Repository) -> None:
     assert all(tree.read(name).decode() == name for name in names)
 
 
-def test_submodules_are_left_out(repository: Repository, tmp_path: Path) -> None:
+def test_submodules_are_left_out_of_commit_and_checkout(repository: Repository, tmp_path: Path) -> None:
     other = Repository(tmp_path / "other")
-    other.commit({"x.yaml": "x"})
+    other.commit({"x.yaml": "x", "deep/y.yaml": "y"})
     repository.commit({"a.yaml": "a"})
     repository.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(other.root), "sub")
+    (repository.root / "link.yaml").symlink_to("sub/deep/y.yaml")
     repository.commit()
-    assert GitTree(repository.root, "HEAD").paths() == ["a.yaml"]
+    assert (repository.root / "sub" / "x.yaml").exists()
+    tree, directory = GitTree(repository.root, "HEAD"), DirTree(repository.root)
+    assert tree.paths() == directory.paths() == ["a.yaml"]
+    assert tree.skipped == directory.skipped == {"link.yaml": NOWHERE, "sub": OWN_REPOSITORY}
+    for each in (tree, directory):
+        with pytest.raises(OSError, match="sub/x"):
+            each.read("sub/x.yaml")
 
 
 def test_variables_of_a_hook_do_not_mislead(
@@ -156,5 +164,6 @@ def test_a_link_to_a_hidden_file_is_none(repository: Repository) -> None:
     repository.commit()
     tree = GitTree(repository.root, "HEAD")
     assert tree.paths() == ["a.yaml"]
-    with pytest.raises(FileNotFoundError):
-        tree.read("x.yaml")
+    for hidden in ("x.yaml", ".env"):
+        with pytest.raises(OSError, match="it is hidden"):
+            tree.read(hidden)

@@ -128,6 +128,12 @@ def test_standard_input(tmp_path: Path) -> None:
     assert (tmp_path / "specs/teams/seeing/train.yaml").is_file()
 
 
+def test_the_name_of_a_file_is_not_taken_for_a_cluster(avactl: Run, tmp_path: Path) -> None:
+    (tmp_path / "<live>").write_text("")
+    done = avactl("import", "<live>", cwd=tmp_path)
+    assert (done.returncode, "its path has `<`, `>` or a control character" in done.stderr) == (2, True)
+
+
 def test_names_of_others_are_no_commands(avactl: Run, tmp_path: Path) -> None:
     text = JOB.replace("restartPolicy: Never", 'restartPolicy: Never\n      nodeSelector: {"\\e[31m\\n::error::x": y}')
     write(tmp_path, job=text)

@@ -34,6 +34,7 @@ def repository(tmp_path: Path) -> Repository:
     found.commit({"jobs.yaml": HEAD + job(retries=7)})
     found.git("switch", "-q", "main")
     found.commit({"platform.yaml": PLATFORM.replace("count: 4", "count: 3")})
+    found.git("update-ref", "refs/remotes/origin/main", "main")
     found.git("switch", "-q", "topic")
     return found
 
@@ -49,7 +50,7 @@ def github_env(forge: FakeForge, tmp_path: Path, *, fork: bool = False, number: 
     event = {
         "pull_request": {
             "number": number,
-            "base": {"sha": "main", "repo": {"full_name": "acme/platform"}},
+            "base": {"sha": "0" * 40, "ref": "main", "repo": {"full_name": "acme/platform"}},
             "head": {"repo": {"full_name": "mallory/platform" if fork else "acme/platform"}},
         }
     }
@@ -95,7 +96,8 @@ def test_on_gitlab_below_the_root(repository: Repository, avactl: Run) -> None:
     with serving(FakeGitLab(me="bot")) as forge:
         env = {
             "GITLAB_CI": "true", "CI_API_V4_URL": forge.url, "CI_PROJECT_ID": "42", "CI_MERGE_REQUEST_IID": "7",
-            "CI_MERGE_REQUEST_DIFF_BASE_SHA": "main", "GITLAB_TOKEN": TOKEN, "CI_JOB_URL": "https://g.example.com/j/1",
+            "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main", "GITLAB_TOKEN": TOKEN,
+            "CI_JOB_URL": "https://g.example.com/j/1",
         }  # fmt: skip
         done = avactl("ci", "comment", "below", "--artifact", "whole.txt", cwd=repository.root, **env)
         assert done.stdout == "comment created on merge request !7 of project 42\n", done.stderr

@@ -80,19 +80,20 @@ def comment(
     """
     from avactl.compiler.layers.environments import environments_of
     from avactl.review.comment import whole
-    from avactl.review.comparison import look
+    from avactl.review.comparison import base_of, look
     from avactl.review.environment import detect
     from avactl.source.git import UnknownRevisionError
+    from avactl.source.git_tree import GitTree
 
     pipeline = detect(os.environ, forge.value if forge else None, pr)
     if not dry_run:
         _want_pipeline(pipeline)
-    known = base or (pipeline.base if pipeline else None)
     if head is None and pipeline is not None:
         head = "HEAD"
     root = find_root(path)
+    known = base or (base_of(root, head or "HEAD", pipeline) if pipeline else None)
     differences, ok = "", True
-    names = environments_of(DirTree(root))
+    names = environments_of(DirTree(root) if head is None else GitTree(root, head))
     for name in names or [""]:
         choose_environment(name)
         try:
@@ -100,6 +101,8 @@ def comment(
         except UnknownRevisionError as error:
             if known is None and error.revision == "origin/HEAD":
                 error.hint = "name the base revision: `--base main`"
+            elif base is None and pipeline is not None and error.revision == known:
+                error.hint = 'fetch all branches: `fetch-depth: 0` on GitHub, `GIT_DEPTH: "0"` on GitLab'
             raise
         differences += (f"# environment {name}\n" if name else "") + whole(sides.review, sides.source)
         body, mark = _body(sides, pipeline, artifact, differences)

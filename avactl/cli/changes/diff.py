@@ -102,7 +102,7 @@ def compile_sides(path: Path, base: str, head: str | None, merge_base: bool) -> 
 
     want_path(path, head)
     sides = open_sides(find_root(path), base, head, common=merge_base)
-    return compile_change(sides.base, sides.head)
+    return compile_change(sides.base, sides.head, tip=sides.tip)
 
 
 def head_problems(after: Compilation, coloured: bool) -> str:

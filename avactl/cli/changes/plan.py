@@ -129,7 +129,8 @@ def _at_once(
         return None
     parallel.allow()  # before importing anything that uses threads
     root = find_root(path)
-    sides = begin(partial(_side, 0, root, base, head, common), partial(_side, 1, root, base, head, common), text)
+    before, after, tip = (partial(_side, index, root, base, head, common) for index in range(3))
+    sides = begin(before, after, tip, text)
     if sides is None:
         return None
     planner = _maker()
@@ -140,8 +141,8 @@ def _at_once(
 
 
 def _side(index: int, root: Path, base: str, head: str | None, common: bool) -> GitTree | DirTree:
-    """Return the tree of the base (0) or of the head (1)."""
-    if index and head is None:
+    """Return the tree of the base (0), of the head (1), or of what it is to be merged into (2)."""
+    if index == 1 and head is None:
         return DirTree(root)
     from avactl.diff.revisions import open_sides
 

@@ -11,7 +11,7 @@ import typer
 
 from avactl.cli.common import fail, open_repository, report
 from avactl.cli.completion import stacks
-from avactl.cli.environments import EnvironmentOption
+from avactl.cli.environments import EnvironmentOption, SourceOption
 from avactl.exit_codes import CHANGES, USAGE
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def preview(
     path: PathArgument = Path(),
     stack: StackOption = None,
     environment: EnvironmentOption = "",
+    source: SourceOption = "",
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,
     refresh: RefreshOption = False,

@@ -12,7 +12,7 @@ import typer
 
 from avactl.cli.changes.diff import HeadOption
 from avactl.cli.common import choose_environment, fail, want_path
-from avactl.cli.environments import EnvironmentOption
+from avactl.cli.environments import EnvironmentOption, SourceOption
 from avactl.cli.options import Output
 from avactl.exit_codes import PROBLEMS, USAGE
 from avactl.source.tree import find_root
@@ -31,6 +31,7 @@ def stacks(
     ] = None,
     head: HeadOption = None,
     environment: EnvironmentOption = "",
+    source: SourceOption = "",
     all_environments: Annotated[
         bool, typer.Option("--all-environments", help="List environments and stacks, those of every environment.")
     ] = False,
@@ -45,7 +46,8 @@ def stacks(
     usage error; 3 git or a revision is missing.
     """
     from avactl.compiler.layers.environments import environments_of
-    from avactl.source.tree import DirTree
+    from avactl.source.checkout import open_tree
+    from avactl.source.git_tree import GitTree
 
     want_path(path, head)
     root = find_root(path)
@@ -53,7 +55,7 @@ def stacks(
         names = _stacks(root, base, head, only)
         _write(names if format is Output.json else None, names)
         return
-    environments = environments_of(DirTree(root))
+    environments = environments_of(open_tree(root) if head is None else GitTree(root, head))
     if environment or not environments:
         words = "--all-environments excludes --environment" if environment else "avactl.yaml has no `environments`"
         fail(words, USAGE)
@@ -77,10 +79,10 @@ def _stacks(root: Path, base: str | None, head: str | None, only: Owner | None) 
     from avactl.compiler import compile_tree
     from avactl.diagnostics.text import render_problems
     from avactl.emit.stacks import touched
+    from avactl.source.checkout import open_tree
     from avactl.source.git_tree import GitTree
-    from avactl.source.tree import DirTree
 
-    compilation = compile_tree(DirTree(root) if head is None else GitTree(root, head))
+    compilation = compile_tree(open_tree(root) if head is None else GitTree(root, head))
     if not compilation.ok:
         sys.stderr.write(render_problems(compilation.diagnostics, compilation.program.read_file, colour(sys.stderr)))
         raise typer.Exit(PROBLEMS)

@@ -20,7 +20,7 @@ from avactl.cli.changes.preview import (
     print_preview,
 )
 from avactl.cli.common import fail
-from avactl.cli.environments import EnvironmentOption
+from avactl.cli.environments import EnvironmentOption, SourceOption
 from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def up(
     path: PathArgument = Path(),
     stack: StackOption = None,
     environment: EnvironmentOption = "",
+    source: SourceOption = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Apply without asking.")] = False,
     kubeconfig: KubeconfigOption = None,
     context: ContextOption = None,

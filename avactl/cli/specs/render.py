@@ -6,7 +6,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from avactl.cli.common import ENVIRONMENT, choose_environment, fail, open_repository, report, want_path
+from avactl.cli.common import (
+    ENVIRONMENT,
+    SOURCE,
+    choose_environment,
+    choose_source,
+    fail,
+    open_repository,
+    report,
+    want_path,
+)
 from avactl.cli.fast_path import Argument, Option
 from avactl.exit_codes import PROBLEMS, USAGE
 from avactl.source.tree import find_root
@@ -24,6 +33,7 @@ def render(
     ] = False,
     cache: Annotated[bool, Option(help="Cache results between runs.")] = True,
     environment: Annotated[str, Option("--environment", metavar="NAME", help=ENVIRONMENT)] = "",
+    source: Annotated[str, Option("--source", metavar="SOURCE", help=SOURCE, show_default=False)] = "",
     publish: Annotated[
         str, Option(metavar="BRANCH", help="Render the last commit, commit the result to this branch, and push it.")
     ] = "",
@@ -42,6 +52,7 @@ def render(
     With --publish they become one commit on a branch for Flux or Argo CD. It is never force-pushed.
     """
     choose_environment(environment)
+    choose_source(source)
     only = {"--to": to, "--even-if-older": even_if_older, "--let-go": let_go, "--no-push": not push}
     if not publish:
         lost = [name for name, given in only.items() if given]

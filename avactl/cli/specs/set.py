@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from avactl.cli import completion
-from avactl.cli.common import Format, fail, open_repository, render_diagnostics, replace_file
+from avactl.cli.common import Format, choose_source, fail, open_repository, render_diagnostics, replace_file
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.terminal import colour
 
@@ -34,11 +34,13 @@ def set_(
 ) -> None:
     """Change values of a spec in place; comments, order and quoting are preserved."""
     from avactl.compiler.validate import validate_document
+    from avactl.source.checkout import WORK_TREE
     from avactl.source.credentials import new_credentials
     from avactl.source.edit import parse_edit, set_values
     from avactl.source.tree import DirTree
     from avactl.source.yaml import load_yaml
 
+    choose_source(WORK_TREE)  # that is what is changed, by one `set` after another
     if file.suffix == ".py":
         fail(f"{file}: Python spec files cannot be changed by `set`", USAGE, "edit the file")
     tree = DirTree(file.parent, [file.name])

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 from avactl.cli.common import (
+    SOURCE,
     Format,
     choose_environment,
+    choose_source,
     covers,
     hinted,
     open_repository,
@@ -19,11 +21,12 @@ from avactl.cli.common import (
 )
 from avactl.cli.fast_path import Argument, Option
 from avactl.exit_codes import PROBLEMS
+from avactl.source.checkout import WORK_TREE
+from avactl.source.tree import DirTree, Tree
+from avactl.terminal import colour, visible
 
 if TYPE_CHECKING:
     from avactl.compiler.incremental.compile import Compiled
-    from avactl.source.tree import DirTree
-from avactl.terminal import colour, visible
 
 
 def validate(
@@ -35,6 +38,7 @@ def validate(
         str,
         Option("--environment", metavar="NAME", help="Only this environment of avactl.yaml.", show_default="all"),
     ] = "",
+    source: Annotated[str, Option("--source", metavar="SOURCE", help=SOURCE, show_default=False)] = "",
     code: Annotated[bool, Option("--code", help="Also ask git servers for the revisions of `code.git`.")] = False,
 ) -> None:
     """Check specs and report every problem with file, line, caret and remedy."""
@@ -44,9 +48,10 @@ def validate(
     from avactl.emit.paths import object_path
 
     choose_environment(environment)
+    choose_source(WORK_TREE if fix else source)
     tree, asked = open_repository(paths or [Path()])
     names = environments_of(tree) or [tree.environment]
-    if fix:
+    if fix and isinstance(tree, DirTree):
         for tree.environment in names:
             _fix(tree, asked, sys.stdout if format is Format.text else sys.stderr)
     found: dict[str, Compiled] = {}
@@ -97,7 +102,7 @@ def _fix(tree: DirTree, asked: list[str], told: TextIO) -> None:
         print(visible(f"fixed {each.file}:{each.line}:{each.column} {each.old} → {each.new}"), file=told)
 
 
-def _with_revisions(tree: DirTree, compiled: Compiled) -> Compiled:
+def _with_revisions(tree: Tree, compiled: Compiled) -> Compiled:
     """Add the problems of revisions that git servers do not have."""
     from avactl.compiler.driver import compile_tree
     from avactl.review.revisions import revision_problems

@@ -17,14 +17,24 @@ from typing import TYPE_CHECKING, Any
 from avactl import collector, parallel
 from avactl.compiler.incremental.disk import Store
 from avactl.compiler.incremental.loading import IrregularError, Loader, digest, packed
-from avactl.compiler.incremental.records import InputRecord, PlainDependencies, Record, Result, unpack
+from avactl.compiler.incremental.records import ConfigRecord, InputRecord, PlainDependencies, Record, Result, unpack
 from avactl.compiler.incremental.resolution import Resolver
 from avactl.compiler.incremental.tracing import Dependency, DerivedValue, MemoisedValue, SpecKey, SpecsOfKind
-from avactl.compiler.selection import CONFIG_FILE, missing, overlay_files, policy_files, spec_files
+from avactl.compiler.selection import (
+    CONFIG_FILE,
+    Paths,
+    missing,
+    overlay_files,
+    policy_files,
+    selects,
+    spec_files,
+)
 from avactl.diagnostics import Diagnostic, sort_diagnostics
 from avactl.kinds import registry
 from avactl.kinds.lowering.refused import RefusedError
+from avactl.source.checkout import CommitTree
 from avactl.source.tree import DirTree
+from avactl.source.tree_files import OWN_REPOSITORY
 
 if TYPE_CHECKING:
     from avactl.compiler.driver import Compilation
@@ -56,20 +66,20 @@ class Compiled:
 
 
 def compile_cached(
-    tree: DirTree, path: OfManifest, text: OfManifest | None = None, *, use_cache: bool = True
+    tree: DirTree | CommitTree, path: OfManifest, text: OfManifest | None = None, *, use_cache: bool = True
 ) -> Compiled:
     """Compile a repository; problems are in the result, never raised.
 
     `path` returns the path of an object's file, a different one for each object; `text`, if given, its content.
     """
     with collector.paused():
-        # Kinds of plug-ins are not part of the store's version.
-        if use_cache and not registry.added():
+        # Kinds of plug-ins are not part of the store's version, and a commit has no stamps.
+        if use_cache and isinstance(tree, DirTree) and not registry.added():
             return _Run(tree, path, text).run()
         return _plain(tree, path, text)
 
 
-def _plain(tree: DirTree, path: OfManifest, text: OfManifest | None) -> Compiled:
+def _plain(tree: DirTree | CommitTree, path: OfManifest, text: OfManifest | None) -> Compiled:
     from avactl.compiler.driver import compile_tree
 
     return _compiled(compile_tree(tree), path, text)
@@ -128,7 +138,8 @@ class _Run:
         paths = spec_files(config.include, config.other, stamps) if config else []
         overlays = overlay_files(config.overlays, config.exclude, stamps) if config else []
         own = policy_files(config.exclude, stamps) if config else []
-        irregular = not paths or self.tree.skipped or any(path.endswith(".py") for path in (*paths, *overlays, *own))
+        irregular = not paths or any(path.endswith(".py") for path in (*paths, *overlays, *own))
+        irregular = irregular or bool(config and any(map(partial(_may_matter, config), self.tree.skipped.items())))
         if irregular or (config and missing(config.paths, stamps)):
             return _plain(self.tree, self.path, self.text)
         try:
@@ -388,6 +399,13 @@ class _Run:
             for key in {owners[path]: None for path in paths if path not in self.texts}:
                 self._objects_of(self._item(key))
         return {path: self.texts[path] for path in paths}
+
+
+def _may_matter(config: ConfigRecord, skipped: tuple[str, str]) -> bool:
+    """Return True unless a skipped path is a repository of its own that is excluded: it has no problem to report."""
+    path, why = skipped
+    wanted = Paths(config.include, config.other, config.overlays)
+    return why != OWN_REPOSITORY or selects(wanted, config.exclude, f"{path}/.yaml")
 
 
 def _lines_of(result: Result) -> list[str]:

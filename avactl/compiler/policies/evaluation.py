@@ -41,7 +41,7 @@ def enforce(state: State) -> State:
 
 def judge(rules: Rules, tree: Tree, items: Iterable[Item], manifests: Sequence[Manifest]) -> list[Judged]:
     """Check specs and their objects against the policies."""
-    mine = [item for item in items if not item.doc.file.startswith("<avactl>")]
+    mine = [item for item in items if not item.doc.shipped]
     found = list(_ready(rules.ready, mine, manifests)) if rules.ready.model_fields_set else []
     if rules.files:
         found += _own(rules, tree, mine, manifests)
