@@ -155,6 +155,29 @@ def test_members_may_ask_for_the_name_and_for_nothing_else(clusters: Clusters, t
                 kube.get("v1", "ConfigMap", name, SYSTEM)
 
 
+def test_members_cannot_forge_an_identity(clusters: Clusters) -> None:
+    """What they write in their own namespaces does not count."""
+    token = clusters.planes["beta"].token("member")
+    labels = {"app.kubernetes.io/managed-by": "avactl", "app.kubernetes.io/name": "reconcile"}
+    state = {"repository": "evil", "cluster": "evil", "commit": "", "complete": True, "kinds": []}
+    forged = {"avactl-policy": {"policy.json": '{"cluster": "evil"}'},
+              "avactl-inventory-evil": {"inventory.json": json.dumps(state)}}  # fmt: skip
+    with clusters.planes["beta"].client(token) as kube:
+        for name, data in forged.items():
+            metadata = {"name": name, "namespace": "nlp", "labels": labels}
+            kube.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+        try:
+            done = clusters.run("reconcile", "--once", "--no-wait", "--cluster", "beta", "--format", "json")
+            data = json.loads(done.stdout)
+            assert (done.returncode, data["carries"], data["problem"]) == (0, [], "")
+            refused = clusters.run("reconcile", "--once", "--cluster", "alpha", "--context", "beta")
+            assert "carries cluster beta (" in refused.stdout
+            assert "evil" not in refused.stdout
+        finally:
+            for name in forged:
+                kube.delete("v1", "ConfigMap", name, "nlp")
+
+
 def test_a_cluster_without_identity_is_told(clusters: Clusters) -> None:
     with clusters.kube("beta") as kube:
         policy = kube.get("v1", "ConfigMap", "avactl-policy", SYSTEM)
