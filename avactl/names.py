@@ -106,6 +106,13 @@ PROGRESS = f"{GROUP}/progress"
 TOPOLOGY_CONDITION = f"{GROUP}/TopologyMatches"
 """Node condition: GPUs, links and NICs match the pool's machine type."""
 
+POLICY, POLICY_KEY = "avactl-policy", "policy.json"
+"""ConfigMap in the system namespace with the placement policy, which the daemons read, and its key. It names the
+Cluster, whatever engine applies it."""
+
+IDENTITY = "avactl-identity"
+"""Role in the system namespace by which everybody with an account may read the policy."""
+
 ROLLOUT = f"{GROUP}/rollout"
 """Annotation of a service's Deployment: JSON document of its canary or blue-green rollout, for the serving daemon."""
 ROLLOUT_STATE = f"{GROUP}/rollout-state"

@@ -9,6 +9,8 @@ from tests.test_layout import ROOT
 
 TEXT = (ROOT / "docs" / "security.md").read_text()
 MODEL = TEXT[TEXT.index("## Threat model\n") : TEXT.index("## Rules for all objects\n")]
+_FIXTURES = {"world", "plane", "admin", "user", "member", "kube", "machine", "lab", "mine", "whole", "clusters"}
+"""Fixtures with a real API server."""
 TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`").findall
 
 
@@ -35,5 +37,5 @@ def test_every_test_against_a_real_server_is_marked() -> None:
         node = next(n for n in ast.parse((ROOT / file).read_text()).body if getattr(n, "name", "") == name)
         assert isinstance(node, ast.FunctionDef)
         given = {argument.arg for argument in node.args.args}
-        real = bool(given & {"world", "plane", "admin", "user", "member", "kube", "machine", "lab", "mine", "whole"})
+        real = bool(given & _FIXTURES)
         assert f"`{file}::{name}` †" in MODEL if real else f"`{file}::{name}` †" not in MODEL, (file, name)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-import yaml
 
 from avactl.compiler import Compilation
 from avactl.compiler.selection import PROJECT_DIRECTORY
@@ -27,6 +24,7 @@ from avactl.exit_codes import USAGE
 from avactl.installation import install_command
 from avactl.kinds.fields.reconcile_modes import PULUMI
 from avactl.kinds.manifest import Manifest
+from avactl.kubeconfig import choose_context
 
 if TYPE_CHECKING:
     from pulumi import automation
@@ -132,22 +130,18 @@ def require_engine() -> None:
         raise EngineError("the Pulumi engine is not installed: no `pulumi` on PATH", hint)
 
 
-def contexts_of(kubeconfig: Path | None) -> set[str]:
-    """Return the contexts of a kubeconfig, or of those in KUBECONFIG, or of ~/.kube/config."""
-    if kubeconfig is not None:
-        paths = [kubeconfig]
-    else:
-        named = os.environ.get("KUBECONFIG")
-        paths = [Path(part) for part in named.split(os.pathsep) if part] if named else [Path.home() / ".kube/config"]
-    found: set[str] = set()
-    for path in paths:
-        try:
-            data = yaml.load(path.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-        except (OSError, yaml.YAMLError):
-            continue  # the provider reports the error
-        entries = data.get("contexts") if isinstance(data, dict) else None
-        found |= {str(entry["name"]) for entry in entries or () if isinstance(entry, dict) and "name" in entry}
-    return found
+def find_context(
+    compilation: Compilation, cluster: str, kubeconfig: Path | None, chosen: str | None = None
+) -> str | None:
+    """Return the context of a cluster: the chosen one, or that of its name; None: the current one.
+
+    Raises WrongUseError in a repository with several clusters, and KubeconfigError.
+    """
+    found = choose_context(kubeconfig, cluster, chosen or "")
+    if not found and len({manifest.cluster for manifest in compilation.manifests}) > 1:
+        message = f"no kubeconfig context is set for cluster {cluster}"
+        raise WrongUseError(message, f"use `--context {cluster}=NAME`, or name the context `{cluster}`")
+    return found or None
 
 
 class Session:
@@ -162,7 +156,8 @@ class Session:
         self.manifests = of_stack(compilation, *name)
         self._past, self._former = Past(), Aliases()
         self._stack = self._guard(self._open)
-        self._context = self._guard(self._find_context)
+        self.context = self._guard(self._find_context)
+        """Context of the kubeconfig; None: the current one."""
         self._deployment: Mapping[str, Any] | None = None
         self._look()
 
@@ -245,19 +240,11 @@ class Session:
 
     def _find_context(self) -> str | None:
         """Return the cluster's kubeconfig context: as requested, as in the stack's settings, or of the same name."""
-        cluster = self.name.cluster
-        if cluster in self.options.contexts:
-            return self.options.contexts[cluster]
-        if self._project is not None:
+        chosen = self.options.contexts.get(self.name.cluster)
+        if chosen is None and self._project is not None:
             setting = self._stack.get_all_config().get(f"{PROJECT}:context")
-            if setting is not None:
-                return str(setting.value)
-        if cluster in contexts_of(self.options.kubeconfig):
-            return cluster
-        if len({manifest.cluster for manifest in self.compilation.manifests}) > 1:
-            message = f"no kubeconfig context is set for cluster {cluster}"
-            raise WrongUseError(message, f"use `--context {cluster}=NAME`, or name the context `{cluster}`")
-        return None
+            chosen = str(setting.value) if setting is not None else None
+        return find_context(self.compilation, self.name.cluster, self.options.kubeconfig, chosen)
 
     def _look(self) -> None:
         """Read the stack's objects."""
@@ -268,7 +255,7 @@ class Session:
     def _program(self) -> None:
         from avactl.emit.pulumi import register
 
-        register(self.compilation, *self.name, context=self._context, adopt=self.options.adopt, former=self._former)
+        register(self.compilation, *self.name, context=self.context, adopt=self.options.adopt, former=self._former)
 
     def _refuse_empty(self) -> None:
         """Refuse to replace a renamed spec's volume by an empty one."""

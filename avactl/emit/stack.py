@@ -2,7 +2,8 @@
 
 Settings of a stack (`pulumi config set NAME VALUE`), all optional in a repository with a `stacks` directory:
 `path`: the spec repository relative to the project's directory, default `..`. `cluster` and `team`: the contents of
-the stack, default from its name, `CLUSTER` or `CLUSTER.TEAM`. `context` and `kubeconfig`: access to the cluster.
+the stack, default from its name, `CLUSTER` or `CLUSTER.TEAM`. `context` and `kubeconfig`: access to the cluster;
+default of the context: the one with the cluster's name, and in a repository with a single cluster the current one.
 `adopt`: take over existing objects. `base`: the last applied git revision, so that renamed specs keep their
 objects.
 """
@@ -17,9 +18,10 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import base_in_environment
 from avactl.diagnostics.text import render_problems
 from avactl.emit import pulumi_aliases
-from avactl.emit.engine import stack_names
+from avactl.emit.engine import WrongUseError, find_context, stack_names
 from avactl.emit.pulumi import register
 from avactl.emit.pulumi_plan import of_stack
+from avactl.kubeconfig import AccessError, KubeconfigError, locate
 from avactl.source.checkout import open_tree
 from avactl.source.git import GitError
 from avactl.source.git_tree import GitTree
@@ -48,9 +50,28 @@ def run() -> None:
         stack = pulumi.get_stack()
         former = pulumi_aliases.aliases(pulumi_aliases.from_manifests(before, stack), manifests, stack)
     register(
-        compilation, cluster, owner, context=config.get("context"), kubeconfig=config.get("kubeconfig"),
-        adopt=config.get_bool("adopt") or False, former=former,
+        compilation, cluster, owner, context=_context(compilation, cluster, config),
+        kubeconfig=config.get("kubeconfig"), adopt=config.get_bool("adopt") or False, former=former,
     )  # fmt: skip
+
+
+def _context(compilation: Compilation, cluster: str, config: pulumi.Config) -> str | None:
+    """Return the context of the cluster, as `avactl up` chooses it; None in the operator's pod, without a kubeconfig.
+
+    Raises pulumi.RunError.
+    """
+    kubeconfig = config.get("kubeconfig")
+    path = Path(kubeconfig) if kubeconfig else None
+    try:
+        locate(path)
+    except AccessError:
+        return config.get("context")
+    try:
+        return find_context(compilation, cluster, path, config.get("context"))
+    except KubeconfigError as error:
+        raise pulumi.RunError(str(error)) from error
+    except WrongUseError as error:
+        raise pulumi.RunError(f"{error}: `pulumi config set context NAME`, or name the context `{cluster}`") from error
 
 
 def _compile(tree: Tree) -> Compilation:

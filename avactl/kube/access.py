@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from avactl.kube.exec_plugin import Credential, ExecPlugin
-from avactl.kube.kubeconfig import AccessError, KubeconfigError, Section, Selection, locate, select
+from avactl.kubeconfig import AccessError, KubeconfigError, Section, Selection, choose_context, locate, select
 
 __all__ = ["Access", "AccessError", "KubeconfigError", "find", "from_kubeconfig", "in_cluster"]
 
@@ -61,16 +61,18 @@ def in_cluster() -> Access | None:
     return Access(f"https://{name}:{port}", context, _file_token(_ACCOUNT / "token"))
 
 
-def find(kubeconfig: Path | None = None, context: str = "") -> Access:
-    """Return the access of a kubeconfig, else of the pod, else of $KUBECONFIG or ~/.kube/config. Raises AccessError.
+def find(kubeconfig: Path | None = None, context: str = "", cluster: str = "") -> Access:
+    """Return the access of a kubeconfig, else of $KUBECONFIG, the pod, or ~/.kube/config. Raises AccessError.
 
-    `context` of the kubeconfig; empty for the current one. If it is set, the pod's own account is not used.
+    `context` of the kubeconfig; by default the one with the name of the `cluster`, else the current one. As with
+    kubectl, the account of the pod is used only if no kubeconfig is named: a CI job in a pod means another cluster.
     """
-    if kubeconfig is None and not context:
+    named = any(Path(part).exists() for part in os.environ.get("KUBECONFIG", "").split(os.pathsep) if part)
+    if kubeconfig is None and not context and not named:
         inside = in_cluster()
         if inside is not None:
             return inside
-    return _access(select(locate(kubeconfig), context))
+    return _access(select(locate(kubeconfig), choose_context(kubeconfig, cluster, context)))
 
 
 def from_kubeconfig(path: Path, context: str = "") -> Access:

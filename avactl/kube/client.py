@@ -95,6 +95,11 @@ class Client:
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
+    @property
+    def context(self) -> str:
+        """Name of the kubeconfig's context; empty for the account of a pod."""
+        return self._access.name
+
     async def __aenter__(self) -> Client:
         connector = aiohttp.TCPConnector(
             limit=self._connections, ssl=self._access.context or True, keepalive_timeout=60.0, use_dns_cache=True

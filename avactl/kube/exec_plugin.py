@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from avactl.kube.kubeconfig import AccessError, KubeconfigError, Section
+from avactl.kubeconfig import AccessError, KubeconfigError, Section
 from avactl.terminal import shortened, visible
 
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from avactl import names
-from avactl.kinds.cluster.daemons.lower import POLICY
 from avactl.kinds.cluster.devices import selector
 from avactl.kinds.fields.gpu import device_class, shares_nics
 from avactl.kinds.manifest import Body, Manifest
@@ -43,8 +42,8 @@ class ClusterState:
 def policy_of(manifests: Iterable[Manifest], cluster: str) -> Policy:
     """Return a cluster's compiled placement policy. Raises LookupError."""
     for manifest in manifests:
-        if manifest.cluster == cluster and manifest.kind == "ConfigMap" and manifest.name == POLICY:
-            return Policy.parse(manifest.body["data"]["policy.json"])
+        if manifest.cluster == cluster and manifest.kind == "ConfigMap" and manifest.name == names.POLICY:
+            return Policy.parse(manifest.body["data"][names.POLICY_KEY])
     raise LookupError(cluster)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from avactl.kube.client import ApiError, Client, UnreachableError, list_all
+from avactl.kube.client import JSON, ApiError, Client, UnreachableError, list_all
 
 FIELD_MANAGER = "avactl"
 """Field manager of our applies, in `managedFields`."""
@@ -89,6 +89,13 @@ class Api:
     async def get(self, gvk: Gvk, namespace: str, name: str) -> Body | None:
         """Return the object, or None."""
         return await self.read(self.resource(gvk).path(namespace, name))
+
+    async def request(
+        self, method: str, path: str, body: Any = None, *, query: Mapping[str, str] | None = None, accept: str = JSON
+    ) -> Any:
+        """Send a request that writes nothing, and return its answer."""
+        send = partial(self.client.request, method, path, body, query=query, accept=accept)
+        return await self._retry(send, conflicts=True)
 
     async def read(self, path: str) -> Body | None:
         """Return the object at a path, or None."""

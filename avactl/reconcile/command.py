@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,10 @@ class Request(Options):
     """Options of the command: those of its runs, and where it reads and reports."""
 
     path: Path
-    access: Access
+    connect: Callable[[str], Access]
+    """Function from the name of the Cluster to the API server."""
+    context: str = ""
+    """Context of the kubeconfig: selects the Cluster of that name among several."""
     repo: str = ""
     branch: str = ""
     watch: bool = False
@@ -96,6 +100,7 @@ def declare(request: Request, revision: Revision) -> Declared:
         return Declared(revision, compilation, request.cluster)
     clusters = sorted(item.name for item in compilation.program.clusters())
     name = request.cluster or (clusters[0] if len(clusters) == 1 else "")
+    name = name or (request.context if request.context in clusters else "")
     if not name:
         known = (
             f"choose one with --cluster: {one_of(clusters, 6)}" if clusters else "the repository declares no Cluster"
@@ -162,7 +167,7 @@ async def run(request: Request) -> int:
     gc.freeze()
     gc.set_threshold(200_000, 50, 100)
     gc.enable()
-    async with Client(request.access, agent=AGENT) as client:
+    async with Client(request.connect(declared.cluster), agent=AGENT) as client:
         with Progress(sys.stderr, request.json) as progress:
             result, reconciler = await once(client, declared.options, declared.wanted, progress.listener())
         if not request.dry_run:

@@ -32,8 +32,8 @@ _FIGHT = (60.0, 300.0)
 class Daemon:
     """One replica of the reconciler."""
 
-    def __init__(self, client: Client, request: Request) -> None:
-        self._client, self._request = client, request
+    def __init__(self, request: Request) -> None:
+        self._request = request
         self._source = source_of(request)
         self._declared: Declared | None = None
         self._seen = ""
@@ -59,13 +59,28 @@ class Daemon:
                 await self._sleep(self._request.interval)
             if self._declared is None:
                 return OK
-            options = self._declared.options
-            self._reconciler = Reconciler(self._client, options)
-            await self._prepare(self._reconciler, self._declared)
+            # The name of the Cluster, which only the specs tell, selects the context.
+            access = await asyncio.to_thread(self._request.connect, self._declared.cluster)
+            async with Client(access, agent=AGENT) as client:
+                return await self._follow(client, self._declared)
+        finally:
+            if runner is not None:
+                await runner.cleanup()
+
+    async def _follow(self, client: Client, declared: Declared) -> int:
+        """Wait for the lease and reconcile until stopped; return the exit code. Raises LostError."""
+        options = declared.options
+        self._reconciler = Reconciler(client, options)
+        refused = await self._prepare(self._reconciler, declared)
+        if refused:
+            logs.error("refused", context=client.context, cluster=declared.cluster, problem=refused)
+            return INCOMPLETE
+        logs.info("identified", context=client.context, cluster=declared.cluster)
+        try:
             async with self._reconciler.lease.hold(lambda holder: logs.info("standing by", holder=holder)) as lease:
                 self._reconciler.api.allowed = self._reconciler.lease.held
                 self.leading = True
-                self._watcher = Watcher(self._client, self._reconciler.api, options.inventory, options.hands)
+                self._watcher = Watcher(client, self._reconciler.api, options.inventory, options.hands)
                 work = asyncio.create_task(self._work(self._reconciler, self._watcher))
                 await asyncio.wait([work, lease], return_when=asyncio.FIRST_COMPLETED)
                 self.leading = False
@@ -80,17 +95,19 @@ class Daemon:
                 await self._watcher.stop()
             if self._health is not None:
                 self._health.cancel()
-            if runner is not None:
-                await runner.cleanup()
 
-    async def _prepare(self, reconciler: Reconciler, declared: Declared) -> None:
+    async def _prepare(self, reconciler: Reconciler, declared: Declared) -> str:
+        """Create the system namespace, unless this is the wrong cluster; return the reason, or an empty string."""
         while not self.stop.is_set():
             try:
-                await reconciler.prepare(declared.wanted)
-                return
+                refused = await reconciler.refusal()
+                if not refused:
+                    await reconciler.prepare(declared.wanted)
+                return refused
             except (ApiError, UnreachableError) as error:
                 logs.warn("cluster", error=str(error))
                 await self._sleep(_SETTLE)
+        return ""
 
     async def _work(self, reconciler: Reconciler, watcher: Watcher) -> int:
         look_again, all_again = 0.0, 0.0
@@ -207,13 +224,12 @@ class Daemon:
 async def follow(request: Request) -> int:
     """Run until a signal; return the exit code."""
     logs.configure()
-    async with Client(request.access, agent=AGENT) as client:
-        daemon = Daemon(client, request)
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, daemon.stop.set)
-        try:
-            return await daemon.run()
-        except LostError as error:
-            logs.error("lease lost", error=str(error))
-            return MISSING
+    daemon = Daemon(request)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stop.set)
+    try:
+        return await daemon.run()
+    except LostError as error:
+        logs.error("lease lost", error=str(error))
+        return MISSING

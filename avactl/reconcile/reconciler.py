@@ -13,6 +13,7 @@ from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.leader import LostError
 from avactl.reconcile.api import Api, Gvk, LostLeaseError
 from avactl.reconcile.apply import Applier, settle, to_do
+from avactl.reconcile.claims import Claims, confirm, read_claims, refusal, take_over
 from avactl.reconcile.desired import Wanted
 from avactl.reconcile.diffing.actions import Action, Step, plan
 from avactl.reconcile.diffing.field_policy import Hands
@@ -46,6 +47,8 @@ class Options:
     prune: bool = True
     allow_empty: bool = False
     take_over: bool = False
+    carries: tuple[str, ...] = ()
+    """Other Clusters that the Kubernetes cluster is known to carry."""
     accept_owners: bool = False
     """Apply the commit although the `owners` of the last one do not allow its specs."""
     owners: str = ""
@@ -77,6 +80,7 @@ class Reconciler:
         self.lease = Lease(self.api, options.namespace, options.inventory)
         self.records = Records(self.api, options.namespace, options.inventory)
         self.record = Record()
+        self.claims = Claims()
         self.listener = listener or Listener()
 
     async def run(self, wanted: Collection[Wanted], *, holding: bool = False) -> Result:
@@ -85,7 +89,9 @@ class Reconciler:
         Refusals of single objects are recorded in the result; only errors that affect the whole run are raised.
         """
         options = self.options
-        result = Result(options.cluster, options.inventory, options.commit, dry_run=options.dry_run)
+        result = Result(
+            options.cluster, options.inventory, options.commit, context=self.api.client.context, dry_run=options.dry_run
+        )
         # A server that never answered is more likely the wrong address than a restart.
         self.api.patience = min(options.patience, _FIRST)
         await self.api.find_kinds({Gvk("v1", "ConfigMap"), Gvk("v1", "Namespace")})
@@ -102,7 +108,9 @@ class Reconciler:
                         result.problem = await self._plan(wanted, result)
                         if result.problem:
                             return result
-                    await self._write(wanted, result)
+                    result.problem = await self._write(wanted, result)
+                    if result.problem:
+                        return result
             except HeldError as error:
                 result.problem = f"{error}: timed out (--timeout)"
                 return result
@@ -128,22 +136,21 @@ class Reconciler:
         if result.changed or result.failed:
             await events.tell(self.api, self.records.reference(self.record), result)
 
+    async def refusal(self) -> str:
+        """Read the identity of the cluster; return the reason why a run must not write to it, or an empty string."""
+        options = self.options
+        await self.api.find_kinds({Gvk("v1", "ConfigMap")})
+        self.record = await self.records.read()
+        self.claims = await read_claims(self.api, self.records, options.cluster)
+        return "" if options.take_over else refusal(self.claims, self.record, self.api.client.context, options)
+
     async def _plan(self, wanted: Collection[Wanted], result: Result) -> str:
         """Read the live state and plan; return the reason why the run must stop, or an empty string."""
         options = self.options
-        self.record = await self.records.read()
-        theirs = self.record.repository
-        if theirs and options.repository and theirs != options.repository and not options.take_over:
-            return (
-                f"inventory {options.inventory} of this Kubernetes cluster belongs to another repository "
-                f"({theirs[:60]}): is this the right cluster? --take-over adopts the inventory and prunes objects "
-                "that this repository does not declare"
-            )
-        if self.record.cluster not in ("", options.cluster) and not options.take_over:
-            return (
-                f"inventory {options.inventory} of this Kubernetes cluster belongs to cluster {self.record.cluster}: "
-                "is this the right cluster? --take-over adopts the inventory"
-            )
+        foreign = await self.refusal()
+        result.carries = tuple(sorted(self.claims.others))
+        if foreign:
+            return foreign
         refused = "" if options.accept_owners else options.not_owned(self.record.owners)
         if refused:
             return (
@@ -202,26 +209,39 @@ class Reconciler:
         left = [(step, Gvk.of(step.live)) for step in result.steps if step.wanted is None and step.live is not None]
         gone = {gvk for step, gvk in left if step.action is Action.prune and not step.error}
         still = {gvk for step, gvk in left if gvk not in gone or step.error}
-        options, repository = self.options, self.options.repository or self.record.repository
         return replace(
-            self.record, repository=repository, cluster=options.cluster, commit=options.commit,
-            complete=result.complete, owners=options.owners, kinds=kinds_of(wanted) | still, objects=objects,
+            self._claim(self.record), commit=self.options.commit,
+            complete=result.complete, owners=self.options.owners, kinds=kinds_of(wanted) | still, objects=objects,
         )  # fmt: skip
 
-    async def _write(self, wanted: Collection[Wanted], result: Result) -> None:
+    def _claim(self, record: Record) -> Record:
+        """Return a record that claims this Kubernetes cluster for the Cluster and the repository of the run."""
+        repository = self.options.repository or record.repository
+        return replace(record, repository=repository, cluster=self.options.cluster, cluster_uid=self.claims.uid)
+
+    async def _write(self, wanted: Collection[Wanted], result: Result) -> str:
+        """Claim the cluster and carry out the steps; return the reason why they must not be, or an empty string."""
         options = self.options
-        kinds = kinds_of(wanted) | self.record.kinds
-        if kinds != self.record.kinds or self.record.cluster != options.cluster:
+        kinds, claim = kinds_of(wanted) | self.record.kinds, self._claim(self.record)
+        if kinds != self.record.kinds or claim != self.record:
             # Record a kind before creating its first object, so that the next run finds it if this one is killed.
-            repository = options.repository or self.record.repository
-            started = replace(self.record, kinds=kinds, cluster=options.cluster, repository=repository, complete=False)
-            self.record = await self.records.write(started)
+            before = self.record
+            self.record = await self.records.write(replace(claim, kinds=kinds, complete=False))
+            if options.take_over:
+                await take_over(self.claims, options.cluster)
+            if before.cluster != options.cluster:
+                problem = await confirm(self.records, self.record, before, options)
+                if problem:
+                    self.record, result.steps = before, []
+                    return problem
+                result.claimed = True
         patience = options.timeout if options.wait else min(options.timeout, _DELETED_WAIT)
         applier = Applier(self.api, options.inventory, options.hands, patience=patience, done=self.listener.done)
         await applier.run(result.steps)
         following = self._following(wanted, result)
         if following != self.record:
             self.record = await self.records.write(following)
+        return ""
 
 
 async def once(
@@ -232,7 +252,7 @@ async def once(
     try:
         result = await reconciler.run(wanted)
     except (ApiError, UnreachableError) as error:
-        result = Result(options.cluster, options.inventory, options.commit, problem=str(error))
+        result = Result(options.cluster, options.inventory, options.commit, problem=str(error), context=client.context)
         if isinstance(error, UnreachableError):
             result.unreachable = True
             result.problem = f"the API server is unreachable: {error}"

@@ -14,9 +14,10 @@ from typing import Any
 from avactl import names
 from avactl.kube import logs
 from avactl.kube.access import Access
-from avactl.kube.client import Client, Rate
+from avactl.kube.client import ApiError, Client, Rate, UnreachableError
 from avactl.kube.daemons import run_elected, run_until_signal
 from avactl.kube.http_server import serve
+from avactl.kube.identity import identify
 from avactl.kube.leader import Leader
 from avactl.kube.reflector import Reflector
 from avactl.kube.replica import new_identity
@@ -46,6 +47,7 @@ _SLICE = 0.004
 _RETRY = 0.05
 """Seconds between two tries of what waits."""
 _TICK = 0.5
+_IDENTIFY_RETRY_S = 1.0
 _PLANNING = 0.1
 """Share of the time that plans for room may take that come to nothing."""
 _COLLECT = (200_000, 20, 100)
@@ -186,12 +188,13 @@ class Daemon:
     # -- running ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Run until cancelled. Raises LostError, in an exception group, if the lease is lost."""
+        """Run until cancelled. Raises LostError, in an exception group, if the lease is lost, and WrongClusterError."""
         options = self._options
         runner = None
         if options.listen:
             runner = await serve(options.listen, self._alive, self._ready, self._collect, metrics.REGISTRY)
         try:
+            await self._identify()
             async with asyncio.TaskGroup() as group:
                 for reflector in self._reflectors:
                     group.create_task(self._follow(reflector))
@@ -205,6 +208,18 @@ class Daemon:
                 await asyncio.shield(self._leader.release())
             if runner is not None:
                 await runner.cleanup()
+
+    async def _identify(self) -> None:
+        """Wait until the API server tells its Cluster. Raises WrongClusterError if the policy is that of another."""
+        while self._client.context:  # in a pod, the policy is that of its own cluster
+            try:
+                target = await identify(self._client, self._options.policy.cluster, self._namespace)
+            except (ApiError, UnreachableError) as error:
+                logs.warn("cluster", error=str(error))
+                await asyncio.sleep(_IDENTIFY_RETRY_S)
+                continue
+            logs.info("identified", context=target.context, cluster=target.cluster, unverified=target.unverified)
+            return
 
     async def _follow(self, reflector: Reflector) -> None:
         if self._leader is not None:

@@ -60,11 +60,15 @@ def own(result: Any) -> list[Any]:
     return [manifest for manifest in result.manifests if manifest.item.kind == "Cluster"]
 
 
-def test_a_bare_cluster_has_no_daemon_and_no_rights() -> None:
+def test_a_bare_cluster_has_no_daemon_and_tells_its_name() -> None:
     result = compiled(BARE)
     assert names(result, "Namespace") == ["avactl-system"]
     policies = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-    assert {manifest.kind for manifest in own(result)} == {"Namespace", "PriorityClass", "ConfigMap", *policies}
+    roles = {"Role", "RoleBinding"}
+    assert {manifest.kind for manifest in own(result)} == {
+        "Namespace", "PriorityClass", "ConfigMap", *policies, *roles
+    }  # fmt: skip
+    assert {manifest.name for manifest in own(result) if manifest.kind in roles} == {"avactl-identity"}
 
 
 def test_pod_security_is_pinned_to_the_version() -> None:
@@ -171,6 +175,7 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
         return {(group, resource, verb) for rule in triples for group, resource, verb in rule}
 
     system = "avactl-system"
+    assert rules("Role", "avactl-identity", system) == documented("`avactl-identity`, in the system namespace")
     assert rules("ClusterRole", "avactl-scheduler") == documented("`avactl-scheduler`, in all namespaces")
     assert rules("Role", "avactl-scheduler", system) == documented("`avactl-scheduler`, in the system namespace")
     assert rules("Role", "avactl-scheduler", "avactl-cache") == documented("`avactl-scheduler`, in `avactl-cache`")

@@ -11,10 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from avactl.cli.main import app
+from avactl.compiler import compile_tree
 from avactl.compiler.rename import Candidate, content, match_renames
 from avactl.emit import engine
 from avactl.emit.engine_report import Report, lines, summary
 from avactl.installation import install_command
+from avactl.source.tree import MemoryTree
 from tests.pulumi.repository import compiled, files
 
 JOB = "urn:pulumi:main.vision::avactl::avactl:kinds:TrainingJob$kubernetes:batch/v1:Job::vision/resnet-worker"
@@ -111,13 +113,19 @@ def test_what_another_engine_applies_is_no_stack() -> None:
             engine.find_stacks(flux, asked)
 
 
-def test_contexts_of_kubeconfigs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a").write_text("contexts: [{name: east}, {name: west}]")
-    (tmp_path / "b").write_text("contexts: [{name: north}]")
-    (tmp_path / "c").write_text("contexts: {")
-    assert engine.contexts_of(tmp_path / "a") == {"east", "west"}
-    monkeypatch.setenv("KUBECONFIG", ":".join(str(tmp_path / name) for name in "abcd"))
-    assert engine.contexts_of(None) == {"east", "west", "north"}
+def test_the_context_of_a_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_text("contexts: [{name: main}, {name: west}]")
+    one = compiled()
+    assert engine.find_context(one, "main", tmp_path / "a") == "main"
+    assert engine.find_context(one, "main", tmp_path / "a", "west") == "west"
+    assert engine.find_context(one, "north", tmp_path / "a") is None
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
+    assert engine.find_context(one, "main", None) is None
+    east = "{apiVersion: avactl.dev/v1, kind: Cluster, metadata: {name: east}}"
+    two = compile_tree(MemoryTree(files(("  members:", "  clusters: [main]\n  members:")) | {"east.yaml": east}))
+    assert two.ok, two.diagnostics
+    with pytest.raises(engine.WrongUseError, match="no kubeconfig context is set for cluster east"):
+        engine.find_context(two, "east", tmp_path / "a")
 
 
 @pytest.fixture

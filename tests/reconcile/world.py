@@ -9,6 +9,7 @@ import subprocess
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ class World:
         return process
 
     def _request(self, **options: Any) -> Request:
-        return command.Request(path=self.repository, access=access.find(self.kubeconfig), **options)
+        return command.Request(path=self.repository, connect=partial(access.find, self.kubeconfig, ""), **options)
 
     def once(self, cluster: str = "", **options: Any) -> Result:
         """One run in this process."""
@@ -152,7 +153,7 @@ class World:
         assert declared.ok, declared.compilation.diagnostics
 
         async def go() -> Result:
-            async with Client(request.access) as client:
+            async with Client(request.connect(declared.cluster)) as client:
                 return (await once(client, declared.options, declared.wanted))[0]
 
         return asyncio.run(go())

@@ -45,7 +45,7 @@ def test_top_tells_teams_pools_and_jobs(busy: World) -> None:
     done = avactl(busy, "top")
     assert done.returncode == 0, done.stderr
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert lines[0] == "main · 3 machines · 6.5 of 24 GPUs in use · 2 pods run · 1 waits"
+    assert lines[0] == "context avactl · cluster main · 3 machines · 6.5 of 24 GPUs in use · 2 pods run · 1 waits"
     assert "vision V100 6.5 4 2.5 of 8" in lines
     assert "vision any 0 8" in lines
     assert any(line.startswith("v100 V100 3 1 24 6.5 17.5 1 ") for line in lines)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
-from avactl.cli.cluster.cluster_session import connection, packages
+from avactl.cli.cluster.cluster_session import chosen_context, connection, packages
 from avactl.cli.common import fail
 from avactl.exit_codes import CHANGES, OK, USAGE
 
@@ -23,7 +24,8 @@ def compare_live(
     try:
         request = command.Request(
             path=path,
-            access=connection(kubeconfig, context),
+            connect=partial(connection, kubeconfig, context),
+            context=chosen_context(kubeconfig, context),
             branch=revision or "",
             cluster=cluster,
             dry_run=True,

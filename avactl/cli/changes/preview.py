@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -9,13 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.cli.cluster.cluster_session import chosen_context, connection, packages, plain, refused
 from avactl.cli.common import fail, open_repository, report
 from avactl.cli.completion import stacks
 from avactl.cli.environments import EnvironmentOption, SourceOption
 from avactl.exit_codes import CHANGES, USAGE
+from avactl.terminal import inert
 
 if TYPE_CHECKING:
     from avactl.emit.engine import Session
+    from avactl.kube.identity import Target
 
 PathArgument = Annotated[Path, typer.Argument(help="Repository.")]
 StackOption = Annotated[
@@ -28,6 +32,12 @@ ContextOption = Annotated[
     typer.Option(help="Kubeconfig context; CLUSTER=CONTEXT for several clusters. Default: the cluster's name."),
 ]
 RefreshOption = Annotated[bool, typer.Option("--refresh", help="Check for drift first.")]
+CarriesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CLUSTER", help="Another Cluster that the Kubernetes cluster carries: beside this one, or renamed."
+    ),
+]
 AdoptOption = Annotated[bool, typer.Option("--adopt", help="Adopt objects that already exist in the cluster.")]
 
 
@@ -40,6 +50,7 @@ def preview(
     context: ContextOption = None,
     refresh: RefreshOption = False,
     adopt: AdoptOption = False,
+    carries: CarriesOption = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if `up` would change something.")] = False,
 ) -> None:
     """Show the changes that `up` would make, using the Pulumi engine."""
@@ -47,7 +58,7 @@ def preview(
 
     def show(session: Session) -> None:
         nonlocal changed
-        print_head(session, refresh)
+        print_head(session, kubeconfig, carries, refresh)
         changed |= print_preview(session)
 
     each_stack(path, stack or (), kubeconfig, context or (), adopt, show)
@@ -98,11 +109,44 @@ def _contexts(contexts: Iterable[str], clusters: set[str]) -> dict[str, str]:
     return chosen
 
 
-def print_head(session: Session, refresh: bool) -> None:
-    """Print the stack and its notes; refresh it to find drift."""
+def identify_stack(session: Session, kubeconfig: Path | None, carries: list[str] | None, *, apply: bool) -> Target:
+    """Return the cluster of a stack. Raises WrongClusterError if it carries other Clusters.
+
+    If the API server does not answer, exits with MISSING if it is to be applied; a preview goes on.
+    """
+    with packages():
+        from avactl.kube import access
+        from avactl.kube.client import ApiError, Client, UnreachableError
+        from avactl.kube.identity import Target, identify
+    cluster = session.name.cluster
+    # As the engine does, take the account of the pod only if there is no kubeconfig.
+    context = session.context or chosen_context(kubeconfig, "")
+    namespace = session.compilation.program.cluster_spec(cluster).system_namespace
+
+    async def ask(found: access.Access) -> Target:
+        async with Client(found, connections=2) as client:
+            return await identify(client, cluster, namespace, carries or ())
+
+    if apply:
+        found = connection(kubeconfig, context)
+        try:
+            return asyncio.run(ask(found))
+        except (ApiError, UnreachableError) as error:
+            refused(error, found)
+    try:
+        return asyncio.run(ask(access.find(kubeconfig, context)))
+    except (access.AccessError, ApiError, UnreachableError) as error:
+        return Target(context, cluster, plain(str(error)))
+
+
+def print_head(
+    session: Session, kubeconfig: Path | None, carries: list[str] | None, refresh: bool, *, apply: bool = False
+) -> None:
+    """Print the stack, its cluster and its notes; refresh it to find drift. Raises WrongClusterError."""
     from avactl.emit.engine_report import object_of, spec_of
 
-    print(f"stack {session.name}", flush=True)
+    target = identify_stack(session, kubeconfig, carries, apply=apply)
+    print(inert(plain(f"stack {session.name} · {target}")), flush=True)
     if refresh:
         session.refresh()
     for (kind, team, name), former in session.renamed.items():

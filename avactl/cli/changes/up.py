@@ -10,12 +10,14 @@ import typer
 
 from avactl.cli.changes.preview import (
     AdoptOption,
+    CarriesOption,
     ContextOption,
     KubeconfigOption,
     PathArgument,
     RefreshOption,
     StackOption,
     each_stack,
+    identify_stack,
     print_head,
     print_preview,
 )
@@ -38,6 +40,7 @@ def up(
     context: ContextOption = None,
     refresh: RefreshOption = False,
     adopt: AdoptOption = False,
+    carries: CarriesOption = None,
     fast: Annotated[
         bool,
         typer.Option(
@@ -52,9 +55,11 @@ def up(
     def apply(session: Session) -> None:
         from avactl.emit.engine_report import line, summary, warnings
 
-        print_head(session, refresh)
+        print_head(session, kubeconfig, carries, refresh, apply=True)
         if not yes and not (print_preview(session) and typer.confirm("  apply?")):
             return
+        if not yes:
+            identify_stack(session, kubeconfig, carries, apply=True)  # the current context may have changed meanwhile
 
         if session.fast:
             print("  the state is written at the end; if this run is interrupted, rerun with --adopt", flush=True)

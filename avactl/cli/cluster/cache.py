@@ -12,6 +12,7 @@ import orjson
 import typer
 
 from avactl.cli.cluster.cluster_session import (
+    ClusterName,
     Context,
     DaemonKubeconfig,
     Kubeconfig,
@@ -21,6 +22,7 @@ from avactl.cli.cluster.cluster_session import (
     packages,
     plain,
     refused,
+    tell_target,
     write,
 )
 from avactl.cli.common import fail
@@ -30,6 +32,8 @@ from avactl.terminal import duration, json_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from avactl.kube.identity import Target
 
 cache = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="Run the cache daemon, and show or flush what tiers hold."
@@ -75,25 +79,28 @@ def status(
     namespace: Namespace = "avactl-cache",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
 ) -> None:
     """Show tiers and datasets as the daemon reports them, live until Ctrl-C. Read-only."""
     with packages():
         from avactl.cache.status import StatusWriter
         from avactl.kube.client import ApiError, Client, UnreachableError
-    access = connection(kubeconfig, context)
+        from avactl.kube.identity import identify
+    access = connection(kubeconfig, context, cluster)
     live = format is Output.text and not once and sys.stdout.isatty()
 
     async def show() -> None:
         async with Client(access, connections=2) as client:
+            target = await identify(client, cluster)
             reader = StatusWriter(client, namespace)
             if live:
-                await _live(reader)
+                await _live(reader, target)
                 return
             data = await reader.read()
             if format is Output.json:
-                sys.stdout.write(json_output(data))
+                sys.stdout.write(json_output({**target.as_json(), **data}))
             else:
-                write(_page(data))
+                write(plain(str(target)), _page(data))
 
     try:
         asyncio.run(show())
@@ -110,6 +117,7 @@ def flush(
     namespace: Namespace = "avactl-cache",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
 ) -> None:
     """Push the files below a path to the object store, and wait until they are verified there.
 
@@ -119,14 +127,16 @@ def flush(
         from avactl.cache.config import ConfigError, parse_flush
         from avactl.cache.flush import flush as wait_for
         from avactl.kube.client import ApiError, Client, UnreachableError
+        from avactl.kube.identity import identify
     try:
         parse_flush(orjson.dumps({"path": path}).decode())
     except ConfigError as error:
         fail(f"{path}: {error}", USAGE)
-    access = connection(kubeconfig, context)
+    access = connection(kubeconfig, context, cluster)
 
     async def wait() -> int:
         async with Client(access, connections=2) as client:
+            tell_target(await identify(client, cluster))
             return await wait_for(client, namespace, path, timeout, lambda text: print(text, file=sys.stderr))
 
     try:
@@ -141,12 +151,13 @@ def flush(
     print(f"{path}: all files are in the object store")
 
 
-async def _live(reader: Any) -> None:
+async def _live(reader: Any, target: Target) -> None:
+    from rich.console import Group
     from rich.live import Live
 
     with Live(console=console(), screen=True, auto_refresh=False) as screen:
         while True:
-            screen.update(_page(await reader.read()), refresh=True)
+            screen.update(Group(plain(str(target)), _page(await reader.read())), refresh=True)
             await asyncio.sleep(_PAUSE)
 
 

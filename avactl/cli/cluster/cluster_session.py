@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from avactl.cli.common import fail
+from avactl.cli.completion import clusters
 from avactl.exit_codes import MISSING, USAGE
 from avactl.installation import install_command
 from avactl.kube.timestamps import seconds_since
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from avactl.kube.access import Access
+    from avactl.kube.identity import Target
     from avactl.scheduler.inspection.cluster_view import ClusterView
 
 Kubeconfig = Annotated[Path | None, typer.Option(help="Kubeconfig file. Default: $KUBECONFIG or ~/.kube/config.")]
@@ -31,7 +33,15 @@ DaemonKubeconfig = Annotated[
     Path | None,
     typer.Option(help="Kubeconfig file. Default: the pod's service account, else $KUBECONFIG or ~/.kube/config."),
 ]
-Context = Annotated[str, typer.Option(help="Context of the kubeconfig. Default: the current context.")]
+Context = Annotated[
+    str, typer.Option(help="Context of the kubeconfig. Default: the one with the Cluster's name, else the current one.")
+]
+ClusterName = Annotated[
+    str,
+    typer.Option(
+        "--cluster", help="Cluster that is meant: its context is used, and another is refused.", autocompletion=clusters
+    ),
+]
 SystemNamespace = Annotated[str, typer.Option(help="Namespace of avactl's ConfigMaps.")]
 
 
@@ -50,8 +60,8 @@ def packages() -> Iterator[None]:
         fail(f"this command requires the package {error.name}", MISSING, install_command("cluster"))
 
 
-def connection(kubeconfig: Path | None, context: str = "") -> Access:
-    """Return the API server's address and credentials.
+def connection(kubeconfig: Path | None, context: str = "", cluster: str = "") -> Access:
+    """Return the API server's address and credentials: those of `context`, else of the context named as the Cluster.
 
     Exits with MISSING if packages are missing, or without a kubeconfig or the program that it names; with USAGE if the
     kubeconfig is invalid or has no such context.
@@ -59,11 +69,24 @@ def connection(kubeconfig: Path | None, context: str = "") -> Access:
     with packages():
         from avactl.kube import access, client  # noqa: F401 - the client needs more than the address does
     try:
-        found = access.find(kubeconfig, context)
+        found = access.find(kubeconfig, context, cluster)
         if found.plugin is not None:
             found.plugin.renew()  # here, because it may ask a person to log in
         return found
     except access.AccessError as error:
+        fail(str(error), error.exit_code, error.hint)
+
+
+def chosen_context(kubeconfig: Path | None, context: str) -> str:
+    """Return the context that is named, else the current one; empty without a kubeconfig.
+
+    Exits with USAGE if the kubeconfig is invalid.
+    """
+    from avactl.kubeconfig import KubeconfigError, current_context
+
+    try:
+        return context or current_context(kubeconfig)
+    except KubeconfigError as error:
         fail(str(error), error.exit_code, error.hint)
 
 
@@ -87,9 +110,10 @@ def listening(listen: str) -> Iterator[None]:
 
 
 def viewing(
-    show: Callable[[ClusterView], Awaitable[None]],
+    show: Callable[[ClusterView, Target], Awaitable[None]],
     kubeconfig: Path | None,
     context: str,
+    cluster: str,
     system_namespace: str,
     namespace: str = "",
     everything: bool = False,
@@ -101,15 +125,17 @@ def viewing(
     """
     with packages():
         from avactl.kube.client import ApiError, Client, UnreachableError
+        from avactl.kube.identity import identify
         from avactl.scheduler.inspection.cluster_view import ClusterView
-    found = connection(kubeconfig, context)
+    found = connection(kubeconfig, context, cluster)
 
     async def run() -> None:
         async with Client(found, connections=32) as client:
+            target = await identify(client, cluster, system_namespace)
             view = ClusterView(client, system_namespace, namespace, with_volumes)
             await view.load()
             _allowed(view, namespace, everything)
-            await show(view)
+            await show(view, target)
 
     try:
         asyncio.run(run())
@@ -149,6 +175,11 @@ def _allowed(view: ClusterView, namespace: str, everything: bool) -> None:
             where = "pods of all namespaces" if kind == "pods" else kind
             hint = "" if everything else "`-n NAMESPACE` shows the jobs of one namespace"
             fail(f"this account is not permitted to read {where}", MISSING, hint)
+
+
+def tell_target(target: Target) -> None:
+    """Print the context and the Cluster to standard error, for commands whose output is for programs."""
+    print(inert(plain(str(target))), file=sys.stderr, flush=True)
 
 
 def plain(text: str) -> str:

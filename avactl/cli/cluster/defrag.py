@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, plain, viewing, write
+from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, SystemNamespace, plain, viewing, write
 from avactl.cli.common import fail
 from avactl.cli.options import Output, OutputFormat
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
-from avactl.terminal import duration, json_output
+from avactl.terminal import duration, inert, json_output
 
 if TYPE_CHECKING:
+    from avactl.kube.identity import Target
     from avactl.placement.request import Request
     from avactl.scheduler.defrag.planner import DefragPlan, Move
     from avactl.scheduler.inspection.cluster_view import ClusterView
@@ -35,6 +36,7 @@ def defrag(
     format: OutputFormat = Output.text,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
     """Propose the fewest pod moves that let a job, or the pods described by options, start; `--yes` applies them.
@@ -46,7 +48,7 @@ def defrag(
     if yes and job is None:
         fail("`--yes` needs a job, because the freed capacity is reserved for it", USAGE)
 
-    async def show(view: ClusterView) -> None:
+    async def show(view: ClusterView, target: Target) -> None:
         from avactl.scheduler.defrag import planner
         from avactl.scheduler.objects.node_rules import RuleError
 
@@ -61,11 +63,11 @@ def defrag(
                 plan, title = planner.for_unit(view, unit), f"{namespace}/{job}"
         except (planner.NoPlanError, RuleError) as error:
             fail(plain(str(error)), PROBLEMS)
-        _print(title, plan, format, yes)
+        _print(target, title, plan, format, yes)
         if yes and unit is not None and plan.moves:
             await _move(view, unit, plan, timeout)
 
-    viewing(show, kubeconfig, context, system_namespace, everything=True, with_volumes=True)
+    viewing(show, kubeconfig, context, cluster, system_namespace, everything=True, with_volumes=True)
 
 
 def _request(view: ClusterView, gpus: int, gpu: str, cpu: str, memory: str) -> Request:
@@ -82,7 +84,7 @@ def _request(view: ClusterView, gpus: int, gpu: str, cpu: str, memory: str) -> R
         fail(f"`--cpu {cpu} --memory {memory}`: {error}", USAGE)
 
 
-def _print(title: str, plan: DefragPlan, format: Output, yes: bool) -> None:
+def _print(target: Target, title: str, plan: DefragPlan, format: Output, yes: bool) -> None:
     if format is Output.json:
         moves = [
             {
@@ -91,8 +93,11 @@ def _print(title: str, plan: DefragPlan, format: Output, yes: bool) -> None:
             }
             for move in plan.moves
         ]  # fmt: skip
-        sys.stdout.write(json_output({"for": title, "moves": moves, "places": sorted(set(plan.places.values()))}))
+        sys.stdout.write(
+            json_output({**target.as_json(), "for": title, "moves": moves, "places": sorted(set(plan.places.values()))})
+        )
         return
+    print(inert(plain(str(target))))
     nodes = sorted(set(plan.places.values()))
     shown = ", ".join(nodes[:4]) + (f" and {len(nodes) - 4} more" if len(nodes) > 4 else "")
     if not plan.moves:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avactl.cli.cluster.cluster_session import (
+    ClusterName,
     Context,
     DaemonKubeconfig,
     Kubeconfig,
@@ -175,25 +176,27 @@ def status(
     namespace: Annotated[str, typer.Option(help="System namespace.")] = "avactl-system",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
 ) -> None:
     """Show the pipelines of a cluster: what their runs do, and how the last ones ended. Read-only."""
     with packages():
         from avactl.delivery.status import entries, read
         from avactl.kube.client import ApiError, Client, UnreachableError
-    access = connection(kubeconfig, context)
+        from avactl.kube.identity import Target, identify
+    access = connection(kubeconfig, context, cluster)
 
-    async def show() -> list[dict[str, Any]]:
+    async def show() -> tuple[Target, list[dict[str, Any]]]:
         async with Client(access, connections=2) as client:
-            return entries(await read(client, namespace))
+            return await identify(client, cluster, namespace), entries(await read(client, namespace))
 
     try:
-        found = asyncio.run(show())
+        target, found = asyncio.run(show())
     except (ApiError, UnreachableError) as error:
         refused(error, access)
     if format is Output.json:
-        sys.stdout.write(json_output(found))
+        sys.stdout.write(json_output({**target.as_json(), "pipelines": found}))
     else:
-        write(_page(found))
+        write(plain(str(target)), _page(found))
 
 
 def _page(found: list[dict[str, Any]]) -> RenderableType:

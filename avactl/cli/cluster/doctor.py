@@ -10,13 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, plain, refused, write
+from avactl.cli.cluster.cluster_session import (
+    Context,
+    Kubeconfig,
+    chosen_context,
+    connection,
+    packages,
+    plain,
+    refused,
+    write,
+)
 from avactl.cli.common import fail, open_repository, report
 from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
 from avactl.exit_codes import INCOMPLETE, USAGE
-from avactl.terminal import json_output, plural
+from avactl.terminal import inert, json_output, plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,6 +33,7 @@ if TYPE_CHECKING:
     from avactl.doctor.model import Finding
     from avactl.doctor.needs import Needs
     from avactl.kube.access import Access
+    from avactl.kube.identity import Target
 
 _STYLES = {"ok": "green", "warning": "yellow", "missing": "bold red", "unknown": "yellow"}
 
@@ -59,20 +69,22 @@ def doctor(
     report(compilation, tree)
     with packages():
         from avactl.doctor.needs import needs_of
-    access = connection(kubeconfig, context)
-    name = _chosen(cluster, sorted(item.name for item in compilation.program.clusters()), access)
+    declared = sorted(item.name for item in compilation.program.clusters())
+    name = _chosen(cluster, declared, chosen_context(kubeconfig, context))
+    access = connection(kubeconfig, context, name)
     needs = needs_of(compilation, name)
     rights = bool(account) or not needs.applied_by
     applier = replace(access, headers=(("Impersonate-User", account),)) if account else access
-    version, findings = _findings(access, needs, rights, applier)
+    namespace = compilation.program.cluster_spec(name).system_namespace
+    target, version, findings = _findings(access, name, namespace, needs, rights, applier)
     if format is Output.json:
         data: dict[str, Any] = {
-            "cluster": name, "server": access.url, "version": version,
+            **target.as_json(), "server": access.url, "version": version,
             "findings": [each._asdict() | {"state": each.state.value} for each in findings],
         }  # fmt: skip
         print(json_output(data), end="")
     else:
-        print(f"cluster {name} · {access.url}\n")
+        print(inert(f"{plain(str(target))} · {access.url}\n"))
         write(_table(findings))
         print(f"\n{_sum(findings)}")
         if not rights:
@@ -81,7 +93,7 @@ def doctor(
         raise typer.Exit(INCOMPLETE)
 
 
-def _chosen(asked: str, declared: list[str], access: Access) -> str:
+def _chosen(asked: str, declared: list[str], context: str) -> str:
     from avactl.diagnostics.suggest import did_you_mean
 
     if asked and asked not in declared:
@@ -89,27 +101,32 @@ def _chosen(asked: str, declared: list[str], access: Access) -> str:
         fail(f"cluster {asked} is not declared in the specs", USAGE, hint)
     if not declared:
         fail("the specs declare no cluster", USAGE)
-    if not asked and len(declared) > 1 and access.name not in declared:
+    if not asked and len(declared) > 1 and context not in declared:
         fail(f"the specs declare several clusters: {', '.join(declared)}", USAGE, "`--cluster` selects one")
-    return asked or (declared[0] if len(declared) == 1 else access.name)
+    return asked or (declared[0] if len(declared) == 1 else context)
 
 
-def _findings(access: Access, needs: Needs, rights: bool, applier: Access) -> tuple[str, list[Finding]]:
-    """Exits with MISSING if the API server does not answer."""
+def _findings(
+    access: Access, cluster: str, namespace: str, needs: Needs, rights: bool, applier: Access
+) -> tuple[Target, str, list[Finding]]:
+    """Exits with USAGE if the cluster carries another Cluster. Exits with MISSING if the API server does not answer."""
     from avactl.doctor import checks, live
     from avactl.kube.client import ApiError, Client, UnreachableError
+    from avactl.kube.identity import identify
 
-    async def look() -> live.Live:
+    async def look() -> tuple[Target, live.Live]:
         async with Client(access, connections=16) as client, Client(applier, connections=16) as other:
+            target = await identify(client, cluster, namespace)
             secrets = [(need.namespace, need.name) for need in needs.secrets]
             objects = [(need.kind, need.namespace, need.name) for need in needs.objects]
-            return await live.read(client, needs.kinds, secrets, objects, needs.kinds if rights else {}, other)
+            kinds = needs.kinds if rights else {}
+            return target, await live.read(client, needs.kinds, secrets, objects, kinds, other)
 
     try:
-        found = asyncio.run(look())
+        target, found = asyncio.run(look())
     except (ApiError, UnreachableError) as error:
         refused(error, access)
-    return found.version, checks.check(needs, found, rights)
+    return target, found.version, checks.check(needs, found, rights)
 
 
 def _table(findings: list[Finding]) -> Table:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, packages, viewing
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, packages, tell_target, viewing
 from avactl.cli.common import fail, open_repository, report, write_text
 from avactl.cli.completion import clusters, pools
 from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
+    from avactl.kube.identity import Target
     from avactl.scheduler.cache.cluster import ClusterCache
     from avactl.scheduler.inspection.cluster_view import ClusterView
 
@@ -26,7 +27,11 @@ def pool(
         typer.Option(metavar="PATH", help="Draw the pools of a repository with all its workloads, without a cluster."),
     ] = None,
     cluster: Annotated[
-        str, typer.Option(help="With --specs: the cluster. Default: the only one.", autocompletion=clusters)
+        str,
+        typer.Option(
+            help="Cluster that is meant, or drawn from --specs. Default: the only one.",
+            autocompletion=clusters,
+        ),
     ] = "",
     out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "pool.svg",
     kubeconfig: Kubeconfig = None,
@@ -41,10 +46,11 @@ def pool(
         _draw(_declared(specs, cluster), names, out)
         return
 
-    async def show(view: ClusterView) -> None:
+    async def show(view: ClusterView, target: Target) -> None:
+        tell_target(target)
         _draw(view.cache, names, out)
 
-    viewing(show, kubeconfig, context, system_namespace, everything=True)
+    viewing(show, kubeconfig, context, cluster, system_namespace, everything=True)
 
 
 def _declared(path: Path, cluster: str) -> ClusterCache:

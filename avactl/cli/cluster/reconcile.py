@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, DaemonKubeconfig, connection, listening, packages
+from avactl.cli.cluster.cluster_session import (
+    Context,
+    DaemonKubeconfig,
+    chosen_context,
+    connection,
+    listening,
+    packages,
+)
 from avactl.cli.common import exit_at_once, fail
 from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
@@ -44,8 +52,18 @@ def reconcile(
         bool, typer.Option("--allow-empty", help="Allow pruning everything if git declares nothing.")
     ] = False,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Take over another repository's objects and inventory.")
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Take over the inventory of another repository, or of a renamed Cluster.",
+        ),
     ] = False,
+    carries: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLUSTER", help="Another Cluster that the Kubernetes cluster may carry beside this one. Repeatable."
+        ),
+    ] = None,
     accept_owners: Annotated[
         bool, typer.Option("--accept-owners", help="Apply a commit whose specs only its own `owners` allow.")
     ] = False,
@@ -73,6 +91,7 @@ def reconcile(
     if not watch:
         prepare_short_run()
     with packages():
+        from avactl.kube import client  # noqa: F401 - the connection needs it, but is made after a compile
         from avactl.reconcile import command
         from avactl.reconcile.diffing.field_policy import Hands
 
@@ -82,10 +101,12 @@ def reconcile(
 
     try:
         request: Request = command.Request(
-            path=path, access=connection(kubeconfig, context), repo=repo, branch=branch, watch=watch, cluster=cluster,
+            path=path, connect=partial(connection, kubeconfig, context), context=chosen_context(kubeconfig, context),
+            repo=repo, branch=branch, watch=watch, cluster=cluster,
             inventory=inventory, wait=wait, timeout=command.duration(timeout, "--timeout"), prune=prune,
-            allow_empty=allow_empty, take_over=take_over, accept_owners=accept_owners, dry_run=dry_run,
-            hands=Hands(frozenset(leave or ())), json=format is Output.json,
+            allow_empty=allow_empty, take_over=take_over, carries=tuple(carries or ()),
+            accept_owners=accept_owners, dry_run=dry_run, hands=Hands(frozenset(leave or ())),
+            json=format is Output.json,
             interval=command.duration(interval, "--interval"), resync=command.duration(resync, "--resync"),
             listen=listen,
         )  # fmt: skip

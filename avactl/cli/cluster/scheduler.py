@@ -52,4 +52,4 @@ def scheduler(
         gang_grace=gang_grace,
     )
     with listening(listen):
-        asyncio.run(daemon.run(connection(kubeconfig), options))
+        asyncio.run(daemon.run(connection(kubeconfig, cluster=policy.cluster), options))

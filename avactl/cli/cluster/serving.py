@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avactl.cli.cluster.cluster_session import (
+    ClusterName,
     Context,
     DaemonKubeconfig,
     Kubeconfig,
@@ -69,29 +70,34 @@ def status(
     ] = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
 ) -> None:
     """Show the rollouts of services, live until Ctrl-C. Read-only."""
     with packages():
         from avactl.kube.client import ApiError, Client, UnreachableError
+        from avactl.kube.identity import identify
         from avactl.serving.daemon import services
         from avactl.serving.status import entries
-    access = connection(kubeconfig, context)
+    access = connection(kubeconfig, context, cluster)
     live = format is Output.text and not once and sys.stdout.isatty()
 
     async def show() -> None:
         async with Client(access, connections=2) as client:
+            target = await identify(client, cluster)
             if live:
+                from rich.console import Group
                 from rich.live import Live
 
                 with Live(console=console(), screen=True, auto_refresh=False) as screen:
                     while True:
-                        screen.update(_page(entries(await services(client, namespace))), refresh=True)
+                        page = _page(entries(await services(client, namespace)))
+                        screen.update(Group(plain(str(target)), page), refresh=True)
                         await asyncio.sleep(_PAUSE)
             found = entries(await services(client, namespace))
             if format is Output.json:
-                sys.stdout.write(json_output(found))
+                sys.stdout.write(json_output({**target.as_json(), "services": found}))
             else:
-                write(_page(found))
+                write(plain(str(target)), _page(found))
 
     try:
         asyncio.run(show())

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, refused
+from avactl.cli.cluster.cluster_session import (
+    ClusterName,
+    Context,
+    Kubeconfig,
+    connection,
+    packages,
+    refused,
+    tell_target,
+)
 from avactl.cli.common import accessing
 from avactl.exit_codes import USAGE
 
@@ -26,6 +34,7 @@ def snapshot(
     ] = "avactl-system",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
 ) -> None:
     """Capture the state of a cluster for `avactl plan --snapshot`. Read-only; contains no secrets.
 
@@ -33,7 +42,7 @@ def snapshot(
     """
     with packages():
         from avactl.plan.snapshot import capture  # noqa: F401 - what reads snapshots schedules too
-    text = asyncio.run(_take(connection(kubeconfig, context), namespace))
+    text = asyncio.run(_take(connection(kubeconfig, context, cluster), cluster, namespace))
     if out is None:
         sys.stdout.buffer.write(text)
         return
@@ -42,12 +51,14 @@ def snapshot(
     print(f"{out}: {len(text) / 1e6:.1f} MB", file=sys.stderr)
 
 
-async def _take(found: Access, namespace: str) -> bytes:
-    from avactl.kube.client import Client, UnreachableError
+async def _take(found: Access, cluster: str, namespace: str) -> bytes:
+    from avactl.kube.client import ApiError, Client, UnreachableError
+    from avactl.kube.identity import identify
     from avactl.plan.snapshot.capture import take
 
     async with Client(found, "avactl-snapshot", connections=8) as client:
         try:
+            tell_target(await identify(client, cluster, namespace))
             return await take(client, namespace)
-        except UnreachableError as error:
+        except (ApiError, UnreachableError) as error:
             refused(error, found)

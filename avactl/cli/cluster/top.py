@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avactl.cli.cluster.cluster_session import (
+    ClusterName,
     Context,
     Kubeconfig,
     SystemNamespace,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from avactl.kube.identity import Target
     from avactl.scheduler.inspection.cluster_view import ClusterView
     from avactl.scheduler.inspection.usage import Job, Pool, Team
 
@@ -42,20 +44,21 @@ def top(
     format: OutputFormat = Output.text,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
     """Show teams with their quotas, pools, and running and pending jobs, live until Ctrl-C. Read-only."""
     follows = format is Output.text and not once and sys.stdout.isatty()
 
-    async def show(view: ClusterView) -> None:
+    async def show(view: ClusterView, target: Target) -> None:
         if follows:
-            await live(lambda height: _page(view, namespace, height), view.follow)
+            await live(lambda height: _page(view, target, namespace, height), view.follow)
         elif format is Output.json:
-            sys.stdout.write(_json(view, namespace))
+            sys.stdout.write(_json(view, target, namespace))
         else:
-            write(_page(view, namespace))
+            write(_page(view, target, namespace))
 
-    viewing(show, kubeconfig, context, system_namespace, namespace)
+    viewing(show, kubeconfig, context, cluster, system_namespace, namespace)
 
 
 def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], list[Job]]:
@@ -73,10 +76,10 @@ def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], l
     return usage.teams(cache, pods), usage.pools(cache, measure), jobs
 
 
-def _json(view: ClusterView, namespace: str) -> str:
+def _json(view: ClusterView, target: Target, namespace: str) -> str:
     teams, pools, jobs = _facts(view, namespace)
     data: dict[str, Any] = {
-        "cluster": view.cluster,
+        **target.as_json(),
         "teams": [team._asdict() for team in teams],
         "pools": [pool._asdict() for pool in pools],
         "jobs": [job._asdict() | {"waiting": job.waiting} for job in jobs],
@@ -86,7 +89,7 @@ def _json(view: ClusterView, namespace: str) -> str:
     return json_output(data)
 
 
-def _page(view: ClusterView, namespace: str, height: int | None = None) -> RenderableType:
+def _page(view: ClusterView, target: Target, namespace: str, height: int | None = None) -> RenderableType:
     """Lay out the page: everything, or as many jobs as lines are left."""
     from rich.console import Group
     from rich.text import Text
@@ -94,7 +97,7 @@ def _page(view: ClusterView, namespace: str, height: int | None = None) -> Rende
     teams, pools, jobs = _facts(view, namespace)
     total, used = sum(pool.gpus for pool in pools), sum(pool.used for pool in pools)
     running, waiting = sum(job.running for job in jobs), sum(job.waiting for job in jobs)
-    head = [plain(view.cluster)] if view.cluster else []
+    head = [plain(str(target))]
     if pools:
         head += [f"{sum(pool.machines for pool in pools)} machines", f"{_number(used)} of {total} GPUs in use"]
     head += [

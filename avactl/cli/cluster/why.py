@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from avactl import names
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, age, connection, plain, refused, write
+from avactl.cli.cluster.cluster_session import (
+    ClusterName,
+    Context,
+    Kubeconfig,
+    age,
+    connection,
+    plain,
+    refused,
+    tell_target,
+    write,
+)
 from avactl.cli.common import fail
 from avactl.exit_codes import USAGE
 from avactl.terminal import inert
@@ -51,24 +61,27 @@ def why(
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Namespace.")] = "default",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
 ) -> None:
     """Explain why a pod or job is pending, and show where its other pods run."""
     if "/" in name:
         namespace, name = name.split("/", 1)
     if not name or not namespace or "/" in name:
         fail("the name of the pod or job is empty or malformed", USAGE, "write NAME, or NAMESPACE/NAME")
-    found = asyncio.run(_look(connection(kubeconfig, context), namespace, name))
+    found = asyncio.run(_look(connection(kubeconfig, context, cluster), cluster, namespace, name))
     if not found.pods and not found.makers:
         fail(f"no pod or job {name} in namespace {namespace}", USAGE, "use `-n NAMESPACE` for another namespace")
     _print(f"{namespace}/{name}", rows(found, datetime.now(UTC)))
 
 
-async def _look(access: Access, namespace: str, name: str) -> Found:
+async def _look(access: Access, cluster: str, namespace: str, name: str) -> Found:
     from avactl.kube.client import ApiError, Client, UnreachableError
+    from avactl.kube.identity import identify
     from avactl.scheduler.inspection import pod_controllers
 
     async with Client(access, connections=1) as client:
         try:
+            tell_target(await identify(client, cluster))
             answer = await client.request("GET", f"/api/v1/namespaces/{namespace}/pods")
             pods = select(answer["items"] or [], name)
             lacking = (

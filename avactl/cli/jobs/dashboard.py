@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace
+from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, SystemNamespace, tell_target
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import load_view, with_client
 from avactl.exit_codes import MISSING, OK, USAGE
@@ -15,6 +15,7 @@ from avactl.exit_codes import MISSING, OK, USAGE
 if TYPE_CHECKING:
     from avactl.kube.access import Access
     from avactl.kube.client import Client
+    from avactl.kube.identity import Target
 
 
 def dashboard(
@@ -27,6 +28,7 @@ def dashboard(
     ] = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
     system_namespace: SystemNamespace = "avactl-system",
 ) -> None:
     """Show training jobs as a web page on this machine, with your own rights, until Ctrl-C. Read-only.
@@ -35,25 +37,26 @@ def dashboard(
     """
     _want_loopback(listen)
 
-    async def show(client: Client, access: Access) -> None:
+    async def show(client: Client, access: Access, target: Target) -> None:
         from avactl.jobs.dashboard.server import serve
         from avactl.jobs.dashboard.source import Source
         from avactl.kube.listen import ListenError
         from avactl.scheduler.inspection.cluster_view import ClusterView
 
+        tell_target(target)
         jobs = await load_view(client, namespace, access.namespace)
-        cluster = None
+        view = None
         if not jobs.namespace:
-            cluster = ClusterView(client, system_namespace)
-            await cluster.load()
-            if cluster.hidden.keys() & {"nodes", "pods"}:
-                cluster = None
+            view = ClusterView(client, system_namespace)
+            await view.load()
+            if view.hidden.keys() & {"nodes", "pods"}:
+                view = None
         try:
-            await serve(Source(jobs, cluster), listen, _tell)
+            await serve(Source(jobs, view), listen, _tell)
         except ListenError as error:
             fail(f"`--listen {listen}`: {error}", MISSING)
 
-    with_client(kubeconfig, context, show, interrupted=OK)
+    with_client(kubeconfig, context, cluster, show, interrupted=OK, system_namespace=system_namespace)
 
 
 def _want_loopback(listen: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, age, write
+from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, age, plain, write
 from avactl.cli.cluster.tables import cell, live, table
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import load_view, with_client
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from avactl.jobs.view import JobsView
     from avactl.kube.access import Access
     from avactl.kube.client import Client
+    from avactl.kube.identity import Target
 
 _COLOURS = {"running": "green", "queued": "yellow", "starting": "yellow", "failed": "red", "suspended": "dim"}
 
@@ -38,6 +39,7 @@ def jobs(
     format: OutputFormat = Output.text,
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
 ) -> None:
     """Show training jobs: state and why, workers, and progress, as a job master or the script tells it. Read-only.
 
@@ -46,19 +48,20 @@ def jobs(
     if watch and (format is Output.json or not sys.stdout.isatty()):
         fail("`--watch` needs a terminal, and prints a table", USAGE, "leave it out to print once")
 
-    async def show(client: Client, access: Access) -> None:
+    async def show(client: Client, access: Access, target: Target) -> None:
         view = await load_view(client, namespace, access.namespace)
         if watch:
-            await live(lambda height: _page(view, height), view.follow, view.explain_quietly)
+            await live(lambda height: _page(view, target, height), view.follow, view.explain_quietly)
         elif format is Output.json:
-            sys.stdout.write(json_output({"jobs": [job.as_json() for job in view.jobs()], "hidden": view.hidden}))
+            listed = [job.as_json() for job in view.jobs()]
+            sys.stdout.write(json_output({**target.as_json(), "jobs": listed, "hidden": view.hidden}))
         else:
-            write(_page(view))
+            write(_page(view, target))
 
-    with_client(kubeconfig, context, show, interrupted=OK)
+    with_client(kubeconfig, context, cluster, show, interrupted=OK)
 
 
-def _page(view: JobsView, height: int | None = None) -> RenderableType:
+def _page(view: JobsView, target: Target, height: int | None = None) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -68,6 +71,7 @@ def _page(view: JobsView, height: int | None = None) -> RenderableType:
     head += [f"{count} {state}" for state, count in states.items()]
     if view.namespace:
         head.insert(0, f"namespace {view.namespace}")
+    head.insert(0, plain(str(target)))
     parts: list[RenderableType] = [Text(" · ".join(head), style="bold")]
     notes = []
     if view.hidden:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig
+from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, tell_target
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job, with_client
 from avactl.diagnostics.suggest import one_of
@@ -15,6 +15,7 @@ from avactl.exit_codes import USAGE
 if TYPE_CHECKING:
     from avactl.kube.access import Access
     from avactl.kube.client import Client
+    from avactl.kube.identity import Target
 
 
 def logs(
@@ -26,17 +27,19 @@ def logs(
     namespace: Namespace = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
 ) -> None:
     """Print the logs of a training job: all pods together, in time order, each line with its role and index.
 
     With --follow, pods that start later are included, restarts are shown, and lost connections are resumed.
     """
 
-    async def work(client: Client, access: Access) -> None:
+    async def work(client: Client, access: Access, target: Target) -> None:
         from avactl.jobs.log_stream import JobLogs, Selection, TooManyPodsError
         from avactl.jobs.view import JobsView
         from avactl.local.output import Output
 
+        tell_target(target)
         place = job_of(name, namespace, access)
         view = JobsView(client, *place)
         await view.load()
@@ -55,4 +58,4 @@ def logs(
         except TooManyPodsError as error:
             fail(str(error), USAGE, "choose with `--role` and `--index`")
 
-    with_client(kubeconfig, context, work)
+    with_client(kubeconfig, context, cluster, work)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.cli.changes.diff import head_problems
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, plain
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, plain, tell_target
 from avactl.cli.common import fail
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.jobs.session import with_client
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from avactl.jobs.experiment import Experiment
     from avactl.kube.access import Access
     from avactl.kube.client import Client
+    from avactl.kube.identity import Target
 
 _LIVES, _KEEP = "4h", "1h"
 
@@ -122,7 +123,14 @@ def _start(change: Change, lives: str, keep: str, kubeconfig: Path | None, conte
     change, item = renamed(change, change.jobs[0])
     _want_valid(change)
     wanted = experiment(change, item, _duration(lives, "--for"), _duration(keep, "--keep"))
-    with_client(kubeconfig, context, lambda client, access: _apply(client, access, wanted))
+    cluster = item.cluster
+    system_namespace = change.after.program.cluster_spec(cluster).system_namespace
+
+    async def work(client: Client, access: Access, target: Target) -> None:
+        tell_target(target)
+        await _apply(client, wanted)
+
+    with_client(kubeconfig, context, cluster, work, system_namespace=system_namespace)
     place = f"{wanted.namespace}/{wanted.name}"
     leader = wanted.objects[0]["metadata"]["name"]
     created = f"{place} created: {plural(len(wanted.objects), 'object')}"
@@ -130,7 +138,7 @@ def _start(change: Change, lives: str, keep: str, kubeconfig: Path | None, conte
     print(f"next: `avactl logs {place} -f`; to stop it, `kubectl delete job {leader} -n {wanted.namespace}`")
 
 
-async def _apply(client: Client, access: Access, wanted: Experiment) -> None:
+async def _apply(client: Client, wanted: Experiment) -> None:
     from avactl.jobs.experiment import RefusedError, start
 
     try:

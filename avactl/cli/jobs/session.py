@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from avactl.jobs.view import JobsView
     from avactl.kube.access import Access
     from avactl.kube.client import Client
+    from avactl.kube.identity import Target
 
 Namespace = Annotated[
     str, typer.Option("--namespace", "-n", help="Namespace.", show_default="that of the kubeconfig's context")
@@ -29,21 +30,24 @@ _T = TypeVar("_T")
 def with_client(
     kubeconfig: Path | None,
     context: str,
-    work: Callable[[Client, Access], Awaitable[_T]],
+    cluster: str,
+    work: Callable[[Client, Access, Target], Awaitable[_T]],
     interrupted: int = INTERRUPTED,
+    system_namespace: str = "avactl-system",
 ) -> _T:
-    """Run `work` with a client of the API server.
+    """Run `work` with a client of the API server, whose Cluster is known. Exits with USAGE if another one is meant.
 
     Exits with MISSING without a kubeconfig, or if the API server does not answer or denies a request, and with
     `interrupted` after Ctrl-C.
     """
     with packages():
         from avactl.kube.client import ApiError, Client, UnreachableError
-    access = connection(kubeconfig, context)
+        from avactl.kube.identity import identify
+    access = connection(kubeconfig, context, cluster)
 
     async def run() -> _T:
         async with Client(access, connections=0) as client:
-            return await work(client, access)
+            return await work(client, access, await identify(client, cluster, system_namespace))
 
     try:
         return asyncio.run(run())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, plain
+from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, plain, tell_target
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job, with_client
 from avactl.exit_codes import OK, USAGE
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from avactl.jobs.state import TrainingJob
     from avactl.kube.access import Access
     from avactl.kube.client import Client
+    from avactl.kube.identity import Target
 
 FAILED, DELETED, TIMED_OUT = 5, 6, 124
 """Exit codes, besides those of all commands. 124 is that of timeout(1)."""
@@ -31,6 +32,7 @@ def wait(
     ] = "",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
+    cluster: ClusterName = "",
 ) -> None:
     """Wait until a training job has ended. If the API server does not answer, try again until it does.
 
@@ -42,8 +44,12 @@ def wait(
         seconds = duration(timeout, "--timeout") if timeout else None
     except ValueError as error:
         fail(str(error), USAGE)
-    code = with_client(kubeconfig, context, lambda client, access: _wait(client, access, name, namespace, seconds))
-    sys.exit(code)
+
+    async def work(client: Client, access: Access, target: Target) -> int:
+        tell_target(target)
+        return await _wait(client, access, name, namespace, seconds)
+
+    sys.exit(with_client(kubeconfig, context, cluster, work))
 
 
 async def _wait(client: Client, access: Access, name: str, namespace: str, seconds: float | None) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, refused
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, refused, tell_target
 from avactl.cli.common import accessing, fail
 from avactl.exit_codes import INCOMPLETE, MISSING, USAGE
 
@@ -89,8 +89,10 @@ def import_(
     options = _options(cluster, (spaces or ["default"])[0], team or [], image or [], as_is or adopt)
     version, access = "", None
     if live:
-        access = connection(kubeconfig, context)
-        objects, version = _read(access, spaces)
+        # Without --adopt, the specs may be those of another cluster than the source.
+        target = cluster if adopt else ""
+        access = connection(kubeconfig, context, target)
+        objects, version = _read(access, target, spaces)
     else:
         slurm = paths is not None and str(paths[0]) == "slurm"
         given = (paths or [])[slurm:]
@@ -110,13 +112,15 @@ def import_(
         raise typer.Exit(INCOMPLETE)
 
 
-def _read(access: Access, namespaces: list[str]) -> tuple[list[Given], str]:
+def _read(access: Access, cluster: str, namespaces: list[str]) -> tuple[list[Given], str]:
     with packages():
         from avactl.importer.live import read
         from avactl.kube.client import ApiError, Client, UnreachableError
+        from avactl.kube.identity import identify
 
     async def run() -> tuple[list[Given], str]:
         async with Client(access, agent="avactl-import") as client:
+            tell_target(await identify(client, cluster))
             return await read(client, namespaces)
 
     try:
@@ -128,10 +132,13 @@ def _read(access: Access, namespaces: list[str]) -> tuple[list[Given], str]:
 def _adopt(access: Access, made: Imported) -> Adopted:
     from avactl.importer.adopt import adopt
     from avactl.kube.client import ApiError, Client, UnreachableError
+    from avactl.kube.identity import identify
     from avactl.reconcile.command import AGENT
 
     async def run() -> Adopted:
         async with Client(access, agent=AGENT) as client:
+            namespace = made.compilation.program.cluster_spec(made.cluster).system_namespace
+            await identify(client, made.cluster, namespace)
             return await adopt(client, made)
 
     try:

@@ -3,13 +3,14 @@ their RBAC, and the objects that make the GitOps engine follow the repository.""
 
 from __future__ import annotations
 
+from avactl import names
 from avactl.kinds.cluster import admission, guard
-from avactl.kinds.cluster.daemons import monitoring
+from avactl.kinds.cluster.daemons import monitoring, rbac
 from avactl.kinds.cluster.daemons.lower import daemons, policy
 from avactl.kinds.cluster.devices import device_classes
 from avactl.kinds.cluster.follow import follow
 from avactl.kinds.cluster.priorities import priority_classes
-from avactl.kinds.lowering import namespaces
+from avactl.kinds.lowering import k8s, namespaces
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
 from avactl.names import CACHE_NAMESPACE
@@ -25,9 +26,23 @@ def lower(item: Item, program: Program) -> list[Manifest]:
         *device_classes(item, program),
         *admission.policies(item, program),
         config,
+        *_identity(item),
         *daemons(item, program, config),
         *monitoring.objects(item, program),
         *follow(item, program),
+    ]
+
+
+def _identity(item: Item) -> list[Manifest]:
+    """Return the role and binding by which everybody with an account may ask which Cluster this is."""
+    version, group, system = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io", item.spec.system_namespace
+    role = {"apiGroup": group, "kind": "Role", "name": names.IDENTITY}
+    subjects = [{"apiGroup": group, "kind": "Group", "name": "system:authenticated"}]
+    return [
+        k8s.manifest(item, item.name, version, "Role", names.IDENTITY, namespace=system, rules=rbac.identity_rules()),
+        k8s.manifest(
+            item, item.name, version, "RoleBinding", names.IDENTITY, namespace=system, roleRef=role, subjects=subjects
+        ),
     ]
 
 

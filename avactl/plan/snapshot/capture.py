@@ -7,7 +7,6 @@ import asyncio
 import orjson
 
 from avactl import names
-from avactl.kinds.cluster.daemons.lower import POLICY
 from avactl.kinds.manifest import Body
 from avactl.kube.client import ApiError, Client, list_all
 from avactl.kube.timestamps import timestamp
@@ -34,18 +33,19 @@ async def take(client: Client, namespace: str) -> bytes:
 
 
 async def _policy(client: Client, namespace: str) -> Body:
-    path = f"/api/v1/namespaces/{namespace}/configmaps/{POLICY}"
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{names.POLICY}"
     try:
         item = await client.request("GET", path)
-        policy: Body = orjson.loads(item["data"]["policy.json"])
+        policy: Body = orjson.loads(item["data"][names.POLICY_KEY])
     except ApiError as error:
         if error.status == 404:
             hint = "`--namespace` names the Cluster's `systemNamespace`; the cluster's objects must have been applied"
-            message = f"ConfigMap {namespace}/{POLICY} does not exist: avactl does not manage this cluster"
+            message = f"ConfigMap {namespace}/{names.POLICY} does not exist: avactl does not manage this cluster"
             raise CaptureError(message, hint) from None
-        raise _refused(error, f"ConfigMap {namespace}/{POLICY}") from None
+        raise _refused(error, f"ConfigMap {namespace}/{names.POLICY}") from None
     except (KeyError, TypeError, orjson.JSONDecodeError):
-        raise CaptureError(f"ConfigMap {namespace}/{POLICY} has no policy.json: avactl did not write it") from None
+        message = f"ConfigMap {namespace}/{names.POLICY} has no {names.POLICY_KEY}: avactl did not write it"
+        raise CaptureError(message) from None
     return policy
 
 

@@ -41,6 +41,12 @@ class Result:
     """Objects that are unhealthy or still waiting at the end, by title."""
     problem: str = ""
     """The reason why nothing, or not everything, was done."""
+    context: str = ""
+    """Context of the kubeconfig; empty for the account of a pod."""
+    carries: tuple[str, ...] = ()
+    """Other Clusters that the Kubernetes cluster carries."""
+    claimed: bool = False
+    """True if the Kubernetes cluster carries the Cluster from this run on."""
     dry_run: bool = False
     unreachable: bool = False
     """True if the problem is that the API server is unreachable."""
@@ -94,6 +100,9 @@ def as_json(result: Result) -> dict[str, Any]:
     """Return the report as JSON data."""
     return {
         "cluster": result.cluster,
+        "context": result.context,
+        "carries": list(result.carries),
+        "claimed": result.claimed,
         "inventory": result.inventory,
         "commit": result.commit,
         "dryRun": result.dry_run,
@@ -142,9 +151,13 @@ def as_text(result: Result, colour: bool) -> str:
         lines.append(f"  {sign} {visible(name)}: {_said(health.reason)}")
     for kind in result.unseen:
         lines.append(f"  {red}!{off} {kind}: no permission to list; removed objects of this kind are not pruned")
-    head = f"cluster {result.cluster}" + (f" · commit {result.commit[:12]}" if result.commit else "")
+    head = f"cluster {result.cluster}" + (f" · context {result.context}" if result.context else "")
+    head += f" · commit {result.commit[:12]}" if result.commit else ""
+    head += f" · also carries {', '.join(result.carries)}" if result.carries and not result.problem else ""
     if result.dry_run:
         head += " · dry run, nothing was written"
+    if result.claimed and not result.problem:
+        lines.insert(0, f"  this Kubernetes cluster carries cluster {result.cluster} from now on")
     if result.problem:
         lines.append(f"  {red}!{off} {_said(result.problem)}")
     foot = [] if result.problem and not result.steps else [result.summary()]

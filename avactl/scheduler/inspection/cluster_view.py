@@ -23,8 +23,6 @@ from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.node_rules import RuleError
 from avactl.scheduler.objects.pod_info import PodInfo, read_pod
 
-POLICY = "avactl-policy"
-"""ConfigMap with the placement policy, as the Cluster compiles it."""
 _MOST_DIGITS = 10
 """Digits of the seconds between two checkpoints: pods' owners write the annotation."""
 
@@ -123,16 +121,16 @@ class ClusterView(LiveView):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     async def _policy(self) -> Policy | None:
-        path = f"/api/v1/namespaces/{self._system}/configmaps/{POLICY}"
+        path = f"/api/v1/namespaces/{self._system}/configmaps/{names.POLICY}"
         try:
             item = await self.client.request("GET", path)
-            return Policy.parse((item.get("data") or {}).get("policy.json") or "")
+            return Policy.parse((item.get("data") or {}).get(names.POLICY_KEY) or "")
         except ApiError as error:
             if error.status != 404 and not error.forbidden:
                 raise
             self.hidden["policy"] = str(error)
         except ValueError as error:
-            self.hidden["policy"] = f"ConfigMap {self._system}/{POLICY} is not a placement policy: {error}"
+            self.hidden["policy"] = f"ConfigMap {self._system}/{names.POLICY} is not a placement policy: {error}"
         return None
 
     def _watched(self) -> list[Reflector]:

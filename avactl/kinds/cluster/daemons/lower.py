@@ -12,9 +12,6 @@ from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
 from avactl.names import CACHE_NAMESPACE
 
-POLICY = "avactl-policy"
-"""ConfigMap in the system namespace with the placement policy, which the daemons read."""
-
 
 def policy(item: Item, program: Program) -> Manifest:
     """Return the ConfigMap with the placement policy."""
@@ -31,7 +28,7 @@ def policy(item: Item, program: Program) -> Manifest:
     }
     if cache.runs(item, program):
         data["cacheDaemon"] = True
-    return k8s.config_map(item, item.name, POLICY, spec.system_namespace, {"policy.json": k8s.json_text(data)})
+    return k8s.config_map(item, item.name, names.POLICY, spec.system_namespace, {names.POLICY_KEY: k8s.json_text(data)})
 
 
 def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:

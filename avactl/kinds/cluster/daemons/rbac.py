@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from avactl.kinds.lowering.k8s import policy_rule as rule
 from avactl.kinds.manifest import Body
-from avactl.names import CACHE_STATUS, SERVING_DAEMON
+from avactl.names import CACHE_STATUS, POLICY, SERVING_DAEMON
 
 WATCH = ("get", "list", "watch")
 
@@ -62,6 +62,14 @@ def leader_rules(lease: str) -> list[Body]:
 def config_rule() -> Body:
     """Rule to read the policy, pool topology and quota tree: ConfigMaps of the system namespace."""
     return rule([""], ["configmaps"], WATCH)
+
+
+def identity_rules() -> list[Body]:
+    """Rule of all accounts in the system namespace: the name of the Cluster, by which commands know the cluster."""
+    return [
+        # The placement policy, and no other ConfigMap. It holds no secrets.
+        rule([""], ["configmaps"], ("get",), resourceNames=[POLICY]),
+    ]
 
 
 def topology_cluster_rules() -> list[Body]:

@@ -67,8 +67,31 @@ def locate(kubeconfig: Path | None) -> list[Path]:
     return found
 
 
-def select(paths: Sequence[Path], context: str = "") -> Selection:
-    """Return the selection of a context in the merged files, by default the current one. Raises KubeconfigError.
+def choose_context(kubeconfig: Path | None, cluster: str, context: str = "") -> str:
+    """Return the context for a Cluster: the one that is asked for, else the one with the Cluster's name.
+
+    Empty if there is neither, or no kubeconfig: the current context. Raises KubeconfigError.
+    """
+    if context or not cluster:
+        return context
+    try:
+        paths = locate(kubeconfig)
+    except AccessError:
+        return ""
+    return cluster if cluster in _merge(paths)[0]["contexts"] else ""
+
+
+def current_context(kubeconfig: Path | None) -> str:
+    """Return the name of the current context; empty if there is none, or no kubeconfig. Raises KubeconfigError."""
+    try:
+        paths = locate(kubeconfig)
+    except AccessError:
+        return ""
+    return _merge(paths)[1]
+
+
+def _merge(paths: Sequence[Path]) -> tuple[dict[str, dict[str, Section]], str]:
+    """Return the sections of the merged files, and the current context. Raises KubeconfigError.
 
     The first file that declares a name wins, and the first that has a current context.
     """
@@ -80,6 +103,12 @@ def select(paths: Sequence[Path], context: str = "") -> Selection:
         for key, found in sections.items():
             for name, values in _entries(data.get(key), key.removesuffix("s"), path):
                 found.setdefault(name, Section(name, values, path))
+    return sections, current
+
+
+def select(paths: Sequence[Path], context: str = "") -> Selection:
+    """Return the selection of a context in the merged files, by default the current one. Raises KubeconfigError."""
+    sections, current = _merge(paths)
     wanted, where = context or current, ", ".join(map(str, paths))
     if not wanted:
         raise KubeconfigError(f"{where}: not a kubeconfig with a current context", "`--context` selects one")
