@@ -8,6 +8,7 @@ from avactl.doctor.live import Live, Resource
 from avactl.doctor.model import Finding, State
 from avactl.doctor.needs import Needs, Pool
 from avactl.doctor.objects import SERVICE
+from avactl.kinds.cluster.daemons.rbac import ADMINISTRATORS
 from avactl.kinds.lowering.storage import offers_many
 from avactl.kinds.references import CLAIM, CONFIG_MAP
 from avactl.quantity import quantity
@@ -31,6 +32,9 @@ _INSTALL = {
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 _SHOWN = 3
 _NAMED = {CLAIM: "claims", CONFIG_MAP: "configmaps", SERVICE: "services"}
+_PRIVILEGED = {
+    str(Resource(group, plural, namespaced=False)) for group, plurals in ADMINISTRATORS.items() for plural in plurals
+}
 _ABSENT = frozenset(("",))
 """Stands for an object that does not exist: no ConfigMap has an empty key."""
 CHECKS = (
@@ -279,8 +283,15 @@ def _rights(needs: Needs, live: Live) -> Iterator[Finding]:
         alike.setdefault((lacking, frozenset(namespaces)), set()).add(str(resource))
     for (lacking, where), resources in sorted(alike.items(), key=lambda each: sorted(each[1])):
         inside = f" in {_some(where)}" if where != {""} else ""
-        words = f"this account may not {_listed(lacking)}{inside}: {', '.join(sorted(resources))}"
-        yield Finding("rights", State.FAILED, words, "grant it to the account that applies the objects")
+        words = f"this account may not {_listed(lacking)}{inside}: "
+        # Of mode `builtin`, the account in the cluster is not to have these.
+        privileged = resources & _PRIVILEGED if needs.applied_by == "builtin" and "get" not in lacking else set()
+        if privileged:
+            remedy = "an administrator applies them: `avactl reconcile --once`"
+            yield Finding("rights", State.WARNING, words + ", ".join(sorted(privileged)), remedy)
+        if others := resources - privileged:
+            remedy = "grant it to the account that applies the objects"
+            yield Finding("rights", State.FAILED, words + ", ".join(sorted(others)), remedy)
     wanted = {live.served[kind] for kind in needs.kinds if kind in live.served}
     if allowed := wanted - {resource for resource, _ in places}:
         words = f"this account may apply and prune {len(allowed)} of {len(wanted)} kinds"

@@ -10,10 +10,15 @@ from typing import Any
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.timestamps import timestamp
+from avactl.names import GROUP
 
 DURATION, DEADLINE, RETRY = 15, 10.0, 2.0
 """Lease duration, renewal deadline and retry period, in seconds.
 Source: k8s.io/component-base/config defaults of kube-scheduler."""
+
+
+REQUESTED = f"{GROUP}/requested-by"
+"""Annotation of a Lease: identity of a process that asks the holder to give way."""
 
 
 class LostError(Exception):
@@ -34,6 +39,8 @@ class Leader:
         self.won = asyncio.Event()
         self.refused: ApiError | None = None
         """Why the last try was refused for good: no right to it, no namespace for it."""
+        self.requested = asyncio.Event()
+        """Set once another process has asked for the lease that this one holds."""
         self.since = float("inf")
         """Monotonic time at which the lease was acquired."""
 
@@ -93,7 +100,10 @@ class Leader:
             })  # fmt: skip
         spec = lease.get("spec") or {}
         holder, changes = spec.get("holderIdentity"), spec.get("leaseTransitions") or 0
+        notes = lease["metadata"].get("annotations") or {}
         if holder == self._identity:
+            if REQUESTED in notes:
+                self.requested.set()
             lease["spec"] = self._spec(changes, spec.get("acquireTime"))
         else:
             # Clocks of other machines are not to be trusted: what counts is for how long it has not changed.
@@ -103,6 +113,7 @@ class Leader:
             if holder and monotonic() - self._seen[1] < (spec.get("leaseDurationSeconds") or DURATION):
                 return False
             lease["spec"] = self._spec(changes + 1, None)
+            notes.pop(REQUESTED, None)
         return await self._write("PUT", f"{self._path}/{self._name}", lease)
 
     async def _write(self, method: str, path: str, lease: dict[str, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from time import monotonic
@@ -14,6 +15,7 @@ from avactl.diff.model import ABSENT as NOTHING
 from avactl.diff.model import Disruption
 from avactl.diff.rules import classify
 from avactl.emit.pulumi_plan import Key
+from avactl.kinds.cluster.daemons import builtin
 from avactl.kube.client import ApiError, UnreachableError
 from avactl.reconcile.api import FIELD_MANAGER, Api, Body, Gvk
 from avactl.reconcile.desired import PATCHED, inventory_of, marks
@@ -32,6 +34,11 @@ _AGAIN = 10.0
 """Seconds to wait for the deletion of an object after the wait for another one has timed out."""
 _ESTABLISHED = 30.0
 """Seconds to wait until a new kind is served."""
+
+_LACKS_RIGHTS = re.compile(
+    rf"cannot [a-z]+ resource|attempting to grant RBAC permissions|ValidatingAdmissionPolicy '{builtin.NAME}'"
+).search
+"""Matches refusals that depend on the account: by RBAC, and by the policy on the account of the built-in reconciler."""
 
 Name = tuple[str, str, str]
 
@@ -144,7 +151,7 @@ class Applier:
             else:
                 await self._put(step)
         except (ApiError, UnreachableError, _StillThereError) as error:
-            step.error = _message(error)
+            _fail(step, error)
         if step.error:
             self._failed[_name(step.key)] = step.title
         self._done(step)
@@ -271,7 +278,7 @@ class Applier:
             else:
                 step.error = "the object keeps changing while it is being deleted; the next run retries"
         except (ApiError, UnreachableError) as error:
-            step.error = _message(error)
+            _fail(step, error)
         self._done(step)
 
 
@@ -298,6 +305,12 @@ def _wave(step: Step) -> int:
 
 def _name(key: Key) -> Name:
     return (key.kind, key.namespace, key.name)
+
+
+def _fail(step: Step, error: Exception) -> None:
+    """Record the error of a step."""
+    step.error = _message(error)
+    step.lacks_rights = isinstance(error, ApiError) and error.status == 403 and bool(_LACKS_RIGHTS(str(error)))
 
 
 def _message(error: Exception) -> str:

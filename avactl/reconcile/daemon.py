@@ -14,7 +14,7 @@ from avactl.exit_codes import INCOMPLETE, MISSING, OK
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.http_server import serve
-from avactl.kube.leader import LostError
+from avactl.kube.leader import RETRY, LostError
 from avactl.reconcile.command import AGENT, Declared, Request, declare, source_of
 from avactl.reconcile.drift import Watcher
 from avactl.reconcile.readiness import wait_healthy
@@ -29,6 +29,10 @@ _FIGHT = (60.0, 300.0)
 """If drift recurs within this many seconds, another writer is fighting back: runs are then at least this far apart."""
 
 
+_GIVE_WAY = 3 * RETRY
+"""Seconds in which a run that has asked for the lease takes it."""
+
+
 class Daemon:
     """One replica of the reconciler."""
 
@@ -38,8 +42,8 @@ class Daemon:
         self._declared: Declared | None = None
         self._seen = ""
         """The newest commit, even if it does not compile."""
-        self._told = ""
-        """The commit whose status was set last."""
+        self._told: object = None
+        """The commit and status that were set last."""
         self._reconciler: Reconciler | None = None
         self._watcher: Watcher | None = None
         self._health: asyncio.Task[None] | None = None
@@ -62,26 +66,32 @@ class Daemon:
             # The name of the Cluster, which only the specs tell, selects the context.
             access = await asyncio.to_thread(self._request.connect, self._declared.cluster)
             async with Client(access, agent=AGENT) as client:
-                return await self._follow(client, self._declared)
+                while (code := await self._lead(client, self._declared)) is None:
+                    logs.info("giving way to a run by hand")
+                    await self._sleep(_GIVE_WAY)
+                return code
         finally:
             if runner is not None:
                 await runner.cleanup()
 
-    async def _follow(self, client: Client, declared: Declared) -> int:
-        """Wait for the lease and reconcile until stopped; return the exit code. Raises LostError."""
+    async def _lead(self, client: Client, declared: Declared) -> int | None:
+        """Work while holding the lease; return the exit code, or None to give way to a run that asks for the lease.
+
+        Raises LostError.
+        """
         options = declared.options
-        self._reconciler = Reconciler(client, options)
-        refused = await self._prepare(self._reconciler, declared)
+        self._reconciler = reconciler = Reconciler(client, options)
+        refused = await self._prepare(reconciler, declared)
         if refused:
             logs.error("refused", context=client.context, cluster=declared.cluster, problem=refused)
             return INCOMPLETE
         logs.info("identified", context=client.context, cluster=declared.cluster)
         try:
-            async with self._reconciler.lease.hold(lambda holder: logs.info("standing by", holder=holder)) as lease:
-                self._reconciler.api.allowed = self._reconciler.lease.held
+            async with reconciler.lease.hold(lambda holder: logs.info("standing by", holder=holder)) as lease:
+                reconciler.api.allowed = reconciler.lease.held
                 self.leading = True
-                self._watcher = Watcher(client, self._reconciler.api, options.inventory, options.hands)
-                work = asyncio.create_task(self._work(self._reconciler, self._watcher))
+                self._watcher = Watcher(client, reconciler.api, options.inventory, options.hands)
+                work = asyncio.create_task(self._work(reconciler, self._watcher))
                 await asyncio.wait([work, lease], return_when=asyncio.FIRST_COMPLETED)
                 self.leading = False
                 if not work.done():
@@ -109,10 +119,13 @@ class Daemon:
                 await self._sleep(_SETTLE)
         return ""
 
-    async def _work(self, reconciler: Reconciler, watcher: Watcher) -> int:
+    async def _work(self, reconciler: Reconciler, watcher: Watcher) -> int | None:
         look_again, all_again = 0.0, 0.0
         new = True
+        requested = reconciler.lease.requested
         while not self.stop.is_set():
+            if requested.is_set():
+                return None
             now = monotonic()
             if now >= look_again:
                 new = await self._look() or new
@@ -131,9 +144,10 @@ class Daemon:
                 # Failures are retried soon; a full pass runs from time to time.
                 all_again = monotonic() + (self._request.resync if done else self._request.interval)
                 await self._sleep(self._pause)
-            waiter = asyncio.create_task(watcher.differs.wait())
-            await self._sleep(max(0.0, min(look_again, all_again) - monotonic()), waiter)
-            waiter.cancel()
+            waiters = [asyncio.create_task(event.wait()) for event in (watcher.differs, requested)]
+            await self._sleep(max(0.0, min(look_again, all_again) - monotonic()), *waiters)
+            for waiter in waiters:
+                waiter.cancel()
         return OK
 
     async def _look(self) -> bool:
@@ -207,9 +221,11 @@ class Daemon:
             metrics.HEALTH.clear()
             for health in result.health.values():
                 metrics.HEALTH.labels(health.state.value).inc()
-            if result.changed or result.failed or result.commit != self._told:
-                self._told = result.commit
-                await commit_status.tell(revision, cluster, *commit_status.words(result))
+            words = commit_status.words(result)
+            # An object that waits for an administrator fails in each run: the status is told once.
+            if (result.commit, words) != self._told:
+                self._told = (result.commit, words)
+                await commit_status.tell(revision, cluster, *words)
 
     def _collect(self) -> None:
         metrics.LEADER.set(self.leading)

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from time import monotonic
 
-from avactl.kube.client import ApiError, UnreachableError
-from avactl.kube.leader import Leader, LostError
+from avactl.kube.client import MERGE, ApiError, UnreachableError
+from avactl.kube.leader import REQUESTED, Leader, LostError
 from avactl.reconcile.api import Api
 
 _LOOK = 1.0
@@ -77,6 +77,11 @@ class Lease:
         """Return whether this process holds the lease."""
         return self._leader.leading()
 
+    @property
+    def requested(self) -> asyncio.Event:
+        """Set once a run with `patience` asks for the lease that this process holds."""
+        return self._leader.requested
+
     async def look(self) -> tuple[str, int]:
         """Return the holder and the number of transitions; -1 if the lease does not exist."""
         lease = await self._api.read(self._path)
@@ -91,8 +96,8 @@ class Lease:
     ) -> AsyncIterator[asyncio.Task[None]]:
         """Hold the lease for the length of the block. The inner task ends with LostError if renewal fails.
 
-        With `patience`, raises HeldError if another process still holds the lease after so many seconds, and ApiError
-        if the account lacks permission for it.
+        With `patience`, asks the holder to give way, and raises HeldError if another process still holds the lease
+        after so many seconds, and ApiError if the account lacks permission for it.
         """
         with suppress(ApiError, UnreachableError):
             await self._take_over()
@@ -106,6 +111,8 @@ class Lease:
                     holder = (await self.look())[0]
                 if not reported:
                     waiting(holder)
+                    if patience is not None and holder:
+                        await self._request()
                     reported = True
                 if patience is None:
                     continue
@@ -122,6 +129,12 @@ class Lease:
             with suppress(asyncio.CancelledError, LostError):
                 await task
             await self._leader.release()
+
+    async def _request(self) -> None:
+        """Ask the holder to give way; without the right to that, only wait."""
+        body = {"metadata": {"annotations": {REQUESTED: self.identity}}}
+        with suppress(ApiError, UnreachableError):
+            await self._api.client.request("PATCH", self._path, body, content_type=MERGE)
 
     async def _take_over(self) -> None:
         """Take the lease from a dead process of this machine."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from avactl.kinds import registry
+from avactl.kinds.cluster.daemons.rbac import ADMINISTRATORS
 from tests.conftest import ROOT
 from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
@@ -184,6 +185,7 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
     assert rules("ClusterRole", "avactl-cache") == documented("`avactl-cache`, in all namespaces")
     assert rules("Role", "avactl-cache", "avactl-cache") == documented("`avactl-cache`, in `avactl-cache`")
     assert rules("ClusterRole", "avactl-serving") == documented("`avactl-serving`, in all namespaces")
+    assert rules("Role", "avactl-serving", "vision") == documented("`avactl-serving`, in the namespaces of teams")
     assert rules("Role", "avactl-serving", "avactl-system") == documented("`avactl-serving`, in the system namespace")
     assert rules("Role", "avactl-delivery", system) == documented("`avactl-delivery`, in the system namespace")
     assert rules("ClusterRole", "avactl-reconcile") == documented("`avactl-reconcile`, in all namespaces")
@@ -194,27 +196,29 @@ spec: {members: {users: [ann], admins: [root], viewers: [auditors]}}
     assert rules("Role", "avactl-admin", "vision") == documented("`avactl-admin`")
 
 
-def test_the_reconciler_may_give_away_the_daemons_cluster_roles_and_no_others() -> None:
+def test_docs_list_every_rule_of_the_daemons_admission_policies() -> None:
+    result = compiled(EVERY_DAEMON + BUILTIN + WRITE_TIER)
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    section = text.partition("\n| account | rule |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| `(avactl-[a-z]+)` \| `([a-z-]+)` \|", section, re.M)
+    policies = {account: body(result, "ValidatingAdmissionPolicy", account) for account, _ in rows}
+    assert set(policies) == {"avactl-scheduler", "avactl-cache", "avactl-serving", "avactl-reconcile"}
+    for account, policy in policies.items():
+        rules = [each["message"].partition(": ")[0] for each in policy["spec"]["validations"]]
+        assert sorted(rule for name, rule in rows if name == account) == sorted(rules)
+
+
+def test_the_reconciler_only_reads_what_gives_power_over_the_cluster() -> None:
     result = compiled(EVERY_DAEMON + BUILTIN + TIER + machine("H100"))
-    found = {m.name for m in own(result) if m.kind == "ClusterRole"}
-    (rule,) = (
-        rule
-        for rule in body(result, "ClusterRole", "avactl-reconcile")["rules"]
-        if "escalate" in rule["verbs"] and rule["resources"] == ["clusterroles"]
-    )
-    assert found - {"avactl-reconcile"} == set(rule["resourceNames"])
-
-
-def test_the_reconciler_may_change_every_admission_policy_but_its_own() -> None:
-    result = compiled(
-        DAEMONS.replace("scheduler: true", "scheduler: true, topology: true, serving: true") + BUILTIN + machine("H100")
-    )
     rules = body(result, "ClusterRole", "avactl-reconcile")["rules"]
-    (changed,) = [
-        each for each in rules if "admissionregistration.k8s.io" in each["apiGroups"] and "patch" in each["verbs"]
-    ]
-    compiled_names = {manifest.name for manifest in result.manifests if manifest.kind == "ValidatingAdmissionPolicy"}
-    assert set(changed["resourceNames"]) == compiled_names - {"avactl-reconcile"}
+    for rule in rules:
+        for group in set(rule["apiGroups"]) & set(ADMINISTRATORS):
+            if set(rule["resources"]) & set(ADMINISTRATORS[group]):
+                assert set(rule["verbs"]) == {"get", "list", "watch"}
+        if {"escalate", "bind", "impersonate"} & set(rule["verbs"]):
+            assert rule["resources"] == ["roles"]
+    compiled_kinds = {manifest.kind for manifest in own(result)}
+    assert {"ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "PriorityClass"} < compiled_kinds
 
 
 def test_device_classes_are_for_dra_pools_and_can_be_replaced() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import time
@@ -10,6 +11,9 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from avactl.kube import access
+from avactl.kube.client import Client
+from avactl.reconcile.reconciler import Options, Reconciler
 from tests.reconcile.world import World
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]
@@ -72,3 +76,17 @@ def test_a_branch_is_followed_and_drift_put_back(world: World) -> None:
     until(lambda: '"leading"' in (world.folder / "second").read_text(), log)
     world.replace("platform.yaml", "guaranteed: 2", "guaranteed: 1")
     until(lambda: '"guaranteed": 1' in str(world.kube.get(*pool)["data"]), log)
+    # A run by hand asks for the lease, and gets it; then the replica goes on.
+    assert asyncio.run(_hold_lease(world))
+    second = world.folder / "second"
+    assert "giving way to a run by hand" in second.read_text()
+    until(lambda: second.read_text().count('"leading"') == 2, log)
+    world.replace("platform.yaml", "guaranteed: 1", "guaranteed: 4")
+    until(lambda: '"guaranteed": 4' in str(world.kube.get(*pool)["data"]), log)
+
+
+async def _hold_lease(world: World) -> bool:
+    async with Client(access.find(world.kubeconfig)) as client:
+        reconciler = Reconciler(client, Options(namespace=f"{world.name}-system", inventory="lab"))
+        async with reconciler.lease.hold(patience=30.0):
+            return reconciler.lease.held()

@@ -23,6 +23,8 @@ from avactl.kinds.team.names import RUN_ACCOUNT
 COMPONENT = "admission"
 POLICIES = tuple(f"avactl-team-{what}" for what in ("pods", "annotations", "services", "volumes", "rollouts"))
 PODS, MARKS, SERVICES, VOLUMES, ROLLOUTS = POLICIES
+_JOB_ACCOUNTS = ("follower", "launcher", "master")
+"""Endings of accounts that compiled training jobs have."""
 HARMLESS_PRIORITY = 1000
 """Priority of `avactl-normal`: a class of the cluster's own may have as much."""
 
@@ -49,7 +51,7 @@ def policies(item: Item, program: Program) -> list[Manifest]:
         _resources("", ["pods/binding"], ("CREATE",)),
     ]
     return [
-        *_policy(item, PODS, workloads, f"{_POD.format('object')} != {_POD.format('oldObject')}",
+        *_policy(item, PODS, workloads, f"{POD.format('object')} != {POD.format('oldObject')}",
                  _pod_rules(item, program), _variables(item)),
         *_policy(item, MARKS, marks, "object.metadata.?annotations != oldObject.metadata.?annotations || "
                  "object.metadata.?labels != oldObject.metadata.?labels", _annotation_rules()),
@@ -66,11 +68,16 @@ def _variables(item: Item) -> dict[str, str]:
     The serving and delivery daemons copy templates that were checked when written. So does the controller of
     LeaderWorkerSets and DisaggregatedSets, which members of teams cannot write.
     """
-    accounts = [account for daemon in (serving, delivery) if (account := daemon.account(item))]
+    accounts = _copiers(item)
     if (groups := item.spec.leader_worker_set) is not None:
         accounts.append(f"system:serviceaccount:{groups.namespace}:{groups.service_account}")
     own = "".join(f" || request.userInfo.username == '{account}'" for account in accounts)
     return {**_POD_VARIABLES, "platform": f"{_PLATFORM}{own}"}
+
+
+def _copiers(item: Item) -> list[str]:
+    """Return the users that copy pod templates in the namespaces of teams."""
+    return [account for daemon in (serving, delivery) if (account := daemon.account(item))]
 
 
 def _rollouts(item: Item) -> list[Manifest]:
@@ -87,7 +94,7 @@ def _rollouts(item: Item) -> list[Manifest]:
     before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
     rule = Rule(
         "rollout",
-        f"{_strings(marks)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || variables.platform",
+        f"{strings(marks)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || variables.platform",
         f"{', '.join(marks[:-1])} and {marks[-1]} are written by specs and the serving daemon; declare `rollout` in "
         "the spec",
     )
@@ -121,11 +128,11 @@ def _policy(
     return k8s.admission_policy(item, item.name, name, spec, texts, component=COMPONENT)
 
 
-# The pod of any workload. `dyn`, because the types of the workloads differ.
-_POD = (
+POD = (
     "(request.resource.resource == 'pods' ? dyn({0}).spec : request.resource.resource == 'cronjobs' ? "
     "dyn({0}).spec.jobTemplate.spec.template.spec : dyn({0}).spec.template.spec)"
 )
+"""The pod of any workload. `dyn`, because the types of the workloads differ."""
 _PLATFORM = (
     "authorizer.group('rbac.authorization.k8s.io').resource('rolebindings').namespace(request.namespace)"
     ".check('create').allowed() || request.userInfo.username == 'system:kube-controller-manager' || "
@@ -133,7 +140,7 @@ _PLATFORM = (
 )
 """True for those who apply specs, and for Kubernetes' controllers, whose templates were checked when written."""
 _POD_VARIABLES = {
-    "pod": _POD.format("object"),
+    "pod": POD.format("object"),
     "containers": "variables.pod.containers + variables.pod.?initContainers.orValue([]) + "
     "variables.pod.?ephemeralContainers.orValue([])",
     "class": "variables.pod.?priorityClassName.orValue('')",
@@ -146,7 +153,7 @@ _VOLUME_TYPES = (
     "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
 )  # fmt: skip
 _PROFILES = "['RuntimeDefault', 'Localhost']"
-_RESTRICTED = (
+RESTRICTED = (
     "!variables.pod.?hostPID.orValue(false) && !variables.pod.?hostIPC.orValue(false) && "
     f"variables.pod.?volumes.orValue([]).all(v, {' || '.join(f'has(v.{name})' for name in _VOLUME_TYPES)}) && "
     "variables.pod.?securityContext.?sysctls.orValue([]).size() == 0 && "
@@ -175,7 +182,8 @@ def _listed(annotation: str, default: tuple[str, ...]) -> str:
     return f"namespaceObject.metadata.?annotations[?'{annotation}'].orValue('{','.join(default)}').split(',')"
 
 
-def _strings(values: tuple[str, ...]) -> str:
+def strings(values: tuple[str, ...]) -> str:
+    """CEL list of texts."""
     return "[" + ", ".join(f"'{value}'" for value in values) + "]"
 
 
@@ -191,18 +199,18 @@ def _pod_rules(item: Item, program: Program) -> list[Rule]:
         ),
         Rule(
             "host-network-pods",
-            f"{_OWN_NETWORK} || ({_RESTRICTED})",
+            f"{_OWN_NETWORK} || ({RESTRICTED})",
             "but for the network, pods of this namespace satisfy pod security `restricted`",
         ),
         Rule(
             "node-name",
             "variables.pod.?nodeName.orValue('') == "
-            f"(request.operation == 'UPDATE' ? {_POD.format('oldObject')}.?nodeName.orValue('') : '')",
+            f"(request.operation == 'UPDATE' ? {POD.format('oldObject')}.?nodeName.orValue('') : '')",
             "`nodeName` bypasses the scheduler; remove it, and select nodes by `nodeSelector`",
         ),
         Rule(
             "priority",
-            f"variables.class in {_strings(('', *priorities))} || "
+            f"variables.class in {strings(('', *priorities))} || "
             f"variables.pod.?priority.orValue({HARMLESS_PRIORITY + 1}) <= {HARMLESS_PRIORITY}",
             "this priority class is reserved for the platform; use `avactl-normal` or `avactl-low`",
         ),
@@ -221,7 +229,7 @@ def _pod_rules(item: Item, program: Program) -> list[Rule]:
         Rule(
             "tolerations",
             f"variables.pod.?tolerations.orValue([]).all(t, t.?key.orValue('') in "
-            f"{_strings((*tolerated, names.CAPACITY) if spot else tolerated)})",
+            f"{strings((*tolerated, names.CAPACITY) if spot else tolerated)})",
             f"pods may tolerate only the taints of node pools; keep only tolerations of {', '.join(tolerated)}",
         ),
         Rule(
@@ -236,13 +244,26 @@ def _pod_rules(item: Item, program: Program) -> list[Rule]:
         ),
         Rule(
             "gpu-variables",
-            f"variables.containers.all(c, c.?env.orValue([]).all(e, !(e.name in {_strings(names.GPU_VARIABLES)}) || "
+            f"variables.containers.all(c, c.?env.orValue([]).all(e, !(e.name in {strings(names.GPU_VARIABLES)}) || "
             f"e.?value.orValue('') == 'void' || (e.name == '{VISIBLE_DEVICES}' && "
             f'e.?valueFrom.?fieldRef.?fieldPath.orValue("") == "{DEVICES_FIELD}")))',
             f"the variable makes the container runtime inject devices; set {VISIBLE_DEVICES} to `void`, or by "
             f"`fieldRef` to {DEVICES_FIELD}, and remove the others: {', '.join(names.GPU_VARIABLES[1:])}",
         ),
     ]
+    if copiers := _copiers(item):
+        rules.append(
+            Rule(
+                "copied-account",
+                f"!(request.userInfo.username in {strings(tuple(copiers))}) || "
+                f"variables.pod.?serviceAccountName.orValue('') in ['', 'default', '{RUN_ACCOUNT}'] || "
+                f"variables.pod.?serviceAccountName.orValue('') in {_listed(names.SERVICE_ACCOUNTS, ())} || "
+                # The Jobs of a training by several roles have accounts of their own, with rights on these Jobs only.
+                f"variables.pod.serviceAccountName.matches('^' + object.metadata.?labels[?'{names.PIPELINE}']"
+                f".orValue('/') + '(-[a-z0-9-]+)?-({'|'.join(_JOB_ACCOUNTS)})$')",
+                f"the daemons of avactl start pods with `{RUN_ACCOUNT}` and the Team's `serviceAccounts` only",
+            )
+        )
     if spot:
         rules.append(
             Rule(
@@ -280,7 +301,7 @@ def _image_rules(item: Item, program: Program) -> list[Rule]:
     plugin = tuple(sorted({pool.spec.resource_name for pool in pools if pool.spec.allocation != "dra"}))
     if item.spec.daemons.scheduler or not plugin:
         return [required]
-    requests = f"c.?resources.?limits.orValue({{}}).exists(r, r in {_strings(plugin)})"
+    requests = f"c.?resources.?limits.orValue({{}}).exists(r, r in {strings(plugin)})"
     prefix = "f.?prefix.orValue('')"
     return [
         required._replace(
@@ -317,7 +338,7 @@ def _annotation_rules() -> list[Rule]:
     return [
         Rule(
             "scheduler-annotations",
-            f"{_strings(own)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || "
+            f"{strings(own)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || "
             f"((request.operation == 'UPDATE' || request.subResource == 'binding') && {binds})",
             f"{' and '.join(own)} may be written only by the scheduler; remove them",
         ),

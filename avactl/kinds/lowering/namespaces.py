@@ -66,13 +66,15 @@ def _rename(claim: Claim) -> str:
     return "rename the team, or set other namespaces: `namespaces: [{name: …}]`"
 
 
-_OF_OTHERS = frozenset(
+OF_OTHERS = frozenset(
     {
         "argocd", "cert-manager", "external-secrets", "gatekeeper", "gpu-operator", "ingress-nginx", "kyverno",
         "linkerd", "node-feature-discovery", "pulumi-kubernetes-operator", "rook-ceph", "tekton-pipelines", "vault",
     }
 )  # fmt: skip
-"""Namespaces of widespread operators; those ending with `-system` (Flux, Istio, …) are reserved as well."""
+"""Namespaces of widespread operators."""
+RESERVED_PREFIXES, RESERVED_SUFFIX = ("kube-", "openshift-"), "-system"
+"""Parts of other reserved names, such as those of Flux and Istio."""
 
 
 def _reserved_for(claim: Claim, clusters: tuple[str, ...], program: Program) -> str:
@@ -88,7 +90,7 @@ def _reserved_for(claim: Claim, clusters: tuple[str, ...], program: Program) -> 
     if name in [spec.system_namespace for spec in specs]:
         return ""  # claimed by the cluster, which is reported with its place
     engines = [spec.reconcile.namespace for spec in specs]
-    if name in _OF_OTHERS or name in engines or name.startswith("openshift-") or name.endswith("-system"):
+    if name in OF_OTHERS or name in engines or name.startswith(RESERVED_PREFIXES) or name.endswith(RESERVED_SUFFIX):
         return "software of the platform"
     return ""
 

@@ -21,7 +21,14 @@ from avactl.kinds.pipeline.training import running, running_jobs, training_objec
 from avactl.kinds.pipeline.workload import mounts, trigger
 from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.rollout.lower import strategy
-from avactl.names import CONFIG_LABEL, DELIVERY_DAEMON, PIPELINE_CONFIG, PIPELINE_STATE, PIPELINE_STEP
+from avactl.names import (
+    CONFIG_LABEL,
+    DELIVERY_DAEMON,
+    PIPELINE_CONFIG,
+    PIPELINE_STATE,
+    PIPELINE_STATE_PREFIX,
+    PIPELINE_STEP,
+)
 
 STATE = Owned("ConfigMap", ("data",), "the delivery daemon, in the ConfigMap `pipeline-state.NAMESPACE.NAME`")
 _RBAC = "rbac.authorization.k8s.io"
@@ -52,7 +59,7 @@ def _state(item: Item, program: Program) -> list[Manifest]:
 
     Without it, numbers of versions would begin anew: it outlives the pipeline.
     """
-    system, name = program.cluster_spec(item.cluster).system_namespace, f"pipeline-state.{item.ns}.{item.name}"
+    system, name = program.cluster_spec(item.cluster).system_namespace, f"{PIPELINE_STATE_PREFIX}{item.ns}.{item.name}"
 
     def rights(role: str, namespace: str, rules: list[Body]) -> list[Manifest]:
         subject = {"kind": "ServiceAccount", "name": DELIVERY_DAEMON, "namespace": system}

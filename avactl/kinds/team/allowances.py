@@ -18,5 +18,6 @@ def allowances(spec: Any) -> dict[str, str] | None:
     declared = (
         (names.MEMBER_PRIORITIES, priorities, DEFAULT_PRIORITIES),
         (names.SERVICE_TYPES, types, DEFAULT_SERVICE_TYPES),
+        (names.SERVICE_ACCOUNTS, tuple(account.name for account in spec.service_accounts), ()),
     )
     return {key: ",".join(values) for key, values, default in declared if values != default} or None

@@ -13,7 +13,7 @@ from avactl.kinds.program import Item, Program
 from avactl.kinds.team.allowances import allowances
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.team.network import policies
-from avactl.kinds.team.rbac import roles
+from avactl.kinds.team.rbac import daemon_roles, roles
 from avactl.kinds.team.spec import TeamNamespace
 from avactl.kinds.team.storage import buckets, prefixes
 
@@ -66,6 +66,7 @@ def _namespace(item: Item, program: Program, cluster: str, namespace: TeamNamesp
             automountServiceAccountToken=False,
         )  # fmt: skip
     yield from roles(item, program, cluster, name)
+    yield from daemon_roles(item, program, cluster, name)
     yield from policies(item, program, cluster, name)
     yield from buckets(item, program, cluster, name)
     if item.spec.notify is not None and offers(program, cluster):

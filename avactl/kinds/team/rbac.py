@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl.kinds.cluster.daemons.rbac import serving_rules
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.k8s import policy_rule as rule
 from avactl.kinds.manifest import Body, Manifest
 from avactl.kinds.program import Item, Program
+from avactl.names import SERVING_DAEMON
 
 READ = ("get", "list", "watch")
 WRITE = ("create", "update", "patch", "delete")
@@ -87,6 +89,24 @@ def roles(item: Item, program: Program, cluster: str, namespace: str) -> list[Ma
                 )
             )  # fmt: skip
     return result
+
+
+def daemon_roles(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
+    """Return the serving daemon's Role in one namespace and its binding; none on clusters without the daemon.
+
+    It is not one for each service: a service whose spec has lost its `rollout` still needs the daemon, to give its
+    versions back to the Deployment.
+    """
+    spec = program.cluster_spec(cluster)
+    if not spec.daemons.serving:
+        return []
+    name = SERVING_DAEMON
+    reference = {"apiGroup": _RBAC, "kind": "Role", "name": name}
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": spec.system_namespace}
+    return [
+        _object(item, cluster, namespace, "Role", name, rules=serving_rules()),
+        _object(item, cluster, namespace, "RoleBinding", name, roleRef=reference, subjects=[subject]),
+    ]
 
 
 def _subject(kind: str, name: str) -> Body:

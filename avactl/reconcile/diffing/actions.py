@@ -66,6 +66,8 @@ class Step:
     """Error message if the action failed."""
     blocked: bool = False
     """True if it failed only because an object that it depends on has failed."""
+    lacks_rights: bool = False
+    """True if it failed because the account has no right to it: an administrator applies it."""
     after: Body | None = None
     """The object after a write: at least its metadata."""
     first: tuple[Body, ...] = ()

@@ -33,6 +33,8 @@ def words(result: Result) -> tuple[State, str]:
     if result.problem:
         return "failure", result.problem
     ill = [name for name, health in result.health.items() if health.state.value in ("failed", "progressing")]
+    if result.failed and all(step.lacks_rights for step in result.failed if not step.blocked):
+        return "failure", f"an administrator must run `avactl reconcile --once`: {result.summary()}"
     first = result.failed[0].title if result.failed else ill[0] if ill else ""
     return "failure", f"{first}: {result.summary()}"
 

@@ -10,7 +10,7 @@ from avactl.diagnostics.redaction import redact
 from avactl.reconcile.diffing.actions import Action, Step, shown
 from avactl.reconcile.diffing.managed_fields import ABSENT
 from avactl.reconcile.health import Health, State
-from avactl.terminal import inert, shortened, visible
+from avactl.terminal import inert, plural, shortened, visible
 
 _MOST_LINES = 40
 _MOST_FIELDS = 4
@@ -18,6 +18,7 @@ _LONGEST = 2000
 """Longest API server message shown, in characters."""
 _LONG = 80
 """Longest value shown, in characters; an image with its digest is longer."""
+_ADMINISTRATOR = "this account lacks the rights; run `avactl reconcile --once` with theirs"
 _SIGNS = {
     Action.create: ("+", "created"),
     Action.change: ("~", "changed"),
@@ -125,7 +126,7 @@ def _object(step: Step) -> dict[str, Any]:
     return {
         "action": step.action.value, **step.key._asdict(),
         "spec": str(step.wanted.manifest.item) if step.wanted is not None else "",
-        "fields": fields, "reason": step.reason, "error": redact(step.error),
+        "fields": fields, "reason": step.reason, "error": redact(step.error), "needsAdministrator": step.lacks_rights,
     }  # fmt: skip
 
 
@@ -146,6 +147,8 @@ def as_text(result: Result, colour: bool) -> str:
     lines += [f"  {red}!{off} {visible(step.title)}: {_said(step.error)}" for step in failed[:_MOST_LINES]]
     if len(failed) > _MOST_LINES:
         lines.append(f"  {red}!{off} … and {len(failed) - _MOST_LINES} more failed")
+    if waiting := sum(step.lacks_rights for step in failed):
+        lines.append(f"  {red}!{off} {plural(waiting, 'object')} for an administrator: {_ADMINISTRATOR}")
     for name, health in sorted(result.health.items()):
         sign = f"{red}!{off}" if health.state is State.failed else "…"
         lines.append(f"  {sign} {visible(name)}: {_said(health.reason)}")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds.cluster import admission, guard
-from avactl.kinds.cluster.daemons import rbac, topology
+from avactl.kinds.cluster.daemons import delivery, limits, rbac
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.lowering.pods import container_security, pod_security, resources
@@ -14,8 +13,6 @@ from avactl.kinds.program import Item, Program
 
 NAME = "avactl-reconcile"
 COMPONENT = "reconcile"
-_POLICIES = (guard.NAME, topology.NAME, *admission.POLICIES)
-"""Admission policies that the reconciler keeps up to date: all but the one that restricts it."""
 _CACHE, _CREDENTIALS = "/cache", "/etc/git-credentials"
 # git's credential helper reads the files on each use, so a changed Secret needs no restart.
 _HELPER = (
@@ -38,7 +35,7 @@ def reconciler(item: Item, program: Program, priority: str, port: int) -> list[M
     return [
         _object(item, "v1", "ServiceAccount", namespace=system, automountServiceAccountToken=False),
         *_rights(item, system),
-        *_own_objects_only(item, system),
+        *limits.reconciler(item, program, NAME, COMPONENT, delivery.account(item)),
         _object(item, "apps/v1", "Deployment", namespace=system, spec=_deployment(item, program, priority, port)),
     ]
 
@@ -52,7 +49,7 @@ def _rights(item: Item, system: str) -> list[Manifest]:
     subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": system}]
     made = []
     for kind, namespace, rules in (
-        ("ClusterRole", None, rbac.reconcile_cluster_rules(_POLICIES)),
+        ("ClusterRole", None, rbac.reconcile_cluster_rules()),
         ("Role", system, rbac.reconcile_rules(f"{NAME}-{item.name}", f"avactl-inventory-{item.name}")),
     ):
         role = {"apiGroup": group, "kind": kind, "name": NAME}
@@ -61,42 +58,6 @@ def _rights(item: Item, system: str) -> list[Manifest]:
             _object(item, version, f"{kind}Binding", namespace=namespace, roleRef=role, subjects=list(subjects))
         )
     return made
-
-
-def _own_objects_only(item: Item, system: str) -> list[Manifest]:
-    """Return the admission policy that keeps the account out of namespaces and objects that are not avactl's, which
-    RBAC cannot do: `kube-system`, for example. The account itself may not change the policy."""
-    place = "request.?namespace.orValue('')"
-    inside = f"variables.namespaced && {place} == '{system}'"
-    events = f"{place} == '{topology.EVENTS_NAMESPACE}' && request.name == '{topology.NAME}'"
-    variables = {"namespaced": f"{place} != '' && request.resource.resource != 'namespaces'"}
-    rules = [
-        (
-            f"!variables.namespaced || {inside} || {events} || {guard.MANAGED.format('namespaceObject')}",
-            f"{NAME} may only write in namespaces of avactl",
-        ),
-        (
-            f"variables.namespaced || oldObject == null || {guard.MANAGED.format('oldObject')}",
-            f"{NAME} may not change an object that is not avactl's",
-        ),
-    ]
-    user = f"system:serviceaccount:{system}:{NAME}"
-    rule = {
-        "apiGroups": ["*"],
-        "apiVersions": ["*"],
-        "operations": ["CREATE", "UPDATE", "DELETE"],
-        "resources": ["*/*"],
-    }
-    conditions = {
-        "from-reconcile": f"request.userInfo.username == '{user}'",
-        "not-a-node-or-event": "!(request.resource.resource in ['nodes', 'events'])",
-    }
-    spec = {
-        "matchConstraints": {"resourceRules": [rule]},
-        "matchConditions": [{"name": name, "expression": text} for name, text in conditions.items()],
-        "variables": [{"name": name, "expression": text} for name, text in variables.items()],
-    }
-    return k8s.admission_policy(item, item.name, NAME, spec, rules, component=COMPONENT)
 
 
 def _deployment(item: Item, program: Program, priority: str, port: int) -> Body:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl import names
 from avactl.kinds.base import GROUP
-from avactl.kinds.cluster.daemons import builtin, cache, delivery, rbac, serving, topology
+from avactl.kinds.cluster.daemons import builtin, cache, delivery, limits, rbac, serving, topology
 from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, Daemon, metrics_only
 from avactl.kinds.lowering import k8s
 from avactl.kinds.lowering.pods import resources
@@ -40,12 +40,15 @@ def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
         result += _scheduler(item, program, config)
     if on.topology:
         result += topology.daemon_sets(item, program, names.SYSTEM_PRIORITY)
-    result += serving.objects(item)
+    if on.serving:
+        result += [*serving.objects(item), *limits.serving(item, serving.COMPONENT)]
     result += delivery.objects(item, program)
     result += builtin.reconciler(item, program, names.SYSTEM_PRIORITY, HTTP_PORT)
     if result:
         result.append(metrics_only(item, system, {}))
-    return [*result, *cache.objects(item, program)]
+    if cache.runs(item, program):
+        result += [*cache.objects(item, program), *limits.cache(item, cache.NAME, cache.COMPONENT)]
+    return result
 
 
 def _scheduler(item: Item, program: Program, config: Manifest) -> list[Manifest]:
@@ -59,5 +62,6 @@ def _scheduler(item: Item, program: Program, config: Manifest) -> list[Manifest]
         *status,
         *daemon.deployment(["--config", "/etc/avactl/policy.json"], resources("1", "1Gi"), volumes, digest),
         *daemon.cluster_role(rbac.scheduler_cluster_rules()),
+        *limits.scheduler(item),
         *daemon.role([*rbac.leader_rules(daemon.name), rbac.config_rule()]),
     ]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from avactl.kinds.lowering.k8s import policy_rule as rule
 from avactl.kinds.manifest import Body
 from avactl.names import CACHE_STATUS, POLICY, SERVING_DAEMON
@@ -124,14 +122,13 @@ def cache_rules(drains: bool) -> list[Body]:
 
 
 def serving_cluster_rules() -> list[Body]:
-    """Rules of the serving daemon, in all namespaces. No Secrets; it creates no pods and no routes."""
+    """Rules of the serving daemon, in all namespaces: it reads. It writes in namespaces of teams only, by a Role."""
     return [
-        # Services with a rollout; the patch writes its state.
-        rule(["apps"], ["deployments"], (*WATCH, "patch")),
-        # The condition avactl.dev/Rollout.
-        rule(["apps"], ["deployments/status"], ("patch",)),
-        # One ReplicaSet a version, with the pod template of the Deployment.
-        rule(["apps"], ["replicasets"], (*WATCH, "create", "patch", "delete")),
+        # Services with a rollout, their versions, and the validation Jobs of these.
+        rule(["apps"], ["deployments", "replicasets"], WATCH),
+        rule(["batch"], ["jobs"], WATCH),
+        rule([""], ["services"], WATCH),
+        rule(["gateway.networking.k8s.io"], ["httproutes", "grpcroutes"], WATCH),
         # Why pods of a new version do not start, and what runs on the machines when room is checked.
         rule([""], ["pods"], ("list",)),
         # Room for another version: machines and quotas.
@@ -140,28 +137,46 @@ def serving_cluster_rules() -> list[Body]:
         rule([""], ["nodes"], WATCH),
         # Addresses that have weights.
         rule(["discovery.k8s.io"], ["endpointslices"], WATCH),
+    ]
+
+
+def serving_rules() -> list[Body]:
+    """Rules of the serving daemon in each namespace of a team. No Secrets; it creates no pods and no routes."""
+    return [
+        # The patch writes the state of a rollout.
+        rule(["apps"], ["deployments"], ("patch",)),
+        # The condition avactl.dev/Rollout.
+        rule(["apps"], ["deployments/status"], ("patch",)),
+        # One ReplicaSet a version, with the pod template of the Deployment.
+        rule(["apps"], ["replicasets"], ("create", "patch", "delete")),
         # One Service a version, owned by its ReplicaSet; the patch sets the selector of blue-green. Where the admission
         # plugin OwnerReferencesPermissionEnforcement is on, owners are set only by accounts that may delete the object.
-        rule([""], ["services"], (*WATCH, "create", "patch", "delete")),
+        rule([""], ["services"], ("create", "patch", "delete")),
         # Weights. It cannot create routes: hosts are taken only by specs.
-        rule(["gateway.networking.k8s.io"], ["httproutes", "grpcroutes"], (*WATCH, "patch")),
+        rule(["gateway.networking.k8s.io"], ["httproutes", "grpcroutes"], ("patch",)),
         # Template of validation Jobs, and the Jobs, which are owned by ReplicaSets, too.
         rule(["batch"], ["cronjobs"], ("get",)),
-        rule(["batch"], ["jobs"], (*WATCH, "create", "delete")),
+        rule(["batch"], ["jobs"], ("create", "delete")),
         # Begin, steps and end of rollouts.
         rule(["events.k8s.io"], ["events"], ("create",)),
     ]
 
 
 APPLY = (*WATCH, "create", "patch", "delete")
-CLUSTER_ROLES = ("avactl-scheduler", "avactl-topology", "avactl-cache", SERVING_DAEMON)
-"""Cluster-wide roles of avactl's daemons."""
+ADMINISTRATORS = {
+    "rbac.authorization.k8s.io": ("clusterroles", "clusterrolebindings"),
+    "admissionregistration.k8s.io": ("validatingadmissionpolicies", "validatingadmissionpolicybindings"),
+    "scheduling.k8s.io": ("priorityclasses",),
+    "storage.k8s.io": ("storageclasses",),
+    "apiextensions.k8s.io": ("customresourcedefinitions",),
+}
+"""Resources by API group that the built-in reconciler only reads: whoever writes them has power over the cluster."""
 
 
-def reconcile_cluster_rules(policies: Sequence[str]) -> list[Body]:
+def reconcile_cluster_rules() -> list[Body]:
     """Rules of the built-in reconciler: apply and prune each kind that avactl compiles. No Secrets.
 
-    `policies`: names of the admission policies that it may change.
+    An admission policy restricts it further: `kinds.cluster.daemons.limits`.
     """
     kinds = {
         "": (
@@ -179,28 +194,16 @@ def reconcile_cluster_rules(policies: Sequence[str]) -> list[Body]:
         "monitoring.coreos.com": ("podmonitors", "prometheusrules", "alertmanagerconfigs"),
         "policy": ("poddisruptionbudgets",),
         "autoscaling": ("horizontalpodautoscalers",),
-        "scheduling.k8s.io": ("priorityclasses",),
-        "storage.k8s.io": ("storageclasses",),
         "resource.k8s.io": ("deviceclasses", "resourceclaimtemplates"),
         "resource.nvidia.com": ("computedomains",),
         "rbac.authorization.k8s.io": ("roles", "rolebindings"),
     }  # fmt: skip
-    roles, admission = ["rbac.authorization.k8s.io"], ["admissionregistration.k8s.io"]
-    own = [*CLUSTER_ROLES, "avactl-reconcile"]
-    kinds_of_policy = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
     return [
         *(rule([group], resources, APPLY) for group, resources in kinds.items()),
-        # Cluster-wide roles and admission policies by name: neither those of others, nor the policy that restricts it.
-        rule(roles, ["clusterroles", "clusterrolebindings"], (*WATCH, "create")),
-        rule(roles, ["clusterroles", "clusterrolebindings"], ("patch", "delete"), resourceNames=own),
-        rule(admission, kinds_of_policy, (*WATCH, "create")),
-        rule(admission, kinds_of_policy, ("patch", "delete"), resourceNames=list(policies)),
-        # Kinds that other software may have defined.
-        rule(["apiextensions.k8s.io"], ["customresourcedefinitions"], WATCH),
+        # To report that they differ from the specs, and that an administrator must apply them.
+        *(rule([group], resources, WATCH) for group, resources in ADMINISTRATORS.items()),
         # Creating a role requires holding its permissions, or these two verbs. Team role names come from the specs.
-        rule(roles, ["roles"], ("escalate", "bind")),
-        # Cluster-wide only the daemons' roles, and not its own: it cannot escalate there.
-        rule(roles, ["clusterroles"], ("escalate", "bind"), resourceNames=list(CLUSTER_ROLES)),
+        rule(["rbac.authorization.k8s.io"], ["roles"], ("escalate", "bind")),
         # Labels and taints of nodes.
         rule([""], ["nodes"], (*WATCH, "patch")),
         # The reasons why a workload is not ready.

@@ -1,0 +1,455 @@
+"""Admission policies on the accounts of avactl's daemons, for what RBAC cannot express: fields, names, kinds of
+namespaces. docs/security.md has a table of the same rules. A message has the form `RULE: reason; remedy`.
+
+Together with the Roles they hold even if a daemon is taken over: no account can extend its own rights, run code on a
+machine or with another account's rights outside the namespaces of teams, or touch objects that are not avactl's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from os.path import commonprefix
+from typing import Any
+
+import orjson
+
+from avactl import names
+from avactl.kinds.cache_tier.engines import engine_of
+from avactl.kinds.cluster import admission, guard
+from avactl.kinds.cluster.admission import Rule
+from avactl.kinds.cluster.daemons import topology
+from avactl.kinds.lowering import k8s, namespaces
+from avactl.kinds.manifest import Body, Manifest
+from avactl.kinds.program import Item, Program
+
+_REMEDY = "an administrator applies it with `avactl reconcile --once`"
+_SERVERS = ("generation", "managedFields", "resourceVersion")
+"""Fields of the metadata that the API server writes."""
+
+
+def policy(
+    item: Item, name: str, namespace: str, resources: list[Body], rules: Iterable[Rule], component: str,
+    variables: dict[str, str] | None = None, conditions: dict[str, str] | None = None,
+) -> list[Manifest]:  # fmt: skip
+    """Return a policy on what the service account `name` of a namespace may write, and its binding."""
+    account = f"request.userInfo.username == 'system:serviceaccount:{namespace}:{name}'"
+    conditions = {f"from-{component}": account, **(conditions or {})}
+    spec = {
+        "matchConstraints": {"resourceRules": resources},
+        "matchConditions": [{"name": key, "expression": text} for key, text in conditions.items()],
+        **k8s.compact(variables=[{"name": key, "expression": text} for key, text in (variables or {}).items()] or None),
+    }
+    texts = [(rule.expression, f"{rule.name}: {rule.message}") for rule in rules]
+    return k8s.admission_policy(item, item.name, name, spec, texts, component=component)
+
+
+def _resources(group: str, resources: list[str], *operations: str) -> Body:
+    return {"apiGroups": [group], "apiVersions": ["*"], "operations": list(operations), "resources": resources}
+
+
+def _of(resource: str, *requirements: str) -> str:
+    """CEL: requests for other resources pass; those for this one (`pods`, `pods/status`) meet the requirements."""
+    plural, _, part = resource.partition("/")
+    others = f"request.resource.resource != '{plural}' || request.?subResource.orValue('') != '{part}'"
+    return f"{others} || ({' && '.join(requirements)})"
+
+
+def _only(path: str, *fields: str) -> str:
+    """CEL: an update changes no other fields of the map at a path."""
+    keys = admission.strings(fields)
+    now, before = (f"dyn({each}.?{path}.orValue({{}}))" for each in ("object", "oldObject"))
+    return (
+        f"{now}.all(k, k in {keys} || (k in {before} && {now}[k] == {before}[k])) && "
+        f"{before}.all(k, k in {keys} || k in {now})"
+    )
+
+
+def _only_metadata(*fields: str) -> str:
+    return _only("metadata", *_SERVERS, *fields)
+
+
+def _only_annotations(*annotations: str) -> str:
+    return f"{_only_metadata('annotations')} && {_only('metadata.?annotations', *annotations)}"
+
+
+def _only_conditions(*types: str) -> str:
+    conditions = "{}.?status.?conditions.orValue([]).filter(c, !(c.type in " + admission.strings(types) + "))"
+    return f"{conditions.format('object')} == {conditions.format('oldObject')}"
+
+
+# -- the scheduler
+
+
+def scheduler(item: Item) -> list[Manifest]:
+    """Return the policy of the scheduler: its own pods, and of volumes and claims what binds them."""
+    own = f"oldObject.spec.?schedulerName.orValue('') == '{names.SCHEDULER_NAME}'"
+    claim, before = "object.spec.?claimRef", "oldObject.spec.?claimRef"
+    same = " && ".join(
+        f"({before}.?{key}.orValue('') == '' || {claim}.?{key}.orValue('') == {before}.?{key}.orValue(''))"
+        for key in ("namespace", "name")
+    )
+    rules = [
+        Rule(
+            "own-pods",
+            f"({_of('pods', own)}) && ({_of('pods/status', own)})",
+            f"the scheduler changes and deletes only pods with `schedulerName: {names.SCHEDULER_NAME}`",
+        ),
+        Rule(
+            "pod-status",
+            _of(
+                "pods/status",
+                _only("status", "conditions", "nominatedNodeName"),
+                _only_conditions("PodScheduled", "DisruptionTarget", names.TIMED_OUT),
+                _only_annotations(names.PREEMPTION, "batch.kubernetes.io/job-index-ignored-failure-count"),
+            ),
+            f"the scheduler writes only PodScheduled, DisruptionTarget, {names.TIMED_OUT}, the nominated node and "
+            f"the annotation {names.PREEMPTION}",
+        ),
+        Rule(
+            "binding",
+            _of(
+                "pods/binding",
+                "!request.namespace.startsWith('kube-')",
+                "object.metadata.?labels.orValue({}).size() == 0",
+                f"object.metadata.?annotations.orValue({{}}).all(k, k == '{names.DEVICES}')",
+            ),
+            f"the scheduler binds no pods in `kube-*`, and adds only the annotation {names.DEVICES}",
+        ),
+        Rule(
+            "claim-ref",
+            _of(
+                "persistentvolumes",
+                f"{before}.?uid.orValue('') == ''",
+                same,
+                _only("spec", "claimRef"),
+                _only_annotations("pv.kubernetes.io/bound-by-controller"),
+            ),
+            "the scheduler writes only `claimRef`, of volumes that are not bound",
+        ),
+        Rule(
+            "selected-node",
+            _of(
+                "persistentvolumeclaims",
+                _only("spec"),
+                _only_annotations("volume.kubernetes.io/selected-node"),
+            ),
+            "the scheduler writes only the annotation volume.kubernetes.io/selected-node",
+        ),
+        Rule(
+            "finalizers",
+            _of(
+                "resourceclaims",
+                _only("spec"),
+                _only_metadata("finalizers"),
+                "oldObject.metadata.?finalizers.orValue([]).all(f, f in object.metadata.?finalizers.orValue([]))",
+            ),
+            "the scheduler only adds finalizers",
+        ),
+    ]
+    resources = [
+        _resources("", ["pods"], "DELETE"),
+        _resources("", ["pods/status", "persistentvolumes", "persistentvolumeclaims"], "UPDATE"),
+        _resources("", ["pods/binding"], "CREATE"),
+        _resources("resource.k8s.io", ["resourceclaims"], "UPDATE"),
+    ]
+    return policy(item, "avactl-scheduler", item.spec.system_namespace, resources, rules, "scheduler")
+
+
+# -- the cache daemon
+
+
+def cache(item: Item, name: str, component: str) -> list[Manifest]:
+    """Return the policy of the cache daemon: one label of pods, and its own ConfigMap."""
+    rules = [
+        Rule(
+            "label",
+            _of("pods", _only("spec"), _only_metadata("labels"), _only("metadata.?labels", names.SAFE_TO_DRAIN)),
+            f"the cache daemon writes only the label {names.SAFE_TO_DRAIN} of pods",
+        ),
+        Rule(
+            "status",
+            _of("configmaps", f"object.metadata.name == '{names.CACHE_STATUS}'"),
+            f"the cache daemon writes only the ConfigMap {names.CACHE_STATUS}",
+        ),
+    ]
+    resources = [_resources("", ["pods"], "UPDATE"), _resources("", ["configmaps"], "CREATE", "UPDATE")]
+    return policy(item, name, names.CACHE_NAMESPACE, resources, rules, component)
+
+
+# -- the serving daemon
+
+
+_CONDITION = f"{names.GROUP}/Rollout"
+
+
+def serving(item: Item, component: str) -> list[Manifest]:
+    """Return the policy of the serving daemon: of objects of specs, the fields of a rollout."""
+    team = f"namespaceObject.metadata.?labels[?'{names.TEAM_LABEL}'].hasValue()"
+    update = "request.operation != 'UPDATE'"
+    rules = [
+        Rule("team-namespaces", team, "the serving daemon writes only in namespaces of teams"),
+        Rule(
+            "rollout-fields",
+            " && ".join(
+                f"({rule})"
+                for rule in (
+                    _of("deployments", _only("spec"), _only_annotations(names.ROLLOUT_STATE)),
+                    _of("deployments/status", _only("status", "conditions"), _only_conditions(_CONDITION)),
+                    _of("replicasets", f"({update} || ({_only('spec', 'replicas')}))"),
+                    _of("services", f"({update} || ({_only('spec', 'selector')} && {_only_metadata()}))"),
+                    _of("httproutes", _only("spec", "rules"), _only_metadata()),
+                    _of("grpcroutes", _only("spec", "rules"), _only_metadata()),
+                )
+            ),
+            "the serving daemon writes the state and condition of rollouts, replicas of versions, selectors of "
+            "Services and rules of routes",
+        ),
+        Rule(
+            "deletions",
+            "request.operation != 'DELETE' || request.resource.resource == 'replicasets'",
+            "Services and Jobs of a version are deleted with its ReplicaSet",
+        ),
+        Rule(
+            "cluster-ip",
+            _of("services", "(request.operation == 'DELETE' || object.spec.?type.orValue('ClusterIP') == 'ClusterIP')"),
+            "Services of versions have the type ClusterIP",
+        ),
+    ]
+    resources = [
+        _resources("apps", ["deployments", "deployments/status"], "UPDATE"),
+        _resources("apps", ["replicasets"], "CREATE", "UPDATE", "DELETE"),
+        _resources("", ["services"], "CREATE", "UPDATE", "DELETE"),
+        _resources("batch", ["jobs"], "CREATE", "UPDATE", "DELETE"),
+        _resources("gateway.networking.k8s.io", ["httproutes", "grpcroutes"], "UPDATE"),
+    ]
+    return policy(item, names.SERVING_DAEMON, item.spec.system_namespace, resources, rules, component)
+
+
+# -- the reconciler
+
+_WORKLOADS = ("pods", "deployments", "statefulsets", "replicasets", "daemonsets", "jobs", "cronjobs")
+_HARMLESS = (
+    "serviceaccounts", "configmaps", "persistentvolumeclaims", "services", "networkpolicies", "poddisruptionbudgets",
+    "leases", "resourcequotas", "limitranges", "horizontalpodautoscalers", "podmonitors", "prometheusrules",
+    "alertmanagerconfigs", "resourceclaimtemplates",
+)  # fmt: skip
+"""Resources that give no rights and run no code."""
+_INSIDE = ("object.spec.?externalIPs.orValue([]).size() == 0", "object.spec.?type.orValue('') != 'ExternalName'")
+"""CEL: a Service diverts no traffic of others."""
+_LEVEL = "pod-security.kubernetes.io/enforce"
+_ADMIN_ACCESS = "resource.kubernetes.io/admin-access"
+"""Label of namespaces whose ResourceClaims may have access to devices in use (KEP-5018)."""
+_KUBERNETES = r"'^(kubernetes|node|node-role|node-restriction|node[.]cloudprovider)([.]kubernetes)?[.]io/'"
+"""Labels and taints of Kubernetes and its components, such as `node-role.kubernetes.io/control-plane`."""
+
+
+def reconciler(item: Item, program: Program, name: str, component: str, delivery: str) -> list[Manifest]:
+    """Return the policy of the built-in reconciler. RBAC keeps it from changing this policy, cluster-wide roles and
+    other admission policies.
+
+    In namespaces of teams it does what specs say. Those of the platform have accounts with more rights, and privileged
+    pods; there it starts no pods but plain ones, and gives no rights. `delivery`: user name of the delivery daemon.
+    """
+    system = item.spec.system_namespace
+    place = "request.?namespace.orValue('')"
+    pod = admission.POD
+    variables = {
+        "namespaced": f"{place} != '' && request.resource.resource != 'namespaces'",
+        "team": f"namespaceObject.metadata.?labels[?'{names.TEAM_LABEL}'].hasValue() && "
+        f"{guard.MANAGED.format('namespaceObject')}",
+        "platform": "variables.namespaced && !variables.team && request.operation != 'DELETE'",
+        "workload": f"request.resource.resource in {admission.strings(_WORKLOADS)}",
+        "pod": f"variables.workload ? {pod.format('object')} : dyn({{}})",
+        "containers": "dyn(variables.pod.?containers.orValue([])) + dyn(variables.pod.?initContainers.orValue([])) + "
+        "dyn(variables.pod.?ephemeralContainers.orValue([]))",
+    }
+    known = f"request.operation == 'UPDATE' && {pod.format('oldObject')} == variables.pod"
+    rules = [
+        Rule(
+            "namespace",
+            f"!variables.namespaced || {place} == '{system}' || {guard.MANAGED.format('namespaceObject')}",
+            f"{name} may only write in namespaces of avactl",
+        ),
+        Rule(
+            "foreign-object",
+            "variables.namespaced || request.resource.resource == 'nodes' || oldObject == null || "
+            f"{guard.MANAGED.format('oldObject')}",
+            f"{name} may not change an object that is not avactl's",
+        ),
+        Rule(
+            "platform-objects",
+            f"!variables.platform || variables.workload || request.resource.resource in {admission.strings(_HARMLESS)} "
+            f"|| ({_state_roles(system, delivery)})",
+            f"outside of teams' namespaces, {name} grants no rights; {_REMEDY}",
+        ),
+        Rule("subresource", "request.?subResource.orValue('') == ''", f"{name} writes no subresources"),
+        Rule(
+            "platform-pods",
+            f"!variables.platform || !variables.workload || ({known}) || ({_plain_pod(system)})",
+            f"outside of teams' namespaces, {name} changes no pods with an account, Secrets or privileges; {_REMEDY}",
+        ),
+        Rule(
+            "scripts",
+            f"!variables.platform || ({_of('configmaps', _same_scripts())})",
+            f"privileged pods run scripts of this ConfigMap; {_REMEDY}",
+        ),
+        Rule("namespaces", _of("namespaces", _namespaces()), f"{name} writes namespaces of teams; {_REMEDY}"),
+        Rule(
+            "volume",
+            _of("persistentvolumes", f"request.operation == 'DELETE' || {_volumes(item, program)}"),
+            f"{name} creates only volumes of cache tiers; {_REMEDY}",
+        ),
+        Rule(
+            "service",
+            f"!variables.platform || ({_of('services', *_INSIDE)})",
+            f"{name} diverts no traffic; {_REMEDY}",
+        ),
+        Rule("node", _of("nodes", _nodes()), f"{name} writes only its own labels and taints of nodes; {_REMEDY}"),
+    ]  # fmt: skip
+    every = _resources("*", ["*/*"], "CREATE", "UPDATE", "DELETE")
+    conditions = {"not-an-event": "request.resource.resource != 'events'"}
+    return policy(item, name, system, [every], rules, component, variables, conditions)
+
+
+def _state_roles(system: str, delivery: str) -> str:
+    """CEL: the Role by which the delivery daemon writes the state of one pipeline, or its binding."""
+    if not delivery:
+        return "false"
+    _, _, namespace, account = delivery.split(":")
+    rule = (
+        "{'apiGroups': dyn(['']), 'resources': dyn(['configmaps']), 'verbs': dyn(['patch']), "
+        "'resourceNames': dyn([object.metadata.name])}"
+    )
+    subject = f"{{'kind': 'ServiceAccount', 'name': '{account}', 'namespace': '{namespace}'}}"
+    return (
+        f"request.namespace == '{system}' && object.metadata.name.startsWith('{names.PIPELINE_STATE_PREFIX}') && "
+        f"(request.resource.resource == 'roles' ? dyn(object.rules) == dyn([{rule}]) : "
+        "request.resource.resource == 'rolebindings' && object.roleRef.kind == 'Role' && "
+        f"object.roleRef.name == object.metadata.name && dyn(object.subjects) == dyn([{subject}]))"
+    )
+
+
+def _plain_pod(system: str) -> str:
+    """CEL: a pod without privileges, rights and credentials, such as a Job that loads a dataset; or one of the topology
+    daemon, whose account may only write one condition of its own node."""
+    account = "variables.pod.?serviceAccountName.orValue('')"
+    return (
+        f"(({account} in ['', 'default'] && !variables.pod.?automountServiceAccountToken.orValue(true)) || "
+        f"(request.namespace == '{system}' && {account} == '{topology.NAME}')) && "
+        "variables.pod.?volumes.orValue([]).all(v, has(v.configMap) || has(v.emptyDir) || "
+        "has(v.persistentVolumeClaim)) && "
+        "variables.containers.all(c, c.?envFrom.orValue([]).all(e, !has(e.secretRef)) && "
+        "c.?env.orValue([]).all(e, !e.?valueFrom.?secretKeyRef.hasValue())) && "
+        f"!variables.pod.?hostNetwork.orValue(false) && variables.pod.?nodeName.orValue('') == '' && "
+        f"{admission.RESTRICTED}"
+    )
+
+
+def _same_scripts() -> str:
+    """CEL: no script and no configuration of a program is added or changed."""
+    executed = "(k.endsWith('.sh') || k.endsWith('.properties'))"
+    old = "(request.operation == 'UPDATE' ? oldObject.?data.orValue({}) : {})"
+    return f"object.?data.orValue({{}}).all(k, !{executed} || (k in {old} && object.data[k] == {old}[k]))"
+
+
+def _namespaces() -> str:
+    """CEL: a team's namespace, never privileged but for the host's network; of others, nothing that matters here."""
+
+    def label(side: str, name: str) -> str:
+        return f"{side}.metadata.?labels[?'{name}'].orValue('')"
+
+    team, level = names.TEAM_LABEL, _LEVEL
+    taken = ("default", names.CACHE_NAMESPACE, *sorted(namespaces.OF_OTHERS))
+    same = " && ".join(f"{label('object', each)} == {label('oldObject', each)}" for each in (team, _ADMIN_ACCESS))
+    reserved = " || ".join(
+        [
+            f"object.metadata.name in {admission.strings(taken)}",
+            *(f"object.metadata.name.startsWith('{prefix}')" for prefix in namespaces.RESERVED_PREFIXES),
+            f"object.metadata.name.endsWith('{namespaces.RESERVED_SUFFIX}')",
+        ]
+    )
+    created = f"{label('object', team)} != '' && !({reserved}) && {label('object', _ADMIN_ACCESS)} == ''"
+    safe = (
+        f"{label('object', level)} in ['restricted', 'baseline'] || ({label('object', team)} != '' && "
+        f"{label('object', level)} == 'privileged' && {label('object', names.HOST_NETWORK_LABEL)} != '')"
+    )
+    kept = f"{label('object', team)} == '' && {label('object', level)} == {label('oldObject', level)}"
+    return (
+        f"request.operation == 'DELETE' ? {label('oldObject', team)} != '' : {guard.MANAGED.format('object')} && "
+        f"(request.operation == 'CREATE' ? {created} && ({safe}) : {same} && ({safe} || ({kept})))"
+    )  # fmt: skip
+
+
+def _nodes() -> str:
+    """CEL: labels and taints of a pool, none of Kubernetes' own; taints of the node controllers may be removed, because
+    an apply replaces the list."""
+    labels = "{}.metadata.?labels.orValue({{}})"
+    now, before = labels.format("object"), labels.format("oldObject")
+    own = f"k.matches({_KUBERNETES})"
+    roles = "{}.spec.?taints.orValue([]).filter(t, t.key.startsWith('node-role.kubernetes.io/'))"
+    return " && ".join(
+        [
+            "request.operation == 'UPDATE'",
+            _only("spec", "taints"),
+            _only_metadata("labels", "annotations"),
+            _only("metadata.?annotations", f"{names.GROUP}/patched"),
+            f"{now}.all(k, !{own} || (k in {before} && {now}[k] == {before}[k]))",
+            f"{before}.all(k, !{own} || k in {now})",
+            f"{roles.format('object')} == {roles.format('oldObject')}",
+            "object.spec.?taints.orValue([]).all(t, t in oldObject.spec.?taints.orValue([]) || "
+            f"!t.key.matches({_KUBERNETES}))",
+        ]
+    )
+
+
+_SAMPLES = (("a", "/a"), ("b", "/b"))
+"""Names and directories of two volumes, whose specs differ where those of all volumes of a tier do."""
+
+
+def _volumes(item: Item, program: Program) -> str:
+    """CEL: the volume has the shape of those that the cluster's tiers compile to, or keeps its mount options; the API
+    server lets no other field change that says where its data is."""
+    shapes = [
+        shape
+        for tier in program.tiers(item.name)
+        for read_only in (True, False)
+        if (shape := _shape(*(engine_of(tier).volume(tier, program, *each, read_only) for each in _SAMPLES)))
+    ]
+    kept = "(request.operation == 'UPDATE' && object.spec.?mountOptions == oldObject.spec.?mountOptions)"
+    return " || ".join([kept, *dict.fromkeys(f"({shape})" for shape in shapes)])
+
+
+def _shape(one: Body, other: Body) -> str:
+    """CEL: the spec of a volume equals that of two samples, but for texts in which these differ: there it begins like
+    both, and goes on as a path does."""
+    wanted: list[str] = []
+    for key in sorted(one):
+        patterns: list[str] = []
+        literal = _literal(one[key], other[key], f"object.spec.{key}", patterns)
+        wanted += [f"has(object.spec.{key})", f"dyn(object.spec.{key}) == dyn({literal})", *patterns]
+    return " && ".join(wanted)
+
+
+def _literal(one: Any, other: Any, path: str, patterns: list[str]) -> str:
+    if isinstance(one, dict):
+        # The values of a map, and of a list, have one type.
+        entries = (
+            f"{_text(key)}: dyn({_literal(one[key], other[key], f'{path}[{_text(key)}]', patterns)})" for key in one
+        )
+        return f"{{{', '.join(entries)}}}"
+    if isinstance(one, list):
+        pairs = enumerate(zip(one, other, strict=True))
+        entries = (f"dyn({_literal(*pair, f'{path}[{index}]', patterns)})" for index, pair in pairs)
+        return f"[{', '.join(entries)}]"
+    if one == other:
+        return orjson.dumps(one).decode()
+    if path.endswith("['volumeHandle']"):
+        return "object.metadata.name"
+    begin = re.escape(commonprefix([one, other]))  # noqa: RUF071 - texts, not paths
+    patterns.append(f"{path}.matches({_text(f'^{begin}[A-Za-z0-9._/=-]+$')}) && !{path}.contains('..')")
+    return path
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
