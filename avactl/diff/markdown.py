@@ -13,8 +13,9 @@ from typing import NamedTuple
 from avactl.diff import phrases
 from avactl.diff.groups import Group, ObjectGroup, groups
 from avactl.diff.model import Consequence, Diff, Disruption, IntentChange, ObjectOp
+from avactl.diff.record import value_lines
 from avactl.diff.rights.model import RANK
-from avactl.diff.rights.specs import is_harmless, is_variable
+from avactl.diff.rights.specs import is_harmless, is_variable, says_what_runs
 from avactl.diff.secrets import cover
 from avactl.diff.text import FITS, NO_BASE, empty_base, reason_of, title
 from avactl.terminal import visible
@@ -329,7 +330,10 @@ def _spec_fields(intent: IntentChange) -> tuple[list[str], list[_Right]]:
         elif is_variable(change) and not change.lines:
             variables.append(phrases.field(change).removeprefix("env."))
         else:
-            rights.append(_right(RANK["runs"], phrases.field(change), change.lines))
+            text = phrases.field(change)
+            # A command is never cut.
+            whole = says_what_runs(change) and not change.lines and phrases.is_long(change)
+            rights.append(_right(RANK["runs"], text, [*value_lines(change)] if whole else change.lines))
     if variables:
         rights.append(_right(RANK["env"], f"env {', '.join(variables)}", ()))
     return harmless, rights

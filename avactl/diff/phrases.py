@@ -100,6 +100,11 @@ def _long(text: str) -> bool:
     return len(text) > _WIDTH and "\n" not in text
 
 
+def is_long(change: FieldChange) -> bool:
+    """Return whether a changed value may be shortened."""
+    return any(len(str(value)) > _WIDTH for value in (change.old, change.new))
+
+
 def _where_differs(old: str, new: str) -> str:
     """Return two long texts without what they share at the start and at the end, except for some characters."""
     start = _shared(old, new)

@@ -15,6 +15,8 @@ from avactl.diff.text import render_text
 from avactl.terminal import inert, visible
 from avactl.yaml_output import dump
 
+_MAX_COMPARED = 1_000_000
+"""Largest number of pairs of lines that are compared; longer texts are shown one after the other."""
 _SIGNS = {"created": "+", "deleted": "-", "kept": "="}
 
 
@@ -54,24 +56,24 @@ def _object(change: ObjectChange, several: bool) -> Iterator[str]:
 
 
 def _field(change: FieldChange) -> Iterator[str]:
-    """Yield the whole old and new value; equal lines of texts are shown once."""
     patch = f" (patch {change.patch})" if change.patch else ""
     yield f"    {change.path} {change.op}{patch}"
+    yield from (f"      {line}" for line in value_lines(change))
+
+
+def value_lines(change: FieldChange) -> Iterator[str]:
+    """Yield the whole old and new value, with `-` and `+` in front; equal lines are shown once."""
     old, new = ([] if value is ABSENT else _lines(value) for value in (change.old, change.new))
-    if old == new:  # they differ in their last line break only, or are credentials
+    if old == new:  # they differ in their type, or are credentials
         old, new = ([orjson.dumps(value, default=str).decode()] for value in (change.old, change.new))
-    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
-    opcodes = matcher.get_opcodes() if len(old) * len(new) <= _MAX_COMPARED else [("replace", 0, len(old), 0, len(new))]
-    for op, i, i_end, j, j_end in opcodes:
+    whole = [("replace", 0, len(old), 0, len(new))]
+    opcodes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    for op, i, i_end, j, j_end in opcodes if len(old) * len(new) <= _MAX_COMPARED else whole:
         if op == "equal":
-            yield from (f"        {line}" for line in old[i:i_end])
+            yield from (f"  {line}" for line in old[i:i_end])
         else:
-            yield from (f"      - {line}" for line in old[i:i_end])
-            yield from (f"      + {line}" for line in new[j:j_end])
-
-
-_MAX_COMPARED = 1_000_000
-"""Largest number of pairs of lines that are compared; longer texts are shown one after the other."""
+            yield from (f"- {line}" for line in old[i:i_end])
+            yield from (f"+ {line}" for line in new[j:j_end])
 
 
 def _lines(value: Any) -> list[str]:

@@ -57,15 +57,15 @@ class Scope:
         """Return the scope of an entry of a list."""
         return self.at(str(value.get("name", number)) if isinstance(value, dict) else str(number), number)
 
-    def right(self, what: str, value: Any, subject: str = "") -> Right:
-        """Return a right at this place."""
+    def right(self, what: str, value: Any, subject: str = "", name: str = "") -> Right:
+        """Return a right at this place; `name` is that of the value, by which credentials are recognised."""
         of = "" if self.compiled else str(self.manifest.id)
-        return Right(what, cover(value, self.path[-1] if self.path else ""), subject, of, self.path)
+        return Right(what, cover(value, name), subject, of, self.path)
 
     def sets(self, value: Any) -> Iterator[Right]:
         """Yield the right for a value that is not known to be harmless."""
         if value is not None:
-            yield self.right("sets", value, dotted(self.path))
+            yield self.right("sets", value, dotted(self.path), self.path[-1] if self.path else "")
 
 
 class _Harmless:

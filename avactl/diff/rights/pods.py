@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from avactl import names
@@ -47,22 +48,22 @@ def _container(scope: Scope, container: dict[str, Any]) -> Iterator[Right]:
 def _runs(scope: Scope, container: dict[str, Any], name: str) -> Iterator[Right]:
     image = container.get("image", "")
     words = [word for key in ("command", "args") for word in container.get(key) or ()]
-    if scope.compiled:
-        # The commands of the platform's own containers are avactl's; a team's words are in its spec.
-        own = (
-            words
-            and not (scope.path[-2] == "containers" and scope.number == 0)
-            and not any(isinstance(word, str) and word in scope.given for word in words)
-        )
-        if image in scope.platform or own:
-            return
+    first = scope.path[-2] == "containers" and scope.number == 0
+    if scope.compiled and (image in scope.platform or (words and not first and not _is_chosen(scope, words))):
+        return
     yield scope.right("runs", {"command": words, "image": image}, name)
+
+
+def _is_chosen(scope: Scope, words: list[Any]) -> bool:
+    """Return whether a command of a compiled object is in its spec; the others are avactl's."""
+    return any(isinstance(word, str) and word in scope.given for word in words)
 
 
 def _env(scope: Scope, value: Any, container: str) -> Iterator[Right]:
     def variable(where: Scope, each: dict[str, Any]) -> Iterator[Right]:
         setting = each.get("value", "") if each.keys() <= _NAME_AND_VALUE else each.get("valueFrom")
-        yield where.right("env", setting, f"{where.path[-1]} of {container}")
+        right = where.right("env", setting, where.path[-1], where.path[-1])
+        yield replace(right, of=f"{container} of {where.manifest.id}")
 
     yield from in_list(variable)(scope, value)
 
@@ -92,7 +93,9 @@ def _action(scope: Scope, value: Any, title: str, table: Table | None = None) ->
     def action(where: Scope, given: dict[str, Any]) -> Iterator[Right]:
         for key, inner in given.items():
             if key == "exec" and isinstance(inner, dict):
-                yield where.right("runs", {"command": list(inner.get("command") or ())}, title)
+                words = list(inner.get("command") or ())
+                if not where.compiled or _is_chosen(where, words):
+                    yield where.right("runs", {"command": words}, title)
             else:
                 yield from walk(where.at(key), inner, (table or {}).get(key))
 

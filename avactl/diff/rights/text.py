@@ -21,7 +21,7 @@ def listed(rights: Iterable[Right]) -> list[Consequence]:
     found = []
     for right in rights:
         if right.what == "env":
-            variables.setdefault(right.of, []).append(_variable(right))
+            variables.setdefault(right.of, []).append(right.subject)
         else:
             found.append(_told(right, ""))
     found += [_consequence("env", ", ".join(dict.fromkeys(names)), of) for of, names in variables.items()]
@@ -40,8 +40,8 @@ def differences(before: Sequence[Right], now: Sequence[Right]) -> list[Consequen
         what, subject, of = key
         moved = subject and len(old) == len(new) == 1
         if what == "env":
-            told = [f"{_variable(old[0])} {phrases.move(old[0].value, new[0].value)}"] if moved else [
-                f"{sign} {_variable(right)} {phrases.show(right.value)}"
+            told = [f"{old[0].subject} {phrases.move(old[0].value, new[0].value)}"] if moved else [
+                f"{sign} {right.subject} {phrases.show(right.value)}"
                 for sign, side in (("-", old), ("+", new)) for right in side
             ]  # fmt: skip
             variables.setdefault(of, []).extend(told)
@@ -100,11 +100,6 @@ def _moved(old: Right, new: Right) -> Iterator[Consequence]:
     else:
         text = f"{_command(old)} → {_command(new)}"
     yield _consequence("runs", text, new.of, lines)
-
-
-def _variable(right: Right) -> str:
-    """Return the name of a variable, with its container if the object is written as it is."""
-    return right.subject
 
 
 def _command(right: Right) -> str:
