@@ -51,6 +51,8 @@ class _Right(NamedTuple):
     rank: int
     line: str
     fold: str = ""
+    in_summary: bool = False
+    """True if the summary says it, too: it is listed only where the summary has no room."""
 
 
 class _Section(NamedTuple):
@@ -117,21 +119,25 @@ def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: s
     sections = [_section(group, phrases.clusters(diff), objects) for group in groups(diff)]
     room = limit - _size(head) - _size(foot) - 3 * _size(rest) - 600  # 600: notes on omitted parts, and folds
     briefs, titles, chosen, room = _choose(sections, room)
-    missing = sum(len(section.rights) - len(chosen[index]) for index, section in enumerate(sections))
+    told = [{*chosen[index], *(each for each in section.rights if each.in_summary and index in briefs)}
+            for index, section in enumerate(sections)]  # fmt: skip
+    missing = [len({*section.rights} - told[index]) for index, section in enumerate(sections)]
     shown = [index for index in range(len(sections)) if index in titles]
     hidden = sum(_count(sections[index]) for index in range(len(sections)) if index not in titles)
     details, hidden_details, specs = _details([sections[index] for index in shown], room, rest)
     texts = [
-        sections[index].title + (sections[index].summary if index in briefs else "") + _rights(chosen[index]) + detail
+        sections[index].title
+        + (sections[index].summary if index in briefs else "")
+        + _rights([each for each in chosen[index] if not (each.in_summary and index in briefs)])
+        + detail
         for index, detail in zip(shown, details, strict=True)
     ]
     if len(texts) > _MOST_SECTIONS + 1:
         more = f"<details><summary>{len(texts) - _MOST_SECTIONS} more changes</summary>\n"
         texts = [*texts[:_MOST_SECTIONS], more, *texts[_MOST_SECTIONS:], "</details>\n"]
     parts = [head] if head else []
-    if missing:
-        lacking = sum(len(chosen[index]) < len(section.rights) for index, section in enumerate(sections))
-        what = f"{missing} right{'' if missing == 1 else 's'} of {lacking} change{'' if lacking == 1 else 's'}"
+    if any(missing):
+        what = f"{phrases.plural('right', sum(missing))} of {phrases.plural('change', sum(map(bool, missing)))}"
         parts.append(f"> [!WARNING]\n> **{what} do not fit into this comment.** {rest}\n")
     parts += texts
     omitted = [
@@ -159,6 +165,8 @@ def _choose(sections: Sequence[_Section], room: int) -> tuple[set[int], set[int]
     places = ((index, each) for index, section in enumerate(sections) for each in range(len(section.rights)))
     for index, each in sorted(places, key=lambda place: sections[place[0]].rights[place[1]].rank):
         right = sections[index].rights[each]
+        if right.in_summary and index in briefs:
+            continue
         cost = _size(right.line) + _size(right.fold) + (0 if index in titles else _size(sections[index].title))
         if cost <= room:
             room -= cost
@@ -324,7 +332,8 @@ def _spec_fields(intent: IntentChange) -> tuple[list[str], list[_Right]]:
     """Return the changed fields of a spec that no fact covers: those that give no right, and all others."""
     harmless, rights = [], []
     variables: list[str] = []
-    for change in phrases.uncovered(intent):
+    uncovered = phrases.uncovered(intent)
+    for change in uncovered:
         if is_harmless(change):
             harmless.append(phrases.field(change))
         elif is_variable(change) and not change.lines:
@@ -336,6 +345,10 @@ def _spec_fields(intent: IntentChange) -> tuple[list[str], list[_Right]]:
             rights.append(_right(RANK["runs"], text, [*value_lines(change)] if whole else change.lines))
     if variables:
         rights.append(_right(RANK["env"], f"env {', '.join(variables)}", ()))
+    shown = [id(change) for change in uncovered]
+    for change in intent.spec:
+        if says_what_runs(change) and id(change) not in shown:
+            rights.append(_right(RANK["runs"], phrases.field(change), ())._replace(in_summary=True))
     return harmless, rights
 
 

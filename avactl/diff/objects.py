@@ -34,10 +34,10 @@ def _printable(change: Change, disruption: Disruption, reason: str) -> FieldChan
 
 def _lines(old: Any, new: Any) -> tuple[str, ...]:
     """Return the changed lines of a text with several lines, wherever it is: in a list, too, and on one side only."""
-    texts = ["" if value is ABSENT else value for value in (old, new)]
-    if not all(isinstance(text, str) for text in texts) or not any("\n" in text.rstrip("\n") for text in texts):
+    one, other = "" if old is ABSENT else old, "" if new is ABSENT else new
+    if not (isinstance(one, str) and isinstance(other, str)) or not ("\n" in one[:-1] or "\n" in other[:-1]):
         return ()
-    return tuple(changed_lines(*texts))
+    return tuple(changed_lines(one, other))
 
 
 def object_changes(pairs: Iterable[Pair], renamed: tuple[Item, Item] | None = None) -> tuple[ObjectChange, ...]:

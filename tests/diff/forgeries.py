@@ -38,7 +38,9 @@ def _daemon_set(pod: dict[str, Any]) -> dict[str, Any]:
     return _object("apps/v1", "DaemonSet", spec={"selector": {"matchLabels": labels}, "template": template})
 
 
-def _object(version: str, kind: str, name: str = "x", namespace: str | None = "kube-system", **rest: Any) -> Any:
+def _object(
+    version: str, kind: str, name: str = "x", namespace: str | None = "kube-system", **rest: Any
+) -> dict[str, Any]:
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
 

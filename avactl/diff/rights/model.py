@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from avactl.diff.fields import Steps, dotted
@@ -51,7 +51,7 @@ class Scope:
 
     def at(self, step: str, number: int = 0) -> Scope:
         """Return the scope of a place one step further inside."""
-        return replace(self, path=(*self.path, step), number=number)
+        return Scope(self.manifest, self.compiled, self.platform, self.given, (*self.path, step), number)
 
     def entry(self, value: Any, number: int) -> Scope:
         """Return the scope of an entry of a list."""
