@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl.kinds.lowering.k8s import policy_rule as rule
 from avactl.kinds.manifest import Body
-from avactl.names import CACHE_STATUS, POLICY, SERVING_DAEMON
+from avactl.names import CACHE_STATUS, POLICY
 
 WATCH = ("get", "list", "watch")
 
