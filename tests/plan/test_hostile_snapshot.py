@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.kinds.cluster.daemons.lower import POLICY
+from avactl.names import POLICY
 from avactl.plan.cluster_state import configured, machines
 from avactl.plan.planner import make_plan
 from avactl.plan.snapshot import loader
