@@ -11,11 +11,12 @@ from avactl.compiler import Compilation
 from avactl.compiler.lower import objects_of
 from avactl.compiler.normalise import normalise
 from avactl.compiler.pass_state import State
-from avactl.diff import capacity, consequences, intents
+from avactl.diff import capacity, consequences, intents, rights
 from avactl.diff.model import Diff, Disruption, FieldChange, IntentChange, IntentKey, IntentOp, ObjectChange, worst
 from avactl.diff.objects import Pair, object_changes
 from avactl.diff.rename import renames
 from avactl.diff.revisions import changed_settings
+from avactl.diff.rights.specs import says_what_runs
 from avactl.kinds import registry
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
@@ -143,7 +144,7 @@ def _intent(
         *consequences.data(old, new, objects),
         *consequences.policy(old, new),
         *consequences.run(old, new, objects),
-        *consequences.security(old, new, mine, after.program),
+        *rights.security(old, new, mine, after.program, any(map(says_what_runs, spec))),
         *capacity.consequences(then, before.program if before.ok else after.program, new, after.program),
     ]
     was = intents.facts(old, before.program) if old else {}

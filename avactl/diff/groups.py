@@ -69,7 +69,9 @@ def _intent_signature(intent: IntentChange) -> Hashable:
         tuple((fact.name, *_pair(fact.old, fact.new, intent)) for fact in intent.facts),
         tuple(_field_signature(change, intent) for change in intent.spec),
         tuple((c.level, c.text) for c in intent.consequences if c.topic in ("run", "cause")),
-        tuple(_neutral(c.text, intent) for c in intent.consequences if c.topic == "security"),
+        tuple(_neutral((c.text, c.lines), intent) for c in intent.consequences if c.topic == "security"),
+        # A new spec is shown whole.
+        _neutral(intent.item.doc.value, intent) if intent.op in ("added", "repaired") else "",
         # The same change in several clusters or namespaces is one change.
         frozenset(_object_signature(change, intent) for change in intent.objects),
     )
@@ -83,6 +85,7 @@ def _object_signature(change: ObjectChange, intent: IntentChange) -> Hashable:
         change.disruption,
         _neutral(change.reason, intent),
         tuple(_field_signature(field, intent) for field in change.fields),
+        _neutral(change.manifest.body, intent) if change.as_written and change.manifest else "",
     )
 
 

@@ -43,7 +43,10 @@ def _intent(intent: IntentChange, objects: bool) -> dict[str, Any]:
         "file": intent.file, "line": intent.line,
         "facts": [{"name": fact.name, **_values(fact.old, fact.new)} for fact in intent.facts],
         "spec": [_field(change) for change in intent.spec],
-        "consequences": [{"topic": c.topic, "level": c.level, "text": c.text} for c in intent.consequences],
+        "consequences": [
+            {"topic": c.topic, "level": c.level, "text": c.text, **({"lines": list(c.lines)} if c.lines else {})}
+            for c in intent.consequences
+        ],
     }  # fmt: skip
     if intent.old_key:
         data["was"] = {"team": intent.old_key.team or None, "name": intent.old_key.name}

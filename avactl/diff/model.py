@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any, Final, Literal, NamedTuple
 
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.manifest import ObjectId
+from avactl.kinds.manifest import Manifest, ObjectId
 from avactl.kinds.program import Item
 from avactl.kinds.registry import Fact
 
@@ -85,6 +85,13 @@ class ObjectChange:
     fields: tuple[FieldChange, ...] = ()
     old_id: ObjectId | None = None
     """Previous name of a renamed object."""
+    manifest: Manifest | None = field(default=None, compare=False, repr=False)
+    """The object: of the head, or of the base if it was deleted or kept."""
+
+    @property
+    def as_written(self) -> bool:
+        """Return whether it is new, and not compiled by avactl: it is shown whole."""
+        return self.op == "created" and self.manifest is not None and self.manifest.item.kind == "KubernetesObjects"
 
 
 class IntentKey(NamedTuple):
@@ -120,6 +127,10 @@ class Consequence(NamedTuple):
     topic: Topic
     text: str
     level: Literal["info", "warning", "danger"] = "info"
+    lines: tuple[str, ...] = ()
+    """Whole value, or its changed lines with `-` or `+` in front, where the text shows only a part."""
+    rank: int = 0
+    """Position of a right: the gravest come first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from avactl.diff.fields import Change, changed_lines, differences, dotted
-from avactl.diff.model import Disruption, FieldChange, ObjectChange, worst
+from avactl.diff.model import ABSENT, Disruption, FieldChange, ObjectChange, worst
 from avactl.diff.rules import classify, deletion
 from avactl.diff.secrets import cover, cover_text
 from avactl.kinds.manifest import Manifest
@@ -29,8 +29,15 @@ def field_changes(changes: Iterable[Change]) -> tuple[FieldChange, ...]:
 
 def _printable(change: Change, disruption: Disruption, reason: str) -> FieldChange:
     old, new = cover(change.old, change.name), cover(change.new, change.name)
-    lines = tuple(changed_lines(old, new)) if change.lines and isinstance(old, str) and isinstance(new, str) else ()
-    return FieldChange(cover_text(dotted(change.path)), change.op, old, new, lines, disruption, reason)
+    return FieldChange(cover_text(dotted(change.path)), change.op, old, new, _lines(old, new), disruption, reason)
+
+
+def _lines(old: Any, new: Any) -> tuple[str, ...]:
+    """Return the changed lines of a text with several lines, wherever it is: in a list, too, and on one side only."""
+    one, other = "" if old is ABSENT else old, "" if new is ABSENT else new
+    if not (isinstance(one, str) and isinstance(other, str)) or not ("\n" in one[:-1] or "\n" in other[:-1]):
+        return ()
+    return tuple(changed_lines(one, other))
 
 
 def object_changes(pairs: Iterable[Pair], renamed: tuple[Item, Item] | None = None) -> tuple[ObjectChange, ...]:
@@ -53,13 +60,14 @@ def object_changes(pairs: Iterable[Pair], renamed: tuple[Item, Item] | None = No
 
 def _one_side(old: Manifest | None, new: Manifest | None) -> ObjectChange:
     if new is not None:
-        return ObjectChange(new.id, "created", Disruption.NONE)
+        return ObjectChange(new.id, "created", Disruption.NONE, manifest=new)
     if old is None:
         raise ValueError("an empty pair")
     if old.holds_data:
-        return ObjectChange(old.id, "kept", Disruption.NONE, "holds data: never deleted, no longer owned by a spec")
+        reason = "holds data: never deleted, no longer owned by a spec"
+        return ObjectChange(old.id, "kept", Disruption.NONE, reason, manifest=old)
     disruption, reason = deletion(old)
-    return ObjectChange(old.id, "deleted", disruption, reason)
+    return ObjectChange(old.id, "deleted", disruption, reason, manifest=old)
 
 
 def _changed(old: Manifest, new: Manifest) -> ObjectChange:
@@ -75,7 +83,7 @@ def _changed(old: Manifest, new: Manifest) -> ObjectChange:
     reason = next((field.reason for field in fields if field.disruption == top and field.reason), "")
     if top == Disruption.DATA_LOSS and new.holds_data:
         reason += "; it is protected, so the apply stops here"
-    return ObjectChange(new.id, "changed", top, reason, tuple(fields))
+    return ObjectChange(new.id, "changed", top, reason, tuple(fields), manifest=new)
 
 
 def _patch(manifest: Manifest, path: tuple[str, ...]) -> str:
@@ -141,7 +149,7 @@ def _renamed(old: Manifest, new: Manifest, renamed: tuple[Item, Item] | None) ->
         reason = f"{before} is deleted {reason}; {after} starts empty"
     else:
         disruption, reason = Disruption.REPLACE, _ANEW.get(old.kind, "")
-    return ObjectChange(new.id, "renamed", disruption, reason, fields, old.id)
+    return ObjectChange(new.id, "renamed", disruption, reason, fields, old.id, new)
 
 
 def _qualified(manifest: Manifest) -> str:

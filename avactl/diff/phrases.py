@@ -11,47 +11,57 @@ from avactl.diff.model import ABSENT, DIGEST, Diff, FactChange, FieldChange, Int
 _WIDTH = 72
 """Longest value shown in full, in characters."""
 
+_CONTEXT = 12
+"""Equal characters shown around a difference of long values."""
+
 MARKS = {"created": "+", "changed": "~", "deleted": "-", "renamed": ">", "kept": "="}
 """Sign in front of an object."""
 
 
-def show(value: Any) -> str:
-    """Return a value on one line, shortened if long."""
+def show(value: Any, width: int = _WIDTH) -> str:
+    """Return a value on one line, shortened if it is longer than `width`."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict):
-        return cut(_mapping(value))
+        return cut(_mapping(value), width)
     if isinstance(value, list):
-        value = ", ".join(_entry(entry) for entry in value) or "[]"
+        value = ", ".join(map(_nested, value)) or "[]"
     text = str(value)
     if "\n" in text.rstrip("\n"):
         first, _, rest = text.partition("\n")
         return f"{cut(first)} … ({rest.count(chr(10)) + 2} lines)"
     text = _digests(text.rstrip("\n"))
-    return cut(text) if text else '""'
+    return cut(text, width) if text else '""'
+
+
+def listed(values: Any) -> str:
+    """Return the entries of a list in words; a value that is no list as it is."""
+    return ", ".join(map(show, values)) if isinstance(values, list) else show(values) if values else ""
 
 
 def _mapping(value: dict[str, Any]) -> str:
-    """Return the plain values of a mapping; its name is already in the path."""
+    """Return the values of a mapping; its name is already in the path."""
     own = {key: inner for key, inner in value.items() if key != "name" and inner not in ({}, [], "", None)}
     if own.keys() == {"value"}:
         return show(own["value"])
     plain = [f"{key} {show(inner)}" for key, inner in own.items() if not isinstance(inner, dict | list)]
-    parts = plain + [f"{key} …" for key, inner in own.items() if isinstance(inner, dict | list)]
+    parts = plain + [f"{key} {_nested(inner)}" for key, inner in own.items() if isinstance(inner, dict | list)]
     return ", ".join(parts) or ("{}" if "name" not in value else show(value["name"]))
 
 
-def _entry(value: Any) -> str:
-    """Return a list entry in short form."""
+def _nested(value: Any) -> str:
+    """Return a value inside of another one; mappings and lists are whole."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_nested, value))}]"
     if isinstance(value, dict):
-        return show(value["name"]) if "name" in value else f"{{{_mapping(value)}}}"
+        return f"{{{', '.join(f'{key} {_nested(inner)}' for key, inner in value.items())}}}"
     return show(value)
 
 
 def cut(text: str, width: int = _WIDTH) -> str:
-    """Shorten a text to `width` characters in the middle, where values differ least."""
+    """Shorten a text to about `width` characters in the middle, where values differ least, and say how long it is."""
     half = (width - 1) // 2
-    return text if len(text) <= width else f"{text[:half]}…{text[-half:]}"
+    return text if len(text) <= width else f"{text[:half]}…{text[-half:]} ({len(text):,} characters)"
 
 
 def _digests(text: str) -> str:
@@ -77,7 +87,7 @@ def move(old: Any, new: Any) -> str:
         one, other = _AMOUNT(old), _AMOUNT(new)
         if one and other and one[2] == other[2]:
             return f"{one[1]} → {other[1]} {one[2]}"
-        if old != new and show(old) == show(new):
+        if old != new and (show(old) == show(new) or (_long(old) and _long(new))):
             return _where_differs(old, new)
     return f"{show(old)} → {show(new)}"
 
@@ -86,12 +96,28 @@ def _tag(image: re.Match[str]) -> str:
     return f"@{image[2][:8]}" if image[2] else f":{image[3]}"
 
 
+def _long(text: str) -> bool:
+    return len(text) > _WIDTH and "\n" not in text
+
+
+def is_long(change: FieldChange) -> bool:
+    """Return whether a changed value may be shortened."""
+    return any(len(str(value)) > _WIDTH for value in (change.old, change.new))
+
+
 def _where_differs(old: str, new: str) -> str:
-    """Return two long texts around the first character that differs."""
-    start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    start = max(0, start - 12)
-    before = "…" if start else ""
-    return f"{before}{cut(old[start : start + 36])} → {before}{cut(new[start : start + 36])}"
+    """Return two long texts without what they share at the start and at the end, except for some characters."""
+    start = _shared(old, new)
+    end = _shared(old[start:][::-1], new[start:][::-1])
+    start, end = max(0, start - _CONTEXT), max(0, end - _CONTEXT)
+    before, after = "…" if start else "", "…" if end else ""
+    parts = (f"{before}{cut(text[start : len(text) - end])}{after}" for text in (old, new))
+    return " → ".join(parts) + f" (of {len(old):,} → {len(new):,} characters)"
+
+
+def _shared(one: str, other: str) -> int:
+    """Return the length of the common start of two texts."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def fact(change: FactChange) -> str:
@@ -125,15 +151,15 @@ def field(change: FieldChange) -> str:
     """Return one changed field on one line."""
     name = short(change.path)
     match change.op:
+        case "changed" if change.lines:
+            minus = sum(line.startswith("-") for line in change.lines)
+            return f"{name}: {minus} line{'' if minus == 1 else 's'} removed, {len(change.lines) - minus} added"
         case "added":
             return f"{name} new: {show(change.new)}"
         case "removed":
             return f"{name} removed, was {show(change.old)}"
         case "reordered":
             return f"{name} reordered: {show(change.new)}"
-    if change.lines:
-        minus = sum(line.startswith("-") for line in change.lines)
-        return f"{name}: {minus} line{'' if minus == 1 else 's'} removed, {len(change.lines) - minus} added"
     if change.old == change.new:
         return f"{name} changed (masked: looks like a credential)"
     return f"{name} {move(change.old, change.new)}"
@@ -175,6 +201,11 @@ _MEDIA = {"RAM": "MEM"}
 
 
 def further(intent: IntentChange) -> list[str]:
+    """Return the field changes of the spec that no fact covers, as text."""
+    return [field(change) for change in uncovered(intent)]
+
+
+def uncovered(intent: IntentChange) -> list[FieldChange]:
     """Return the field changes of the spec that no fact covers."""
     facts = [(change.name, change.old, change.new) for change in intent.facts]
     whole = tuple(f"spec.{change.name}." for change in intent.facts)
@@ -191,7 +222,7 @@ def further(intent: IntentChange) -> list[str]:
             facts.remove(next((fact for fact in same if fact[0].lower() in change.path.lower()), same[0]))
         else:
             left.append(change)
-    return [field(change) for change in left]
+    return left
 
 
 def plural(kind: str, count: int) -> str:

@@ -8,13 +8,9 @@ from typing import Any, NamedTuple
 
 from avactl.compiler.selection import CONFIG_FILE, POLICIES
 from avactl.diagnostics import Diagnostic, Span
-from avactl.diff import phrases
 from avactl.source.git_tree import GitTree, find_commit, merge_base
 from avactl.source.tree import DirTree, Tree, read_input
 from avactl.source.yaml import load_yaml
-
-_LONGEST = 200
-"""Longest entry of avactl.yaml that is shown in full, in characters."""
 
 
 class Sides(NamedTuple):
@@ -67,8 +63,8 @@ def _settings_text(old: dict[str, Any], new: dict[str, Any]) -> str:
     parts = []
     for key in [*old, *(key for key in new if key not in old)]:
         was, now = ([json.dumps(each) for each in _entries(side.get(key))] for side in (old, new))
-        moves = [f"- {phrases.cut(each, _LONGEST)}" for each in was if each not in now]
-        moves += [f"+ {phrases.cut(each, _LONGEST)}" for each in now if each not in was]
+        moves = [f"- {each}" for each in was if each not in now]
+        moves += [f"+ {each}" for each in now if each not in was]
         if moves:
             parts.append(f"`{key}` {', '.join(moves)}")
         elif old.get(key) != new.get(key):

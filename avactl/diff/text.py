@@ -89,8 +89,8 @@ def _group(group: Group, label: str, column: int, style: _Style) -> list[str]:
         lines += [("dim", line) for line in _broken([phrases.name(i) for i in group.intents], column, ", ")]
     if more:
         lines += [("info", line) for line in _broken([f"also {more[0]}", *more[1:]], column)]
-    rights = [part for text in _texts(consequences, "security") for part in text.split(" · ")]
-    lines += [("info", line) for line in _broken(rights, column)]
+    lines += [("info", line) for line in _broken(_texts(consequences, "security"), column)]
+    lines += [("dim", line) for c in consequences if c.lines for line in _cut_lines(c.lines)]
     lines += [("info", line) for line in _broken(_texts(consequences, "capacity", "quota"), column)]
     lines += [(c.level, c.text) for c in consequences if c.topic == "data" and c.level != "danger"]
     lines += [("dim", text) for text in _texts(consequences, "cause")]
@@ -153,10 +153,13 @@ def _objects(found: Sequence[ObjectGroup], several: bool, style: _Style) -> list
         out.append(f"  {mark} {visible(text)}{note}")
         for shown, lines in fields:
             out.append(f"      {visible(shown)}")
-            out += [f"        {visible(changed)}" for changed in lines[:_MOST_LINES]]
-            if len(lines) > _MOST_LINES:
-                out.append(f"        … {len(lines) - _MOST_LINES} more lines")
+            out += [f"        {visible(changed)}" for changed in _cut_lines(lines)]
     return out
+
+
+def _cut_lines(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - _MOST_LINES
+    return [*lines] if more <= 0 else [*lines[:_MOST_LINES], f"… {phrases.plural('more line', more)}"]
 
 
 def reason_of(group: ObjectGroup) -> str:

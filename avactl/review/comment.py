@@ -13,10 +13,11 @@ from avactl.diagnostics.text import SourceText, render_text
 from avactl.diff import Diff, phrases
 from avactl.diff.consequences import WORKLOADS
 from avactl.diff.groups import groups
-from avactl.diff.markdown import REST, block, code, headline, prose, render_body, within
+from avactl.diff.markdown import REST, block, code, headline, prose, render_body, rights_size, within
 from avactl.diff.model import Disruption, IntentChange
+from avactl.diff.record import render_record
 
-_MOST_ENVIRONMENTS, _LONGEST = 5, 120
+_MOST_ENVIRONMENTS, _MOST_NAMES, _LONGEST = 5, 20, 120
 _SMALLEST = 2_000
 """Bytes guaranteed to every part, however long the others are."""
 
@@ -82,9 +83,11 @@ def compose(review: Review, identity: str, source: SourceText, *, limit: int, ar
     where = f" in {code(identity)}" if identity != "." else ""
     begin, end = [marker(identity)], _foot(review, artifact)
     room = limit - sum(_size(part) for part in (*begin, end)) - 500
+    # Rights are the last that a comment omits.
+    free = room if review.diff is None else max(room - rights_size(review.diff) - _SMALLEST, 2 * _SMALLEST)
     parts: list[str] = []
     if not review.ok:
-        parts += _problems(review, where, source, room if review.diff is None else room // 2)
+        parts += _problems(review, where, source, room if review.diff is None else min(room, free) // 2)
     parts += _elsewhere(review)
     if review.unchanged:
         parts.append(f"avactl: no changes{where}\n")
@@ -92,7 +95,8 @@ def compose(review: Review, identity: str, source: SourceText, *, limit: int, ar
         title = f"### {headline(review.diff)}{where}\n"
         glance = _glance(review.diff)
         parts += [title, *([f"{glance}\n"] if glance else [])]
-        sections = [_section(section, max(room // 4, _SMALLEST)) for section in review.sections if section.body.strip()]
+        each = max(min(room // 4, free // 2), _SMALLEST)
+        sections = [_section(section, each) for section in review.sections if section.body.strip()]
         left = room - sum(map(_size, parts)) - sum(map(_size, sections))
         parts += [render_body(review.diff, limit=max(left, _SMALLEST), rest=rest), *sections]
     return "\n".join([*begin, *(part for part in parts if part), end])
@@ -101,19 +105,19 @@ def compose(review: Review, identity: str, source: SourceText, *, limit: int, ar
 def _elsewhere(review: Review) -> list[str]:
     found = []
     for name, files in list(review.elsewhere.items())[:_MOST_ENVIRONMENTS]:
-        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
-        shown = ", ".join(code(each[:_LONGEST]) for each in files[:3])
-        told = f"⚠️ Files of environment {code(name)} change, too: {shown}{more}."
+        shown = phrases.names((code(phrases.cut(each, _LONGEST)) for each in files), 3)
+        told = f"⚠️ Files of environment {code(name)} change, too: {shown}."
         found.append(f"{told} Their effect is not in this comment: {code(f'avactl diff --environment {name}')}\n")
+    if len(review.elsewhere) > _MOST_ENVIRONMENTS:
+        others = phrases.names(map(code, list(review.elsewhere)[_MOST_ENVIRONMENTS:]), _MOST_NAMES)
+        found.append(f"⚠️ Files of further environments change, too: {others}.\n")
     return found
 
 
 def whole(review: Review, source: SourceText) -> str:
     """Return all problems and the full diff as text, for the artifact."""
-    from avactl.diff.text import render_text as diff_text
-
     problems = render_text(review.problems, source, False) if not review.ok else ""
-    return problems + (diff_text(review.diff) if review.diff is not None else "")
+    return problems + (render_record(review.diff) if review.diff is not None else "")
 
 
 def _size(text: str) -> int:
@@ -127,12 +131,12 @@ def _problems(review: Review, where: str, source: SourceText, room: int) -> list
     title = f"### ❌ {'It does not compile' if broken else 'Policies'}{where}: {count}\n"
     told = [d for d in review.problems if broken or d.severity == "error"]
     text = render_text(told, source, False).rstrip("\n")
-    lines = within(text.splitlines(), room, "… more: `avactl validate` shows all")
+    lines = within(text.splitlines(), room, "`avactl validate` shows all")
     return [title, f"{block(lines, 'text')}\n"]
 
 
 def _section(section: Section, room: int) -> str:
-    lines = within(section.body.strip("\n").splitlines(), room, "\n… and more")
+    lines = within(section.body.strip("\n").splitlines(), room, "`avactl plan` shows all")
     lines += ["\n</details>"] * sum(told.count("<details>") - told.count("</details>") for told in lines)
     return "\n".join([f"### {section.title}\n", *lines, ""])
 

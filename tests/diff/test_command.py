@@ -36,6 +36,18 @@ def test_the_work_tree_against_the_last_commit(repository: Repository) -> None:
     assert repository.git("status", "--porcelain") == "M jobs.yaml"
 
 
+def test_the_full_text_has_whole_values_and_manifests(repository: Repository) -> None:
+    repository.write({"jobs.yaml": HEAD + job(env={"A": "x" * 500}), "w.yaml": HEAD + workspace()})
+    short, full = (avactl(repository.root, *args).stdout for args in ((), ("--full",)))
+    assert full.startswith(short)
+    assert "x" * 500 in full
+    assert "x" * 500 not in short
+    assert "(500 characters)" in short
+    assert "    + kind: StatefulSet\n" in full
+    for other in ("--no-objects", "--format=json", "--live"):
+        assert avactl(repository.root, "--full", other).returncode == 2
+
+
 def test_exit_code(repository: Repository) -> None:
     assert avactl(repository.root, "--exit-code").returncode == 0
     repository.write({"jobs.yaml": HEAD + job(retries=7)})

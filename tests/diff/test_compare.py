@@ -292,11 +292,14 @@ ADS = "kind: Team\nmetadata: {name: ads}"
 
 def test_a_new_job_shows_what_it_may_reach() -> None:
     rich = job(env=SECRET, datasets=[{"name": "ads/clicks"}], strategy="mpi")
-    (text,) = texts(the(changes([ADS, SHARED], [ADS, SHARED, rich]), "j"), "security")
-    assert text == (
-        "runs mpirun python train.py --epochs 90 in example.com/train:1 · env WANDB_MODE, KEY · Secrets wandb · "
-        "data of ads/clicks · service account j-follower, j-launcher"
-    )
+    assert texts(the(changes([ADS, SHARED], [ADS, SHARED, rich]), "j"), "security") == [
+        "Secret wandb",
+        "data of ads/clicks",
+        "service account j-follower",
+        "service account j-launcher",
+        "runs mpirun python train.py --epochs 90 in example.com/train:1",
+        "env WANDB_MODE, KEY",
+    ]
 
 
 KUBECTL = next(document["spec"]["images"]["kubectl"] for document in yaml.safe_load_all(PLATFORM)
@@ -319,39 +322,42 @@ def test_pod_settings_show_what_they_reach() -> None:
     team = team.replace("NS", "{name: ads, podSecurity: baseline}")
     plain, rich = job(team="ads"), job(team="ads", pod=POD)
     reached = [
-        "example.com/miner:1", "kubectl delete", "Secrets ", "smb", "service account ", "trainer, with its token",
+        "example.com/miner:1", "kubectl delete", "Secret ", "smb", "service account ", "trainer, with its token",
         "nfs.example.com:/home", "of smb.csi.k8s.io", "escalate privileges in worker", "SETUID in tool",
     ]  # fmt: skip
-    (text,) = texts(the(changes([team], [team, rich]), "j"), "security")
-    assert [each for each in reached if each not in text] == []
-    (text,) = texts(the(changes([team, plain], [team, rich]), "j"), "security")
-    assert [each for each in reached[2:] if each not in text] == []
+    for before in ([team], [team, plain]):
+        text = "\n".join(texts(the(changes(before, [team, rich]), "j"), "security"))
+        assert [each for each in reached if each not in text] == []
 
 
 def test_patched_commands_do_not_hide_behind_images_of_the_platform() -> None:
     patch = {"target": {"kind": "Job"}, "merge": {"spec": {"template": {"spec": {
         "containers": [{"name": "worker", "image": KUBECTL, "command": ["kubectl", "delete"]}]}}}}}  # fmt: skip
-    (text,) = texts(the(changes([], [f"{job()}\npatches: {[patch]!r}"]), "j"), "security")
-    assert text.startswith("runs kubectl delete ")
+    found = texts(the(changes([], [f"{job()}\npatches: {[patch]!r}"]), "j"), "security")
+    assert [each for each in found if each.startswith("runs kubectl delete ")]
 
 
 def test_a_changed_job_shows_what_else_it_may_reach() -> None:
     old = job(env={"B": {"secret": {"name": "old", "key": "k"}}})
-    (text,) = texts(the(changes([old], [job(env=SECRET)]), "j"), "security")
-    assert text == "Secrets - old, + wandb"
+    found = texts(the(changes([old], [job(env=SECRET)]), "j"), "security")
+    assert found == ["Secret - old", "Secret + wandb"]
     assert texts(the(changes([old], [job(env={"B": {"secret": {"name": "old", "key": "k2"}}})]), "j"), "security") == []
 
 
 def test_members_of_a_team_and_directories_of_machines_are_shown() -> None:
     new = f"{ADS}\nspec: {{members: {{groups: [ads], admins: [lin]}}}}"
-    (text,) = texts(the(changes([ADS], [new]), "ads", "Team"), "security")
-    assert text == ("grants + avactl-admin to User lin, + avactl-member to User lin, + avactl-member to Group ads")
+    assert texts(the(changes([ADS], [new]), "ads", "Team"), "security") == [
+        "grants + avactl-admin to User lin",
+        "grants + avactl-member to User lin",
+        "grants + avactl-member to Group ads",
+    ]
     tier = "kind: CacheTier\nmetadata: {name: t}\nspec: {cluster: main, role: read, workers: {tiers: [DISK]}, STORES}"
     tier = tier.replace("STORES", 'underStores: [{mount: /t, url: "s3://t", secret: keys}]')
     tier = tier.replace("DISK", "{medium: SSD, quota: 1Ti, path: /data/ssd}")
-    (text,) = texts(the(changes([], [tier]), "t"), "security")
-    paths = "/dev/fuse, /mnt/avactl, /run/avactl/t, /data/ssd/t"
-    assert text == f"Secrets keys · host paths {paths} · privileged fuse, volumes"
+    paths = ["/dev/fuse", "/mnt/avactl", "/run/avactl/t", "/data/ssd/t"]
+    assert texts(the(changes([], [tier]), "t"), "security") == [
+        "privileged fuse", "privileged volumes", *(f"host path {path}" for path in paths), "Secret keys"
+    ]  # fmt: skip
 
 
 def test_the_network_of_machines_is_shown() -> None:
@@ -359,10 +365,8 @@ def test_the_network_of_machines_is_shown() -> None:
     found = changes(
         [ADS], [new, job(team="ads", hostNetwork={}).replace("team: ads", "team: ads, namespace: ads-fast")]
     )
-    (text,) = texts(the(found, "ads", "Team"), "security")
-    assert text.endswith("pod security + privileged in ads-fast")
-    (text,) = texts(the(found, "j"), "security")
-    assert text.endswith(" · host network j-worker")
+    assert "pod security + privileged in ads-fast" in texts(the(found, "ads", "Team"), "security")
+    assert "host network j-worker" in texts(the(found, "j"), "security")
 
 
 def test_a_job_with_other_rights_does_not_hide_among_others() -> None:

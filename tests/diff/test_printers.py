@@ -101,7 +101,7 @@ def test_markdown_stays_below_the_limit_of_github(count: int, size: int) -> None
 
 def test_markdown_says_how_much_it_leaves_out() -> None:
     text = render_markdown(objects_of(3000, 1))
-    (shown,) = re.findall(r"… (\d+) more objects; `avactl diff` shows all", text)
+    (shown,) = re.findall(r"… (\d+) more objects; `avactl diff --full` shows all", text)
     assert text.count("\n~ ConfigMap") + int(shown) == 3000
 
 
@@ -110,8 +110,14 @@ def test_many_intents_are_cut_with_a_count() -> None:
     new = [job(f"job-{n:03}", strategy="single", workers={"cpu": 1}, args=["y" * 300, str(n)]) for n in range(400)]
     text = render_markdown(changes(old, new), limit=20_000)
     assert len(text.encode()) <= 20_000
-    (left,) = re.findall(r"… (\d+) more changes, \d+ objects; `avactl diff` shows all", text)
+    (left,) = re.findall(r"… (\d+) more changes, \d+ objects; `avactl diff --full` shows all", text)
     assert text.count("**TrainingJob `") + int(left) == 400
+    # Each has two: the changed argument, and the new one.
+    assert text.startswith("<!-- avactl diff -->")
+    (rights, of) = re.findall(r"> \*\*(\d+) rights of (\d+) changes do not fit into this comment", text)[0]
+    assert text.index("do not fit") < text.index("**TrainingJob")
+    assert text.count("- `args[") + int(rights) == 800
+    assert int(of) >= int(left)
 
 
 NASTY = "<script>alert(1)</script> @octo-org/team #12 `code` ``` ~~~ | a | **b** [x](http://evil.example.com) :tada:"

@@ -205,7 +205,11 @@ def test_a_diff_says_that_a_service_is_reachable_from_outside(offer: str) -> Non
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [("HTTPRoute", ["reachable at */"]), ("GRPCRoute", ["reachable at */ by gRPC"]), ("Ingress", [])],
+    [
+        ("HTTPRoute", ["reachable at */ (HTTPRoute x/r2)"]),
+        ("GRPCRoute", ["reachable at */ by gRPC (GRPCRoute x/r2)"]),
+        ("Ingress", []),
+    ],
 )
 def test_a_diff_survives_routes_of_others_that_are_none(kind: str, said: list[str]) -> None:
     api = "networking.k8s.io/v1" if kind == "Ingress" else "gateway.networking.k8s.io/v1"
@@ -231,5 +235,6 @@ def test_a_diff_names_the_hosts_of_grpc_and_of_canaries(rollout: str) -> None:
     open_ = compiled(joined(base, service(GRPC.replace("com}", "com, services: [a.B]}")) + rollout))
     said = [each.text for intent in compare(hidden, open_).intents for each in intent.consequences]
     assert [each for each in said if "reachable" in each] == [
-        "reachable at + detector.ai.example.com/, + detector-grpc.ai.example.com/a.B by gRPC"
+        "reachable at + detector.ai.example.com/",
+        "reachable at + detector-grpc.ai.example.com/a.B by gRPC",
     ]

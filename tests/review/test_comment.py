@@ -61,8 +61,34 @@ def test_thousands_of_objects_fit(large: Sides, count: int, forge: str) -> None:
     assert re.search(r"… \d+ more changes, \d+ objects; full diff: \[`avactl-diff.txt`\]", text)
 
 
+def test_rights_are_the_last_to_go(large: Sides, count: int) -> None:
+    """Each job has a command and an image of its own: more rights than fit, which the first lines say."""
+    text = compose(large.review, ".", large.source, limit=65_000)
+    (found,) = re.findall(r"> \*\*(\d+) rights of (\d+) changes do not fit into this comment\.\*\*", text)
+    assert text.index("[!WARNING]") < text.index("**TrainingJob") < 2_000
+    assert int(found[0]) + text.count("- `command[2] ") == count - 1  # one keeps its number
+
+
+def test_six_hundred_specs_fit_with_all_rights() -> None:
+    """A privilege of the last one is among the rights of 600; the first lines are those of a small change."""
+    one, other = ({**BASE, "jobs.yaml": jobs(600, image, each=image != "train:1")} for image in ("train:1", "train:2"))
+    pod = '{"hostPID": true, "containers": [{"name": "c", "image": "e"}]}'
+    text = f'{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "z"}}, "spec": {pod}}}'
+    spec = f"{{namespace: default, objects: [{text}]}}"
+    other["zz.yaml"] = f"{HEAD}kind: KubernetesObjects\nmetadata: {{name: zz}}\nspec: {spec}\n"
+    found = comment_of(sides_of(one, other))
+    assert len(found.encode()) <= 65_000
+    assert "host PIDs z (Pod default/z)" in found
+    first = found.splitlines()[:12]
+    assert first[1] == "### 600 intents changed, 1 new · 601 objects: 1 new, 600 changed"
+    assert first[3] == "Restarted: 600 TrainingJobs"
+    assert first[5].startswith("**TrainingJob `speech/job-") or first[5] == "> [!WARNING]"
+
+
 def test_the_artifact_has_all(large: Sides, count: int) -> None:
-    assert whole(large.review, large.source).count("TrainingJob speech/job-") == count
+    text = whole(large.review, large.source)
+    overview, _, full = text.partition("Every change in full")
+    assert overview.count("TrainingJob speech/job-") == full.count("TrainingJob speech/job-") == count
 
 
 @pytest.mark.parametrize("count", [500, MANY])
@@ -79,7 +105,7 @@ def test_thousands_of_problems_fit() -> None:
     text = comment_of(sides_of(BASE, {**BASE, "jobs.yaml": broken}))
     assert len(text.encode()) <= 65_000
     assert "❌ It does not compile: 1001 errors" in text
-    assert "\n… more: `avactl validate` shows all\n```\n" in text
+    assert re.search(r"\n… \d+ more lines; `avactl validate` shows all\n```\n", text)
 
 
 def test_a_thousand_equal_problems_are_one() -> None:

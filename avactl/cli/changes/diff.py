@@ -46,6 +46,9 @@ def diff(
         Format, typer.Option("--format", "-f", help="Output format; Markdown suits a GitHub comment.")
     ] = Format.text,
     objects: Annotated[bool, typer.Option(help="Show the Kubernetes objects under each spec.")] = True,
+    full: Annotated[
+        bool, typer.Option("--full", help="Also print whole values and manifests, as in the artifact of a comment.")
+    ] = False,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 4 if there are changes.")] = False,
     live: Annotated[
         bool, typer.Option("--live", help="Compare with a cluster instead of a base revision; only reads it.")
@@ -66,9 +69,13 @@ def diff(
     if live:
         if merge_base or base != "HEAD":
             fail("--live compares with the cluster, not with --base or --merge-base", USAGE)
+        if full:
+            fail("--full compares revisions, not a cluster", USAGE)
         if format is Format.markdown:
             fail("--live prints text or json", USAGE)
         raise typer.Exit(_live(path, head, cluster, kubeconfig, context, format is Format.json, exit_code))
+    if full and (format is not Format.text or not objects):
+        fail("--full prints text with objects", USAGE)
     from avactl.diff.compare import compare, touches
 
     root = find_root(path)
@@ -81,7 +88,7 @@ def diff(
     inside = path.resolve().relative_to(root.resolve()).as_posix()
     if inside != ".":
         changes = touches(changes, [inside])
-    sys.stdout.write(_render(changes, format, objects))
+    sys.stdout.write(_render(changes, format, objects, full))
     if exit_code and not changes.empty:
         raise typer.Exit(CHANGES)
 
@@ -114,7 +121,11 @@ def head_problems(after: Compilation, coloured: bool) -> str:
     return render_problems(after.diagnostics, after.program.read_file, coloured)
 
 
-def _render(changes: Diff, format: Format, objects: bool) -> str:
+def _render(changes: Diff, format: Format, objects: bool, full: bool) -> str:
+    if full:
+        from avactl.diff.record import render_record
+
+        return render_record(changes)
     if format is Format.json:
         from avactl.diff.json_output import render_json
 
