@@ -25,7 +25,7 @@ class Right:
 
     what: str
     value: Any
-    """What it is about, without credentials."""
+    """Value without credentials: a name, or what is set."""
     subject: str = ""
     """Variable, container or field that has one value at a time."""
     of: str = ""
