@@ -141,8 +141,9 @@ def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: s
         parts.append(f"> [!WARNING]\n> **{what} do not fit into this comment.** {rest}\n")
     parts += texts
     omitted = [
-        (len(sections) - len(shown), "more change"), (len(shown) - len(briefs), "summary"),
+        (len(sections) - len(shown), "more change"),
         (hidden + hidden_details, "object" if len(shown) < len(sections) else "more object"), (specs, "new spec"),
+        (len(shown) - len(briefs), "summary"),
     ]  # fmt: skip
     if notes := [phrases.plural(noun, count) for count, noun in omitted if count]:
         parts.append(f"… {', '.join(notes)}; {rest}\n")

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from avactl.review.forge import Api, ForgeError, GoneError, body_of, want
+from avactl.terminal import shortened
 
 _LONGEST_TITLE = 250
 _LONGEST_TEXT = 60_000
@@ -81,6 +82,11 @@ class Proposals(ABC):
         return error.explained(self._hints)
 
 
+def _shortened(text: str) -> str:
+    more = len(text) - _LONGEST_TEXT
+    return text if more <= 0 else f"{text[:_LONGEST_TEXT]}\n\n… {more:,} more characters"
+
+
 def _same(one: Any, other: Any) -> bool:
     return isinstance(one, int) and one == other
 
@@ -107,7 +113,7 @@ class GitHubProposals(Proposals):
         return "open" if found.get("state") == "open" else "merged" if found.get("merged_at") else "closed"
 
     def open(self, branch: str, base: str, title: str, text: str) -> str:
-        body = {"title": title[:_LONGEST_TITLE], "body": text[:_LONGEST_TEXT], "head": branch, "base": base}
+        body = {"title": shortened(title, _LONGEST_TITLE), "body": _shortened(text), "head": branch, "base": base}
         return self._create(branch, body, "html_url", 422)
 
     def _found(self, branch: str) -> dict[str, Any] | None:
@@ -138,7 +144,7 @@ class GitLabProposals(Proposals):
 
     def open(self, branch: str, base: str, title: str, text: str) -> str:
         body = {
-            "title": title[:_LONGEST_TITLE], "description": text[:_LONGEST_TEXT], "source_branch": branch,
+            "title": shortened(title, _LONGEST_TITLE), "description": _shortened(text), "source_branch": branch,
             "target_branch": base, "remove_source_branch": True,
         }  # fmt: skip
         return self._create(branch, body, "web_url", 409)

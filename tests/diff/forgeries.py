@@ -32,7 +32,7 @@ def _pod(**fields: Any) -> dict[str, Any]:
     return {"containers": [container], **fields}
 
 
-def _daemon_set(pod: dict[str, Any]) -> dict[str, Any]:
+def daemon_set(pod: dict[str, Any]) -> dict[str, Any]:
     labels = {"app": "x"}
     template = {"metadata": {"labels": labels}, "spec": pod}
     return _object("apps/v1", "DaemonSet", spec={"selector": {"matchLabels": labels}, "template": template})
@@ -186,7 +186,7 @@ def forgeries() -> Iterator[Forgery]:
     chance = random.Random(1)
     for what, (pod, word) in PODS.items():
         for how in ("new", "new, behind others", "changed", "from a file"):
-            yield _manifest(f"pod {what}, {how}", _daemon_set(pod), _daemon_set(_pod()), how, word, chance)
+            yield _manifest(f"pod {what}, {how}", daemon_set(pod), daemon_set(_pod()), how, word, chance)
     for what, (body, word) in OBJECTS.items():
         for how in ("new", "new, behind others", "from a file"):
             yield _manifest(f"{what}, {how}", body, None, how, word, chance)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 
 from avactl.diagnostics.text import render_text
 from avactl.diff import Diff
+from avactl.diff.rights.model import Scope
+from avactl.diff.rights.objects import of_object
+from avactl.diff.rights.text import differences, listed
+from avactl.kinds.manifest import Manifest
 from avactl.review.comment import Artifact, compose, whole
 from avactl.review.comparison import Sides, review_of
-from tests.diff.forgeries import Forgery, forgeries
+from tests.diff.forgeries import OBJECTS, PODS, Forgery, daemon_set, forgeries
+from tests.diff.sides import PLATFORM
 from tests.review.scenarios import compiled
 
 FORGERIES = list(forgeries())
@@ -42,6 +48,32 @@ def test_no_forgery_passes(part: int) -> None:
         missed += [f"{forgery.name}: {leaf} not in the artifact" for leaf in leaves(sides.review.diff)
                    if leaf not in record]  # fmt: skip
     assert missed == []
+
+
+ODD: tuple[Any, ...] = (1, "x", True, [], [1], [[]], {}, {1: 2}, {"name": []}, None)
+
+
+@pytest.mark.parametrize("name", [*PODS, *OBJECTS])
+def test_rights_of_manifests_that_are_none(name: str) -> None:
+    """A base with errors is compared, too: no value makes the diff fail, and none hides its object's other rights."""
+    body = daemon_set(PODS[name][0]) if name in PODS else OBJECTS[name][0]
+    item = next(item for item in compiled({"platform.yaml": PLATFORM}).program.items if item.kind == "Cluster")
+    for path in paths(body):
+        if path[:1] not in (("apiVersion",), ("kind",)) and path != ("metadata",) and path[:2] != ("metadata", "name"):
+            for odd in ODD:
+                changed = copy.deepcopy(body)
+                inside: Any = changed
+                for step in path[:-1]:
+                    inside = inside[step]
+                inside[path[-1]] = odd
+                found = list(of_object(Scope(Manifest(item, "main", changed), compiled=False)))
+                differences(found, [])
+                listed(found)
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [place for key, inner in pairs for place in ((*path, key), *paths(inner, (*path, key)))]
 
 
 def bullets(comment: str) -> str:

@@ -58,7 +58,35 @@ def test_thousands_of_objects_fit(large: Sides, count: int, forge: str) -> None:
     assert text.count("```") % 2 == 0
     # A reviewer sees some, counts the rest, and knows where all are.
     assert text.index("more changes</summary>") < 12_000
-    assert re.search(r"… \d+ more changes, \d+ objects; full diff: \[`avactl-diff.txt`\]", text)
+    omitted = re.search(r"… (?:(\d+) more changes, )?\d+ (?:more )?objects.*; full diff: \[`avactl-diff.txt`\]", text)
+    assert omitted
+    assert text.count("**TrainingJob `") + int(omitted[1] or 0) == count
+
+
+def test_rights_are_the_last_to_go(large: Sides, count: int) -> None:
+    """Each job has a command and an image of its own: more rights than fit, which the first lines say."""
+    text = compose(large.review, ".", large.source, limit=65_000)
+    (found,) = re.findall(r"> \*\*(\d+) rights of (\d+) changes do not fit into this comment\.\*\*", text)
+    assert text.index("[!WARNING]") < text.index("**TrainingJob") < 2_000
+    summaries = text.count("pods restart from the beginning")  # they have the image
+    shown = text.count("- `command[2] ") + text.count("- `image ") + summaries - text.count("- `image train:1 → :2` · ")
+    assert int(found[0]) + shown == 2 * count - 1  # of image and command; one keeps its number
+
+
+def test_six_hundred_specs_fit_with_all_rights() -> None:
+    """A privilege of the last one is among the rights of 600; the first lines are those of a small change."""
+    one, other = ({**BASE, "jobs.yaml": jobs(600, image, each=image != "train:1")} for image in ("train:1", "train:2"))
+    pod = '{"hostPID": true, "containers": [{"name": "c", "image": "e"}]}'
+    text = f'{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "z"}}, "spec": {pod}}}'
+    spec = f"{{namespace: default, objects: [{text}]}}"
+    other["zz.yaml"] = f"{HEAD}kind: KubernetesObjects\nmetadata: {{name: zz}}\nspec: {spec}\n"
+    found = comment_of(sides_of(one, other))
+    assert len(found.encode()) <= 65_000
+    assert "host PIDs z (Pod default/z)" in found
+    first = found.splitlines()[:12]
+    assert first[1] == "### 600 intents changed, 1 new · 602 objects: 2 new, 600 changed"
+    assert first[3] == "Restarted: 600 TrainingJobs"
+    assert first[5].startswith("**TrainingJob `speech/job-") or first[5] == "> [!WARNING]"
 
 
 def test_rights_are_the_last_to_go(large: Sides, count: int) -> None:

@@ -25,7 +25,7 @@ class Right:
 
     what: str
     value: Any
-    """What it is about, without credentials."""
+    """Value without credentials: a name, or what is set."""
     subject: str = ""
     """Variable, container or field that has one value at a time."""
     of: str = ""
@@ -49,13 +49,13 @@ class Scope:
     number: int = 0
     """Position in the list around the place."""
 
-    def at(self, step: str, number: int = 0) -> Scope:
+    def at(self, step: object, number: int = 0) -> Scope:
         """Return the scope of a place one step further inside."""
-        return Scope(self.manifest, self.compiled, self.platform, self.given, (*self.path, step), number)
+        return Scope(self.manifest, self.compiled, self.platform, self.given, (*self.path, str(step)), number)
 
     def entry(self, value: Any, number: int) -> Scope:
         """Return the scope of an entry of a list."""
-        return self.at(str(value.get("name", number)) if isinstance(value, dict) else str(number), number)
+        return self.at(value.get("name", number) if isinstance(value, dict) else number, number)
 
     def right(self, what: str, value: Any, subject: str = "", name: str = "") -> Right:
         """Return a right at this place; `name` is that of the value, by which credentials are recognised."""
@@ -86,7 +86,7 @@ def walk(scope: Scope, value: Any, node: Any) -> Iterator[Right]:
         yield from node(scope, value)
     elif isinstance(node, Mapping) and isinstance(value, dict):
         for key, inner in value.items():
-            yield from walk(scope.at(str(key)), inner, node.get(key))
+            yield from walk(scope.at(key), inner, node.get(key))
     elif isinstance(node, Mapping) and isinstance(value, list) and all(isinstance(each, dict) for each in value):
         for number, each in enumerate(value):
             yield from walk(scope.entry(each, number), each, node)
@@ -122,6 +122,11 @@ def in_list(phrase: Phrase) -> Phrase:
             yield from phrase(inside, each) if isinstance(each, dict) else inside.sets(each)
 
     return check
+
+
+def entries(value: Any) -> list[Any]:
+    """Return the entries of a list; a value that is no list is one, unless it is empty."""
+    return value if isinstance(value, list) else [value] if value else []
 
 
 def mapping(value: Any) -> dict[str, Any]:

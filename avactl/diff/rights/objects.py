@@ -13,6 +13,7 @@ from avactl.diff.rights.model import (
     Right,
     Scope,
     Table,
+    entries,
     in_list,
     in_mapping,
     mapping,
@@ -67,7 +68,7 @@ def _pods_inside(scope: Scope, value: Any) -> Iterator[Right]:
             yield from (right for right in pod(scope, value) if right.what != "sets")
             return
         for key, inner in value.items():
-            yield from _pods_inside(scope.at(str(key)), inner)
+            yield from _pods_inside(scope.at(key), inner)
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             yield from _pods_inside(scope.entry(inner, number), inner)
@@ -92,7 +93,7 @@ def _subject(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
 def _rule(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
     verbs = phrases.listed(value.get("verbs"))
     where = [phrases.listed(value.get(key)) for key in ("resources", "nonResourceURLs") if value.get(key)]
-    groups = phrases.listed([group or "core" for group in value.get("apiGroups") or ()])
+    groups = phrases.listed([group or "core" for group in entries(value.get("apiGroups"))])
     only_names = phrases.listed(value.get("resourceNames"))
     text = f"{verbs} on {', '.join(where)}" + (f" of {groups}" if groups else "")
     yield scope.right("allows", text + (f" named {only_names}" if only_names else ""))
@@ -139,13 +140,13 @@ def _labels(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
         if key == _ENFORCED:
             if inner != _STRICTEST:
                 yield scope.right("pod security", f"{inner} in {scope.manifest.name}")
-        elif not (key in _LABELS or key.startswith(_OF_RELEASES)):
+        elif not (key in _LABELS or str(key).startswith(_OF_RELEASES)):
             yield from scope.at(key).sets(inner)
 
 
 def _notes(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
     for key, inner in value.items():
-        if not key.startswith(_OF_RELEASES):
+        if not str(key).startswith(_OF_RELEASES):
             yield from scope.at(key).sets(inner)
 
 

@@ -8,7 +8,19 @@ from typing import Any
 
 from avactl import names
 from avactl.diff import phrases
-from avactl.diff.rights.model import HARMLESS, Phrase, Right, Scope, Table, in_list, in_mapping, mapping, only, walk
+from avactl.diff.rights.model import (
+    HARMLESS,
+    Phrase,
+    Right,
+    Scope,
+    Table,
+    entries,
+    in_list,
+    in_mapping,
+    mapping,
+    only,
+    walk,
+)
 from avactl.kinds.team.names import RUN_ACCOUNT
 
 _NAME_AND_VALUE = frozenset(("name", "value"))
@@ -37,7 +49,7 @@ def _container(scope: Scope, container: dict[str, Any]) -> Iterator[Right]:
     yield from _runs(scope, container, name)
     for key, value in container.items():
         inside = scope.at(key)
-        if key.endswith("Probe"):
+        if str(key).endswith("Probe"):
             yield from _action(inside, value, f"{key} of {name}", _PROBE)
         elif key in _OF_CONTAINER:
             yield from _OF_CONTAINER[key](inside, value, name)
@@ -46,8 +58,8 @@ def _container(scope: Scope, container: dict[str, Any]) -> Iterator[Right]:
 
 
 def _runs(scope: Scope, container: dict[str, Any], name: str) -> Iterator[Right]:
-    image = container.get("image", "")
-    words = [word for key in ("command", "args") for word in container.get(key) or ()]
+    image = str(container.get("image", ""))
+    words = [word for key in ("command", "args") for word in entries(container.get(key))]
     first = scope.path[-2] == "containers" and scope.number == 0
     if scope.compiled and (image in scope.platform or (words and not first and not _is_chosen(scope, words))):
         return
@@ -65,7 +77,8 @@ def _env(scope: Scope, value: Any, container: str) -> Iterator[Right]:
         right = where.right("env", setting, where.path[-1], where.path[-1])
         yield replace(right, of=f"{container} of {where.manifest.id}")
 
-    yield from in_list(variable)(scope, value)
+    if not scope.compiled or scope.manifest.patched:  # else the spec says them
+        yield from in_list(variable)(scope, value)
 
 
 def _env_from(scope: Scope, value: Any, container: str) -> Iterator[Right]:
@@ -93,7 +106,7 @@ def _action(scope: Scope, value: Any, title: str, table: Table | None = None) ->
     def action(where: Scope, given: dict[str, Any]) -> Iterator[Right]:
         for key, inner in given.items():
             if key == "exec" and isinstance(inner, dict):
-                words = list(inner.get("command") or ())
+                words = entries(inner.get("command"))
                 if not where.compiled or _is_chosen(where, words):
                     yield where.right("runs", {"command": words}, title)
             else:
@@ -111,7 +124,7 @@ def _security(scope: Scope, value: Any, name: str) -> Iterator[Right]:
             elif key == "allowPrivilegeEscalation" and inner is True:
                 yield inside.right("may", f"escalate privileges in {name}")
             elif key == "capabilities" and isinstance(inner, dict):
-                for capability in inner.get("add") or ():
+                for capability in entries(inner.get("add")):
                     yield inside.right("may", f"{phrases.show(capability)} in {name}")
                 yield from walk(inside, {k: v for k, v in inner.items() if k != "add"}, {"drop": HARMLESS})
             elif key in _IDS:
