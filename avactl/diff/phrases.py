@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from avactl.diff.model import ABSENT, DIGEST, Diff, FactChange, FieldChange, IntentChange, IntentOp, ObjectChange
+from avactl.diff.model import ABSENT, Diff, FactChange, FieldChange, IntentChange, IntentOp, ObjectChange
+from avactl.equality import same
+from avactl.terminal import visible
 
 _WIDTH = 72
 """Longest value shown in full, in characters."""
@@ -27,7 +30,10 @@ def show(value: Any) -> str:
     if "\n" in text.rstrip("\n"):
         first, _, rest = text.partition("\n")
         return f"{cut(first)} … ({rest.count(chr(10)) + 2} lines)"
-    text = _digests(text.rstrip("\n"))
+    text = text.rstrip("\n")
+    image = _PINNED(text)
+    if image:  # two digests never look alike: they are shown in full
+        return f"{cut(image[1])}@{image[2]}"
     return cut(text) if text else '""'
 
 
@@ -54,11 +60,7 @@ def cut(text: str, width: int = _WIDTH) -> str:
     return text if len(text) <= width else f"{text[:half]}…{text[-half:]}"
 
 
-def _digests(text: str) -> str:
-    """Abbreviate digests."""
-    return re.sub(r"@sha256:([0-9a-f]{8})[0-9a-f]{56}\b", r"@\1", text)
-
-
+_PINNED = re.compile(r"([a-z0-9][A-Za-z0-9._:/-]{0,500})@(sha256:[0-9a-f]{64})").fullmatch
 _IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*?)(?:@sha256:([0-9a-f]{64})|:([\w.-]+))").fullmatch
 _AMOUNT = re.compile(r"([0-9][0-9.,]*(?:(?: to |–)[0-9][0-9.,]*)?) (\S.*)").fullmatch
 
@@ -77,13 +79,24 @@ def move(old: Any, new: Any) -> str:
         one, other = _AMOUNT(old), _AMOUNT(new)
         if one and other and one[2] == other[2]:
             return f"{one[1]} → {other[1]} {one[2]}"
-        if old != new and show(old) == show(new):
-            return _where_differs(old, new)
-    return f"{show(old)} → {show(new)}"
+    was, now = show(old), show(new)
+    if _look_alike(was, now) and not same(old, new):
+        return _where_differs(*(_escaped(json.dumps(value, ensure_ascii=False)) for value in (old, new)))
+    return f"{was} → {now}"
 
 
 def _tag(image: re.Match[str]) -> str:
-    return f"@{image[2][:8]}" if image[2] else f":{image[3]}"
+    return f"@{image[2]}" if image[2] else f":{image[3]}"
+
+
+def _look_alike(one: str, other: str) -> bool:
+    """Return whether two texts cannot be told apart when shown."""
+    return visible(one).strip() == visible(other).strip()
+
+
+def _escaped(text: str) -> str:
+    """Return a text with escapes for characters that are not shown."""
+    return "".join(ch if ch.isprintable() else ascii(ch)[1:-1] for ch in text)
 
 
 def _where_differs(old: str, new: str) -> str:
@@ -131,10 +144,12 @@ def field(change: FieldChange) -> str:
             return f"{name} removed, was {show(change.old)}"
         case "reordered":
             return f"{name} reordered: {show(change.new)}"
+    if change.notation:
+        name += " differs only in comments, whitespace, order or notation"
     if change.lines:
         minus = sum(line.startswith("-") for line in change.lines)
         return f"{name}: {minus} line{'' if minus == 1 else 's'} removed, {len(change.lines) - minus} added"
-    if change.old == change.new:
+    if same(change.old, change.new):
         return f"{name} changed (masked: looks like a credential)"
     return f"{name} {move(change.old, change.new)}"
 
@@ -144,10 +159,14 @@ def fields(change: ObjectChange) -> list[tuple[str, tuple[str, ...]]]:
 
     Digests of a configuration are omitted, because the configuration itself is shown.
     """
-    shown = [f for f in change.fields if not (DIGEST(str(f.old)) and DIGEST(str(f.new)) and "annotations[" in f.path)]
+    shown = [each for each in change.fields if not each.digest]
     if shown or not change.fields or change.op == "renamed":
-        return [(f"{field(f)} (patch {f.patch})" if f.patch else field(f), f.lines) for f in shown]
+        return [(f"{field(each)}{_remarks(each)}", each.lines) for each in shown]
     return [("its configuration changes", ())]
+
+
+def _remarks(change: FieldChange) -> str:
+    return (" (* is the spec's name)" if change.general else "") + (f" (patch {change.patch})" if change.patch else "")
 
 
 def name(intent: IntentChange) -> str:
