@@ -142,6 +142,7 @@ def _intent_signature(intent: IntentChange) -> Hashable:
         intent.key.kind,
         intent.op,
         intent.objects_known,
+        _content(intent) if intent.op in ("added", "repaired") else "",
         tuple((fact.name, *_exact(fact.old, fact.new)) for fact in intent.facts),
         tuple(_field_signature(change) for change in intent.spec),
         tuple((c.level, c.text) for c in intent.consequences if c.topic in ("run", "cause")),
@@ -153,6 +154,13 @@ def _intent_signature(intent: IntentChange) -> Hashable:
         # The same change in several clusters or namespaces is one change.
         frozenset(_object_signature(_general_object(change, intent)) for change in intent.objects),
     )
+
+
+def _content(intent: IntentChange) -> str:
+    """Return what a new spec says, without its identity, which is shown."""
+    value = intent.item.doc.value
+    metadata = {key: each for key, each in value["metadata"].items() if key not in ("name", "team")}
+    return canonical({**value, "metadata": metadata})
 
 
 def _object_signature(change: ObjectChange) -> Hashable:
