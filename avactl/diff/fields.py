@@ -276,7 +276,7 @@ def _texts(old: str, new: str, path: Steps, found: _Found) -> None:
     equal = False
     for read, tells_all in _READERS if path else ():
         before, after = read(old), read(new)
-        if before is None or after is None:
+        if before is None or type(before) is not type(after):
             continue
         inside = _Found(_never)
         _compare(before, after, (*path[:-1], Text(path[-1])), inside)
@@ -400,16 +400,19 @@ _READERS: tuple[tuple[Callable[[str], Any], Callable[[str, str], bool]], ...] = 
 
 
 def changed_lines(old: str, new: str) -> list[str]:
-    """Return removed lines with the prefix `-` and added lines with `+`; in quotes if lines that differ look alike."""
+    """Return removed lines with the prefix `-` and added lines with `+`.
+
+    Lines with characters that are not shown are in quotes, all if lines that differ look alike.
+    """
     found = _line_changes(old, new)
-    removed, added = (
-        {line[1:]: " ".join(visible(line[1:]).split()) for line in found if line[0] == sign} for sign in "-+"
-    )
-    moved = removed.keys() & added.keys()
-    looks = ({look for line, look in side.items() if line not in moved} for side in (removed, added))
-    if set.intersection(*looks):
-        return [f"{line[0]}{json.dumps(line[1:])}" for line in found]
-    return found
+    removed, added = ({line[1:] for line in found if line[0] == sign} for sign in "-+")
+    looks = ({visible(line).rstrip() for line in side} for side in (removed - added, added - removed))
+    every = not set.isdisjoint(*looks)
+    return [f"{line[0]}{json.dumps(line[1:])}" if every or _hides(line) else line for line in found]
+
+
+def _hides(line: str) -> bool:
+    return line != line.rstrip() or not line.replace("\t", "").isprintable()
 
 
 def _line_changes(old: str, new: str) -> list[str]:

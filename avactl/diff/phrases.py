@@ -30,11 +30,11 @@ def show(value: Any) -> str:
     if "\n" in text.rstrip("\n"):
         first, _, rest = text.partition("\n")
         return f"{cut(first)} … ({rest.count(chr(10)) + 2} lines)"
-    text = text.rstrip("\n")
     image = _PINNED(text)
     if image:  # two digests never look alike: they are shown in full
         return f"{cut(image[1])}@{image[2]}"
-    return cut(text) if text else '""'
+    line = text.removesuffix("\n")  # as most files end
+    return cut(line if line == line.strip() and line.isprintable() and line not in ("", '""') else quoted(text))
 
 
 def _mapping(value: dict[str, Any]) -> str:
@@ -81,7 +81,7 @@ def move(old: Any, new: Any) -> str:
             return f"{one[1]} → {other[1]} {one[2]}"
     was, now = show(old), show(new)
     if _look_alike(was, now) and not same(old, new):
-        return _where_differs(*(_escaped(json.dumps(value, ensure_ascii=False)) for value in (old, new)))
+        return _where_differs(quoted(old), quoted(new))
     return f"{was} → {now}"
 
 
@@ -94,8 +94,9 @@ def _look_alike(one: str, other: str) -> bool:
     return visible(one).strip() == visible(other).strip()
 
 
-def _escaped(text: str) -> str:
-    """Return a text with escapes for characters that are not shown."""
+def quoted(value: Any) -> str:
+    """Return a value as JSON, with escapes for characters that are not shown."""
+    text = json.dumps(value, ensure_ascii=False)
     return "".join(ch if ch.isprintable() else ascii(ch)[1:-1] for ch in text)
 
 

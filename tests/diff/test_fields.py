@@ -240,6 +240,6 @@ def test_changed_lines_tell_texts_apart(old: str, new: str) -> None:
     lines = changed_lines(old, new)
     removed, added = ({line[1:] for line in lines if line[0] == sign} for sign in "-+")
     assert bool(lines) == (old != new)
-    assert {visible(line).strip() for line in removed - added}.isdisjoint(
-        visible(line).strip() for line in added - removed
+    assert {visible(line).rstrip() for line in removed - added}.isdisjoint(
+        visible(line).rstrip() for line in added - removed
     )

@@ -15,8 +15,8 @@ from avactl.diff.text import render_text
 from avactl.source.tree import MemoryTree
 from tests.diff.sides import PLATFORM, changes, job, workspace
 
-SMALL = {"strategy": "single", "workers": {"cpu": 1}}
-GANG = {"strategy": "allReduce", "workers": {"replicas": 2, "gpus": 1, "cpu": 1, "memory": "1Gi"}}
+SMALL: dict[str, Any] = {"strategy": "single", "workers": {"cpu": 1}}
+GANG: dict[str, Any] = {"strategy": "allReduce", "workers": {"replicas": 2, "gpus": 1, "cpu": 1, "memory": "1Gi"}}
 DIGESTS = ("@sha256:" + "1" * 64, "@sha256:" + "1" * 63 + "2", "@sha256:" + "2" * 64)
 
 
@@ -100,7 +100,7 @@ def test_references_to_a_specs_own_objects_are_shown_with_a_placeholder() -> Non
         assert "volumes[checkpoint] new: persistentVolumeClaim" in text
         assert "(* is the spec's name)" in text
     more = {**GANG, "strategy": "mpi"}
-    larger = {**more, "workers": {**GANG["workers"], "replicas": 3}}  # type: ignore[dict-item]
+    larger = {**more, "workers": {**GANG["workers"], "replicas": 3}}
     diff = changes([job(name, **more) for name in names], [job(name, **larger) for name in names])
     assert members(diff) == [names]
     for text in both(diff):
