@@ -190,6 +190,17 @@ def headline(intent: IntentChange, count: int = 1) -> list[str]:
     return parts or ([] if further(intent) else ["affected indirectly"] if intent.op == "affected" else [])
 
 
+_FREE = re.compile(r"(?:^|\.)(?:env|args|command|annotations|labels|patches|objects)[.\[]").search
+"""Fields whose names and values are the user's, and which no fact describes."""
+
+
+def _says(fact: Any, value: Any) -> bool:
+    """Return whether a fact contains a value; a missing one says that there is none."""
+    if value is ABSENT or value is None or (fact is ABSENT and not value):
+        return True
+    return re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", str(fact)) is not None
+
+
 _MEDIA = {"RAM": "MEM"}
 """Facts whose name differs from the list entry they describe."""
 
@@ -203,10 +214,13 @@ def further(intent: IntentChange) -> list[str]:
     left: list[FieldChange] = []
     for change in intent.spec:
         path = f"{change.path}."
-        if path.startswith(whole) or any(entry in path for entry in entries):
+        within = path.startswith(whole) or any(entry in path for entry in entries)
+        if within and any(_says(fact[1], change.old) and _says(fact[2], change.new) for fact in facts):
+            continue
+        if change.op == "removed" and any(path == f"spec.{name}." and new is ABSENT for name, _, new in facts):
             continue
         same = [fact for fact in facts if (str(fact[1]), str(fact[2])) == (str(change.old), str(change.new))]
-        if same:
+        if same and not _FREE(path):
             # A fact covers one change only, even if another has the same numbers.
             facts.remove(next((fact for fact in same if fact[0].lower() in change.path.lower()), same[0]))
         else:

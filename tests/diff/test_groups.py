@@ -175,3 +175,13 @@ def test_masked_is_what_is_masked() -> None:
     old, new = (written("a", data=value) for value in ("'1'", "'true'"))
     for text in both(changes([old], [new])):
         assert "masked" not in text
+
+
+def test_a_fact_hides_no_other_change() -> None:
+    old = job("a", code=git("1" * 40), env={"A": "1"}, checkpoint={"path": "s3://b/a", "keep": 3}, **GANG)
+    code = {"git": {"url": "https://evil.example/a.git", "ref": "2" * 40}}
+    workers = {**GANG, "workers": {**GANG["workers"], "replicas": 3}}
+    new = job("a", code=code, env={"A": "3"}, checkpoint={"path": "s3://b/b", "keep": 7}, **workers)
+    text = render_text(changes([old.replace("'A': '1'", "'A': '2'")], [new]), objects=False)
+    for each in ("workers 2 → 3", "env.A 2 → 3", "https://evil.example/a.git", "checkpoint.keep 3 → 7", "2" * 40):
+        assert each in text
