@@ -5,13 +5,21 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
+
 
 def same(one: Any, other: Any) -> bool:
     """Return whether two plain values are equal, and of equal types at any depth."""
     if one is other:
         return True
-    # Most values differ, or are written in one order: both are found without a walk in Python.
-    return bool(one == other) and (repr(one) == repr(other) or canonical(one) == canonical(other))
+    if one != other:
+        return False
+    try:  # a walk without Python; most equal values are written in one order
+        if orjson.dumps(one) == orjson.dumps(other):
+            return True
+    except TypeError:  # such as an integer of more than 64 bits
+        pass
+    return canonical(one) == canonical(other)
 
 
 def canonical(value: Any) -> str:
