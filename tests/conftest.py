@@ -19,6 +19,8 @@ os.environ["AVACTL_SOURCE"] = "work-tree"  # in pipelines too: tests write files
 # By default, an example that takes over 200 ms fails: on a busy machine, any property does so some time.
 hypothesis.settings.register_profile("avactl", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("avactl")
+SOAK = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
+"""True in the long forms of the tests."""
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -17,6 +17,7 @@ from avactl.diff.objects import Pair, object_changes
 from avactl.diff.rename import renames
 from avactl.diff.revisions import changed_settings
 from avactl.diff.rights.specs import says_what_runs
+from avactl.equality import same
 from avactl.kinds import registry
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item, Program
@@ -113,7 +114,7 @@ def _pairs(before: _Side, after: _Side) -> dict[Key, list[Pair]]:
         if old is None:
             if new.item.key not in before.unknown:
                 found.setdefault(new.item.key, []).append(Pair(None, new))
-        elif old.body != new.body:
+        elif not same(old.body, new.body):
             found.setdefault(new.item.key, []).append(Pair(old, new))
     for old in old_objects.values():
         found.setdefault(old.item.key, []).append(Pair(old, None))

@@ -2,19 +2,27 @@
 
 Entries of a keyed list are matched at any position. A changed order is reported separately, because it is significant
 in `env`, `args` and `initContainers`, and in a pod template always restarts pods.
+
+There is a difference wherever the values differ as JSON. Two notations of a quantity are equal only where the caller
+knows that the value is one. A text is compared as data only if that shows all of its differences; otherwise its
+changed lines are reported too.
 """
 
 from __future__ import annotations
 
 import difflib
+import json
 import re
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from decimal import Decimal
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
-import orjson
-
 from avactl.diff.model import ABSENT, FieldOp
+from avactl.equality import canonical, same
+from avactl.kinds import kubernetes_schema
 from avactl.quantity import quantity
+from avactl.terminal import visible
 
 
 class Entry(str):
@@ -41,6 +49,20 @@ class Change(NamedTuple):
     new: Any = ABSENT
     name: str = ""
     lines: tuple[str, ...] = ()
+    notation: bool = False
+    """True for a text whose data is unchanged: only comments, whitespace, order or notation differ."""
+
+
+IsQuantity = Callable[[Steps], bool]
+"""Return whether the value at a path is a resource quantity, so that `1Gi` and `1024Mi` are equal."""
+
+
+class _Found(list[Change]):
+    """The differences found so far, and which values are quantities."""
+
+    def __init__(self, is_quantity: IsQuantity) -> None:
+        super().__init__()
+        self.is_quantity = is_quantity
 
 
 KEYS = {
@@ -62,18 +84,26 @@ _MAPS = frozenset(
 """Mappings whose entries are independent: adding or removing the whole mapping is reported entry by entry."""
 _MOST_COMPARED = 1_000_000
 """Maximum number of pairs of entries compared to align two lists; longer lists are compared by position."""
-_QUANTITY_MAPS = frozenset({"requests", "limits", "hard", "capacity", "default", "defaultRequest", "max", "min"})
-_QUANTITIES = frozenset(
-    {"sizeLimit", "storage", "cpu", "memory", "quota", "size", "volume", "journal", "sharedMemory", "podMaxCpu",
-     "podMaxMemory"}
-)  # fmt: skip
 
 
-def differences(old: Any, new: Any, path: Steps = ()) -> list[Change]:
+def _never(path: Steps) -> bool:
+    return False
+
+
+def differences(old: Any, new: Any, path: Steps = (), is_quantity: IsQuantity = _never) -> list[Change]:
     """Return every difference between two plain values, in path order."""
-    found: list[Change] = []
+    found = _Found(is_quantity)
     _compare(old, new, path, found)
-    return found
+    return list(found)
+
+
+def object_differences(old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
+    """Return every difference between two Kubernetes objects; quantities are those of the schema of their kind."""
+
+    def is_quantity(path: Steps) -> bool:
+        return all(kubernetes_schema.is_quantity(body, path) for body in (old, new))
+
+    return differences(old, new, is_quantity=is_quantity)
 
 
 def dotted(path: Steps) -> str:
@@ -93,8 +123,8 @@ def dotted(path: Steps) -> str:
 _PLAIN = re.compile(r"[A-Za-z0-9_$-]+").fullmatch
 
 
-def _compare(old: Any, new: Any, path: Steps, found: list[Change]) -> None:
-    if old == new and isinstance(old, bool) == isinstance(new, bool):
+def _compare(old: Any, new: Any, path: Steps, found: _Found) -> None:
+    if same(old, new):
         return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted({**old, **new}):
@@ -110,7 +140,7 @@ def _compare(old: Any, new: Any, path: Steps, found: list[Change]) -> None:
         _lists(old, new, path, found)
     elif isinstance(old, str) and isinstance(new, str):
         _texts(old, new, path, found)
-    elif not _same_quantity(old, new, path):
+    elif not _same_quantity(old, new, path, found):
         found.append(_change(path, "changed", old, new))
 
 
@@ -126,9 +156,10 @@ def _change(path: Steps, op: FieldOp, old: Any, new: Any, name: str = "") -> Cha
     return Change(path, op, old, new, str(name))
 
 
-def _same_quantity(old: Any, new: Any, path: Steps) -> bool:
-    """Return whether two notations are the same quantity: `1Gi` and `1024Mi`."""
-    if len(path) < 2 or not (path[-1] in _QUANTITIES or path[-2] in _QUANTITY_MAPS):
+def _same_quantity(old: Any, new: Any, path: Steps, found: _Found) -> bool:
+    """Return whether two values are notations of one quantity: `1Gi` and `1024Mi`."""
+    scalars = not any(isinstance(value, bool) or not isinstance(value, str | int | float) for value in (old, new))
+    if not scalars or not found.is_quantity(path):
         return False
     try:
         return quantity(old) == quantity(new)
@@ -139,7 +170,7 @@ def _same_quantity(old: Any, new: Any, path: Steps) -> bool:
 # -- lists -----------------------------------------------------------------------------------------------------------
 
 
-def _lists(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -> None:
+def _lists(old: list[Any], new: list[Any], path: Steps, found: _Found) -> None:
     if all(isinstance(entry, dict) for entry in (*old, *new)):
         for fields in (*KEYS.get(path[-1] if path else "", ()), "name"):
             before, after = (_keyed(entries, fields.split()) for entries in (old, new))
@@ -175,7 +206,7 @@ def _field(entry: dict[str, Any], field: str) -> Any:
     return value
 
 
-def _by_key(before: dict[str, Any], after: dict[str, Any], path: Steps, found: list[Change]) -> None:
+def _by_key(before: dict[str, Any], after: dict[str, Any], path: Steps, found: _Found) -> None:
     for key, entry in before.items():
         if key not in after:
             found.append(_change((*path, Entry(key)), "removed", entry, ABSENT))
@@ -189,10 +220,10 @@ def _by_key(before: dict[str, Any], after: dict[str, Any], path: Steps, found: l
         found.append(_change(path, "reordered", was, now))
 
 
-def _aligned(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -> None:
+def _aligned(old: list[Any], new: list[Any], path: Steps, found: _Found) -> None:
     """Compare entries without keys: align equal ones, and compare the rest by position."""
-    same = len(old) == len(new)
-    blocks = [("replace", 0, len(old), 0, len(new))] if same else _opcodes(_hashable(old), _hashable(new))
+    by_position = len(old) == len(new)
+    blocks = [("replace", 0, len(old), 0, len(new))] if by_position else _opcodes(_hashable(old), _hashable(new))
     for op, i, i_end, j, j_end in blocks:
         if op == "equal":
             continue
@@ -202,7 +233,7 @@ def _aligned(old: list[Any], new: list[Any], path: Steps, found: list[Change]) -
             here = (*path, Entry(j + k))
             if isinstance(one, dict | list) and type(one) is type(other):
                 _compare(one, other, here, found)
-            elif one != other:
+            elif not same(one, other):
                 found.append(_change(here, "changed", one, other, option(new, j + k)))
         for k in range(i + pairs, i_end):
             found.append(_change((*path, Entry(k)), "removed", old[k], ABSENT, option(old, k)))
@@ -225,8 +256,8 @@ def _opcodes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[str
     return [(op, i + start, k + start, j + start, m + start) for op, i, k, j, m in matcher.get_opcodes()]
 
 
-def _hashable(entries: list[Any]) -> list[bytes]:
-    return [orjson.dumps(entry, option=orjson.OPT_SORT_KEYS) for entry in entries]
+def _hashable(entries: list[Any]) -> list[str]:
+    return [canonical(entry) for entry in entries]
 
 
 def option(words: Sequence[Any], index: int) -> str:
@@ -240,28 +271,98 @@ def option(words: Sequence[Any], index: int) -> str:
 # -- texts -----------------------------------------------------------------------------------------------------------
 
 
-def _texts(old: str, new: str, path: Steps, found: list[Change]) -> None:
+def _texts(old: str, new: str, path: Steps, found: _Found) -> None:
     """Compare texts that hold JSON or `key=value` lines as data, and other long texts line by line."""
-    readers: tuple[Callable[[str], Any], ...] = (_json, _properties)
-    for read in readers if path else ():
+    equal = False
+    for read, tells_all in _READERS if path else ():
         before, after = read(old), read(new)
-        if before is not None and after is not None and before != after:
-            _compare(before, after, (*path[:-1], Text(path[-1])), found)
+        if before is None or type(before) is not type(after):
+            continue
+        inside = _Found(_never)
+        _compare(before, after, (*path[:-1], Text(path[-1])), inside)
+        found += inside
+        if inside and tells_all(old, new):
             return
+        equal = not inside
+        break
     if "\n" in old.rstrip("\n") or "\n" in new.rstrip("\n"):
-        found.append(_change(path, "changed", old, new)._replace(lines=tuple(changed_lines(old, new))))
-    elif not _same_quantity(old, new, path):
-        found.append(_change(path, "changed", old, new))
+        found.append(_change(path, "changed", old, new)._replace(lines=tuple(changed_lines(old, new)), notation=equal))
+    elif not _same_quantity(old, new, path, found):
+        found.append(_change(path, "changed", old, new)._replace(notation=equal))
+
+
+_MAX_DEPTH = 64
+"""Maximum depth of JSON in a text that is compared as data."""
+_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|([\[\]{},:])|(\s+)|([^\s\[\]{},:"]+)', re.DOTALL)
 
 
 def _json(text: str) -> Any:
-    """Parse a text as a JSON mapping or list; None if it is neither."""
-    if not text.lstrip().startswith(("{", "[")):
+    """Parse a text as a JSON mapping or list; None if it is neither, or a parser could read it in several ways."""
+    if not text.lstrip().startswith(("{", "[")) or _depth(text) > _MAX_DEPTH:
         return None
     try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
+        return json.loads(text, object_pairs_hook=_unique, parse_float=_exact, parse_constant=_exact)
+    except ValueError:
         return None
+
+
+def _depth(text: str) -> int:
+    depth = most = 0
+    for token in _TOKEN.finditer(text):
+        depth += {"{": 1, "[": 1, "}": -1, "]": -1}.get(token[3] or "", 0)
+        most = max(most, depth)
+    return most
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError on a duplicate key, of which each parser takes another."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("duplicate key")
+    return found
+
+
+def _exact(text: str) -> float:
+    """Raises ValueError on a number that is none, or that a float rounds."""
+    value = float(text)
+    if abs(value) == float("inf") or Decimal(repr(value)) != Decimal(text):
+        raise ValueError(f"not exact: {text}")
+    return value
+
+
+def _json_tells_all(old: str, new: str) -> bool:
+    """Return whether two JSON texts that differ in their data differ in nothing else: they are written in one form, or
+    differ in single values only."""
+    for form in _FORMS:
+        if all(form(json.loads(text)) == text.rstrip("\n") for text in (old, new)):
+            return _ending(old) == _ending(new)
+    return all(
+        one is not None and other is not None and (one[0] == other[0] or (one[1] != other[1] and one[1] and other[1]))
+        for one, other in zip_longest(_tokens(old), _tokens(new))
+    )
+
+
+def _form(**options: Any) -> Callable[[Any], str]:
+    return lambda data: json.dumps(data, sort_keys=True, **options)
+
+
+_FORMS = tuple(
+    _form(ensure_ascii=ascii_only, **layout)
+    for ascii_only in (False, True)
+    for layout in ({"indent": 2}, {"separators": (",", ":")}, {}, {"indent": 4})
+)
+"""Forms of JSON with sorted keys, in which equal data is equal text: those of avactl first."""
+
+
+def _ending(text: str) -> str:
+    return text[len(text.rstrip("\n")) :]
+
+
+def _tokens(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the parts of a JSON text as they are written; of values, their data too."""
+    for token in _TOKEN.finditer(text):
+        value = token[5] or (token[1] if token[2] is None else None)
+        yield token[0], "" if value is None else canonical(json.loads(value))
 
 
 def _properties(text: str) -> dict[str, str] | None:
@@ -269,20 +370,53 @@ def _properties(text: str) -> dict[str, str] | None:
     if "\n" not in text:
         return None
     found: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        key, equals, value = line.partition("=")
-        key = key.strip()
-        if not equals or key in found or not re.fullmatch(r"[\w.$/{}-]+", key):
+        assigned = _assignment(line)
+        if assigned is None or assigned[0] in found:
             return None
-        found[key] = value.strip()
+        found[assigned[0]] = assigned[1]
     return found or None
 
 
+def _assignment(line: str) -> tuple[str, str] | None:
+    key, equals, value = line.partition("=")
+    return (key, value) if equals and re.fullmatch(r"[\w.$/{}-]+", key, re.ASCII) else None
+
+
+def _properties_tell_all(old: str, new: str) -> bool:
+    """Return whether two properties files differ in nothing but values, and keys of one side."""
+    before, after = _properties(old) or {}, _properties(new) or {}
+    ordered = [key for key in before if key in after] == [key for key in after if key in before]
+    return ordered and all(_assignment(line[1:]) for line in _line_changes(old, new))
+
+
+_READERS: tuple[tuple[Callable[[str], Any], Callable[[str, str], bool]], ...] = (
+    (_json, _json_tells_all),
+    (_properties, _properties_tell_all),
+)
+"""Readers of texts, each with the check whether a comparison of their data shows all differences of two texts."""
+
+
 def changed_lines(old: str, new: str) -> list[str]:
-    """Return removed lines with the prefix `-` and added lines with `+`."""
-    before, after = old.splitlines(), new.splitlines()
+    """Return removed lines with the prefix `-` and added lines with `+`.
+
+    Lines with characters that are not shown are in quotes, all if lines that differ look alike.
+    """
+    found = _line_changes(old, new)
+    removed, added = ({line[1:] for line in found if line[0] == sign} for sign in "-+")
+    looks = ({visible(line).rstrip() for line in side} for side in (removed - added, added - removed))
+    every = not set.isdisjoint(*looks)
+    return [f"{line[0]}{json.dumps(line[1:])}" if every or _hides(line) else line for line in found]
+
+
+def _hides(line: str) -> bool:
+    return line != line.rstrip() or not line.replace("\t", "").isprintable()
+
+
+def _line_changes(old: str, new: str) -> list[str]:
+    before, after = old.split("\n"), new.split("\n")
     found: list[str] = []
     for op, i, i_end, j, j_end in _opcodes(before, after):
         if op != "equal":

@@ -1,12 +1,20 @@
-"""Group intents with equal changes, so that each change is shown once."""
+"""Group intents with equal changes, so that each change is shown once.
+
+A group is shown by the values of its first intent, so those of all are equal. Names of objects, and references to them,
+may differ by the spec's name: they are compared and shown with `*` for it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from avactl.diff.model import ABSENT, DIGEST, Consequence, Diff, FieldChange, IntentChange, ObjectChange
-from avactl.diff.objects import placeholder
+from avactl.diff import phrases
+from avactl.diff.model import ABSENT, Consequence, Diff, FieldChange, IntentChange, ObjectChange
+from avactl.diff.objects import general, placeholder
+from avactl.equality import canonical, same
+from avactl.kinds import registry
 from avactl.kinds.manifest import ObjectId
 
 
@@ -15,9 +23,12 @@ class ObjectGroup(NamedTuple):
 
     ids: tuple[ObjectId, ...]
     change: ObjectChange
-    """The first object."""
-    pattern: str
-    """Their common name, with `*` for the intent's name if there are several."""
+    """The first object; of several whose names differ, with `*` for the spec's name."""
+
+    @property
+    def pattern(self) -> str:
+        """Return their common name, with `*` for the spec's name if they differ."""
+        return self.change.id.name
 
 
 class Group(NamedTuple):
@@ -33,7 +44,10 @@ class Group(NamedTuple):
     @property
     def consequences(self) -> list[Consequence]:
         """Return the consequences of all intents, each once."""
-        return list(dict.fromkeys(c for intent in self.intents for c in intent.consequences))
+        several = len(self.intents) > 1
+        return list(dict.fromkeys(
+            _general_consequence(c, intent) if several else c for intent in self.intents for c in intent.consequences
+        ))  # fmt: skip
 
 
 def groups(diff: Diff) -> list[Group]:
@@ -45,19 +59,81 @@ def groups(diff: Diff) -> list[Group]:
 
 
 def _object_groups(intents: Iterable[IntentChange]) -> tuple[ObjectGroup, ...]:
-    found: dict[Hashable, list[tuple[ObjectChange, str]]] = {}
+    found: dict[Hashable, list[tuple[ObjectChange, ObjectChange]]] = {}
     for intent in intents:
         for change in intent.objects:
-            role = placeholder(change.id.name, intent.item.name)
-            found.setdefault(_object_signature(change, intent), []).append((change, role))
-    return tuple(
-        ObjectGroup(
-            tuple(change.id for change, _ in alike),
-            alike[0][0],
-            alike[0][0].id.name if len({change.id.name for change, _ in alike}) == 1 else alike[0][1],
-        )
-        for alike in found.values()
+            with_placeholder = _general_object(change, intent)
+            found.setdefault(_object_signature(with_placeholder), []).append((change, with_placeholder))
+    return tuple(_object_group(alike) for alike in found.values())
+
+
+def _object_group(alike: list[tuple[ObjectChange, ObjectChange]]) -> ObjectGroup:
+    first, with_placeholder = alike[0]
+    equal = len({_object_signature(change) for change, _ in alike}) == 1
+    patches = list(dict.fromkeys(tuple(field.patch for field in change.fields) for change, _ in alike))
+    shown = first if equal else with_placeholder
+    if len(patches) > 1:
+        places = [_several(each) for each in zip(*patches, strict=True)]
+        shown = replace(shown, fields=tuple(
+            replace(field, patch=place) for field, place in zip(shown.fields, places, strict=True)
+        ))  # fmt: skip
+    return ObjectGroup(tuple(change.id for change, _ in alike), shown)
+
+
+def _several(places: Iterable[str]) -> str:
+    first, *others = dict.fromkeys(places)
+    return f"{first} and {len(others)} more" if others else first
+
+
+_SEPARATOR = phrases.joined(("", ""))
+
+# -- the spec's name ---------------------------------------------------------------------------------------------------
+
+
+def _name(intent: IntentChange) -> str:
+    """Return the name that `*` stands for; "" if the objects have another one than the spec."""
+    return intent.item.name if intent.item.name == intent.key.name else ""
+
+
+_OWN_OBJECTS = ("service account ", "host network ")
+"""Starts of rights that name objects of the spec."""
+
+
+def _general_consequence(consequence: Consequence, intent: IntentChange) -> Consequence:
+    """Return a consequence with `*` for the spec's name in names of its objects."""
+    name = _name(intent)
+    if consequence.topic != "security" or not name or "*" in consequence.text:
+        return consequence
+    parts = (
+        general(part, name) if part.startswith(_OWN_OBJECTS) else part for part in consequence.text.split(_SEPARATOR)
     )
+    return consequence._replace(text=_SEPARATOR.join(parts))
+
+
+def _general_object(change: ObjectChange, intent: IntentChange) -> ObjectChange:
+    """Return a change with `*` for the spec's name in the object's name and in references to the spec's objects; in
+    manifests of the user's, only in the object's name."""
+    name = _name(intent)
+    if not name:
+        return change
+    change = replace(change, id=change.id._replace(name=placeholder(change.id.name, name)))
+    if registry.kind(intent.key.kind).has_written:
+        return change
+    fields = tuple(_general_field(field, name) for field in change.fields)
+    return replace(change, reason=general(change.reason, name), fields=fields)
+
+
+def _general_field(field: FieldChange, name: str) -> FieldChange:
+    if "*" in field.path or any("*" in text for text in _exact(field.old, field.new)):
+        return field
+    path, old, new = (general(value, name) for value in (field.path, field.old, field.new))
+    if same([path, old, new], [field.path, field.old, field.new]):
+        return field
+    lines = tuple(general(line, name) for line in field.lines)
+    return replace(field, path=path, old=old, new=new, lines=lines, general=True)
+
+
+# -- signatures --------------------------------------------------------------------------------------------------------
 
 
 def _intent_signature(intent: IntentChange) -> Hashable:
@@ -66,47 +142,45 @@ def _intent_signature(intent: IntentChange) -> Hashable:
         intent.key.kind,
         intent.op,
         intent.objects_known,
-        tuple((fact.name, *_pair(fact.old, fact.new, intent)) for fact in intent.facts),
-        tuple(_field_signature(change, intent) for change in intent.spec),
+        _content(intent) if intent.op in ("added", "repaired") else "",
+        tuple((fact.name, *_exact(fact.old, fact.new)) for fact in intent.facts),
+        tuple(_field_signature(change) for change in intent.spec),
         tuple((c.level, c.text) for c in intent.consequences if c.topic in ("run", "cause")),
-        tuple(_neutral((c.text, c.lines), intent) for c in intent.consequences if c.topic == "security"),
-        # A new spec is shown whole.
-        _neutral(intent.item.doc.value, intent) if intent.op in ("added", "repaired") else "",
+        tuple(
+            (text := _general_consequence(c, intent).text, text == c.text, c.lines)
+            for c in intent.consequences
+            if c.topic == "security"
+        ),
         # The same change in several clusters or namespaces is one change.
-        frozenset(_object_signature(change, intent) for change in intent.objects),
+        frozenset(_object_signature(_general_object(change, intent)) for change in intent.objects),
     )
 
 
-def _object_signature(change: ObjectChange, intent: IntentChange) -> Hashable:
+def _content(intent: IntentChange) -> str:
+    """Return what a new spec says, without its identity, which is shown."""
+    value = intent.item.doc.value
+    metadata = {key: each for key, each in value["metadata"].items() if key not in ("name", "team")}
+    return canonical({**value, "metadata": metadata})
+
+
+def _object_signature(change: ObjectChange) -> Hashable:
+    """Return the value that two objects must share, apart from their clusters and namespaces."""
     return (
         change.op,
+        change.id.group,
         change.id.kind,
-        placeholder(change.id.name, intent.item.name),
+        change.id.name,
         change.disruption,
-        _neutral(change.reason, intent),
-        tuple(_field_signature(field, intent) for field in change.fields),
-        _neutral(change.manifest.body, intent) if change.as_written and change.manifest else "",
+        change.reason,
+        tuple(_field_signature(field) for field in change.fields),
+        canonical(change.manifest.body) if change.as_written and change.manifest else "",
     )
 
 
-def _field_signature(change: FieldChange, intent: IntentChange) -> Hashable:
-    return (placeholder(change.path, intent.item.name), change.op, change.disruption,
-            *_pair(change.old, change.new, intent))  # fmt: skip
+def _field_signature(change: FieldChange) -> Hashable:
+    values = () if change.digest else (change.general, *_exact(change.old, change.new))
+    return (change.path, change.op, change.disruption, change.notation, bool(change.patch), *values)
 
 
-def _pair(old: Any, new: Any, intent: IntentChange) -> tuple[str, str]:
-    """Return two values without the intent's name, its team and content digests."""
-    if isinstance(old, str) and isinstance(new, str) and DIGEST(old) and DIGEST(new):
-        return ("#", "#")
-    return _neutral(old, intent), _neutral(new, intent)
-
-
-def _neutral(value: Any, intent: IntentChange) -> str:
-    if value is ABSENT:
-        return ""
-    text = repr(value)
-    names = {intent.item.name, *(name for key in (intent.key, intent.old_key) if key for name in (key.name, key.team))}
-    for name in sorted(names - {""}):
-        if name in text:
-            text = placeholder(text, name)
-    return text
+def _exact(*values: Any) -> tuple[str, ...]:
+    return tuple("" if value is ABSENT else canonical(value) for value in values)

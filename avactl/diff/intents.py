@@ -10,6 +10,7 @@ from avactl.diff.fields import Change, differences
 from avactl.diff.model import ABSENT, Consequence, FactChange, FieldChange, IntentKey
 from avactl.diff.objects import field_changes
 from avactl.diff.secrets import cover
+from avactl.equality import same
 from avactl.kinds import dataset_access, registry
 from avactl.kinds.program import Item, Program
 from avactl.kinds.reference import introspect
@@ -17,8 +18,12 @@ from avactl.kinds.registry import Fact
 
 
 def differs(old: Item, new: Item) -> bool:
-    """Return whether two specs differ in meaning; notation does not count."""
-    return old.doc.value != new.doc.value and old.resource != new.resource
+    """Return whether two specs differ in meaning; comments, order and explicit defaults do not count."""
+    if same(old.doc.value, new.doc.value):
+        return False
+    if old.resource != new.resource:
+        return True
+    return not same(*(item.resource.model_dump(mode="json", by_alias=True) for item in (old, new)))
 
 
 def env_reordered(old: Item, new: Item) -> bool:
@@ -37,7 +42,10 @@ def said(item: Item) -> dict[str, Any]:
 
 def spec_changes(old: Item, new: Item) -> tuple[FieldChange, ...]:
     """Return the changes of the spec itself."""
-    changes = differences(said(old), said(new)) if differs(old, new) else []
+    changes = []
+    if differs(old, new):
+        model = type(new.resource)
+        changes = differences(said(old), said(new), is_quantity=lambda path: introspect.is_quantity_at(model, path))
     if env_reordered(old, new):
         changes.append(Change(("spec", "env"), "reordered", list(old.spec.env), list(new.spec.env)))
     return field_changes(changes)
@@ -59,7 +67,7 @@ def fact_changes(before: Mapping[str, Fact], after: Mapping[str, Fact]) -> tuple
     return tuple(
         FactChange(name, cover(before.get(name, ABSENT), name), cover(after.get(name, ABSENT), name))
         for name in {**after, **before}
-        if before.get(name, ABSENT) != after.get(name, ABSENT)
+        if not same(before.get(name, ABSENT), after.get(name, ABSENT))
     )
 
 

@@ -83,7 +83,8 @@ def _id(id: ObjectId) -> dict[str, Any]:
 
 
 def _field(change: FieldChange) -> dict[str, Any]:
-    return {"path": change.path, "change": change.op, **_values(change.old, change.new)}
+    notation = {"notation": True} if change.notation else {}
+    return {"path": change.path, "change": change.op, **_values(change.old, change.new), **notation}
 
 
 def _values(old: Any, new: Any) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -46,9 +45,6 @@ class _Absent:
 
 ABSENT: Final = _Absent()
 
-DIGEST = re.compile(r"[0-9a-f]{8,64}").fullmatch
-"""Match the digest of a content."""
-
 FieldOp = Literal["added", "changed", "removed", "reordered"]
 ObjectOp = Literal["created", "changed", "deleted", "renamed", "kept"]
 """`renamed`: deleted and created under another name. `kept`: no longer declared, and never deleted."""
@@ -71,6 +67,12 @@ class FieldChange:
     reason: str = ""
     patch: str = ""
     """`FILE:LINE` of the user's patch that sets the value, or set it before."""
+    notation: bool = False
+    """True for a text whose data is unchanged: only comments, whitespace, order or notation differ."""
+    digest: bool = False
+    """True for the digest of a configuration that avactl writes into an annotation, so that pods restart."""
+    general: bool = False
+    """True if `*` stands for the spec's name in the path or the values, which are those of several specs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from avactl.diff.fields import Change, changed_lines, differences, dotted
+from avactl import names
+from avactl.diff.fields import Change, changed_lines, dotted, object_differences
 from avactl.diff.model import ABSENT, Disruption, FieldChange, ObjectChange, worst
 from avactl.diff.rules import classify, deletion
 from avactl.diff.secrets import cover, cover_text
+from avactl.equality import canonical
+from avactl.kinds import registry
 from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Item
 
@@ -29,7 +33,8 @@ def field_changes(changes: Iterable[Change]) -> tuple[FieldChange, ...]:
 
 def _printable(change: Change, disruption: Disruption, reason: str) -> FieldChange:
     old, new = cover(change.old, change.name), cover(change.new, change.name)
-    return FieldChange(cover_text(dotted(change.path)), change.op, old, new, _lines(old, new), disruption, reason)
+    path = cover_text(dotted(change.path))
+    return FieldChange(path, change.op, old, new, _lines(old, new), disruption, reason, notation=change.notation)
 
 
 def _lines(old: Any, new: Any) -> tuple[str, ...]:
@@ -53,7 +58,7 @@ def object_changes(pairs: Iterable[Pair], renamed: tuple[Item, Item] | None = No
             found.append(_renamed(old, new, renamed))
         else:
             change = _changed(old, new)
-            if change.fields:  # else only the notation differs
+            if change.fields:  # else only the notation of quantities differs
                 found.append(change)
     return tuple(sorted(found, key=lambda change: -(change.disruption == Disruption.DATA_LOSS)))
 
@@ -72,18 +77,34 @@ def _one_side(old: Manifest | None, new: Manifest | None) -> ObjectChange:
 
 def _changed(old: Manifest, new: Manifest) -> ObjectChange:
     fields = []
-    for change in differences(old.body, new.body):
+    for change in object_differences(old.body, new.body):
         disruption, reason = classify(old.kind, change, old.body)
         path = ".".join(change.path)
         if any(path == owned or path.startswith(f"{owned}.") for owned in new.owned):
             disruption, reason = Disruption.NONE, "set by a controller"
         patch = _patch(new, change.path) or _patch(old, change.path)
-        fields.append(replace(_printable(change, disruption, reason), patch=patch))
+        digest = not patch and _is_digest(change, new.item)
+        fields.append(replace(_printable(change, disruption, reason), patch=patch, digest=digest))
     top = worst(field.disruption for field in fields)
     reason = next((field.reason for field in fields if field.disruption == top and field.reason), "")
     if top == Disruption.DATA_LOSS and new.holds_data:
         reason += "; it is protected, so the apply stops here"
     return ObjectChange(new.id, "changed", top, reason, tuple(fields), manifest=new)
+
+
+_DIGESTS = frozenset(
+    (names.TEMPLATE_DIGEST, *(f"{names.GROUP}/{key}" for key in ("config", "config-digest", "configuration", "run")))
+)
+"""Annotations in which avactl writes digests of what is shown as changed elsewhere."""
+_is_hexadecimal = re.compile(r"[0-9a-f]{8,64}").fullmatch
+
+
+def _is_digest(change: Change, item: Item) -> bool:
+    """Return whether a value is a digest that avactl writes, not an annotation of the same name in a manifest of the
+    user's."""
+    *_, group, key = ("", *change.path)
+    own = group == "annotations" and key in _DIGESTS and not registry.kind(item.kind).has_written
+    return own and all(isinstance(each, str) and _is_hexadecimal(each) for each in (change.old, change.new))
 
 
 def _patch(manifest: Manifest, path: tuple[str, ...]) -> str:
@@ -104,8 +125,28 @@ def _role(manifest: Manifest, name: str) -> tuple[str, str, str]:
 
 
 def placeholder(text: str, name: str) -> str:
-    """Replace a spec's name in the text by `*`."""
+    """Replace a spec's name in the name of an object by `*`."""
     return re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", "*", text)
+
+
+def general(value: Any, name: str) -> Any:
+    """Return a value with `*` for the spec's name where it refers to one of its objects: `*-worker`, and
+    `*-worker-0.*-rendezvous.vision.svc`.
+
+    Any other value that contains the name stays as it is. The caller checks that no value contains `*`.
+    """
+    if isinstance(value, str):
+        return _references(name).sub(lambda found: placeholder(found[0], name), value)
+    if isinstance(value, dict):
+        return {general(key, name): general(inner, name) for key, inner in value.items()}
+    return [general(inner, name) for inner in value] if isinstance(value, list) else value
+
+
+@lru_cache(maxsize=1024)
+def _references(name: str) -> re.Pattern[str]:
+    own = rf"{re.escape(name)}(?:-[a-z0-9]+)*"
+    host = rf"{own}(?:\.{own})?(?:\.[a-z0-9-]+\.svc(?:\.cluster\.local)?)?"
+    return re.compile(rf"(?<![\w.@/-]){host}(?![\w.@/-])")
 
 
 def _by_role(pairs: Sequence[Pair], old_item: Item, new_item: Item) -> list[Pair]:
@@ -139,8 +180,14 @@ _ANEW = {
 
 def _renamed(old: Manifest, new: Manifest, renamed: tuple[Item, Item] | None) -> ObjectChange:
     """Kubernetes cannot rename: delete the old object, or keep it with its data, and create the new one."""
-    names = tuple(item.name for item in renamed) if renamed else (old.name, new.name)
-    fields = field_changes(_except_names(differences(old.body, new.body), (old, new), names))
+    changes = object_differences(old.body, new.body)
+    if renamed is not None and not registry.kind(new.item.kind).has_written:
+        changes = _except_names(changes, (old, new), renamed)
+    else:
+        changes = [change for change in changes if change.path not in _IDENTITY]
+    fields = tuple(
+        replace(_printable(change, Disruption.NONE, ""), digest=_is_digest(change, new.item)) for change in changes
+    )
     before, after = (old.name, new.name) if old.namespace == new.namespace else (_qualified(old), _qualified(new))
     disruption, reason = deletion(old)
     if old.holds_data:
@@ -156,26 +203,43 @@ def _qualified(manifest: Manifest) -> str:
     return f"{manifest.namespace}/{manifest.name}"
 
 
+_IDENTITY = (("metadata", "name"), ("metadata", "namespace"))
+
+
 def _except_names(
-    changes: Iterable[Change], objects: tuple[Manifest, Manifest], names: tuple[str, ...]
+    changes: Iterable[Change], objects: tuple[Manifest, Manifest], items: tuple[Item, Item]
 ) -> list[Change]:
-    """Return the differences that do not merely follow from the new name or namespace."""
+    """Return the differences that do not merely follow from the new name or namespace. Of texts in ConfigMaps, which
+    may be the user's files, all are returned."""
 
-    def neutral(value: object, side: int) -> str:
+    def neutral(value: Any, side: int) -> str:
         # Steps too: list entries may be keyed by a value that contains the name.
-        return placeholder(placeholder(repr(value), names[side]), objects[side].namespace or "-")
+        return canonical(_elsewhere(general(value, items[side].name), objects[side].namespace))
 
-    gone = {neutral((c.path, c.old), 0) for c in changes if c.op == "removed"}
-    come = {neutral((c.path, c.new), 1) for c in changes if c.op == "added"}
-    found = []
-    for change in changes:
-        if change.path in (("metadata", "name"), ("metadata", "namespace")):
-            continue
-        if change.op == "changed" and neutral(change.old, 0) == neutral(change.new, 1):
-            continue
-        if change.op == "removed" and neutral((change.path, change.old), 0) in come:
-            continue
-        if change.op == "added" and neutral((change.path, change.new), 1) in gone:
-            continue
-        found.append(change)
-    return found
+    listed = [change for change in changes if change.path not in _IDENTITY]
+    named = [
+        change
+        for change in listed
+        if change.path[0] not in ("data", "binaryData")
+        and "*" not in canonical([list(change.path), change.old, change.new])
+    ]
+    gone = {neutral([list(c.path), c.old], 0) for c in named if c.op == "removed"}
+    come = {neutral([list(c.path), c.new], 1) for c in named if c.op == "added"}
+    follow = {
+        id(change)
+        for change in named
+        if (change.op == "changed" and neutral(change.old, 0) == neutral(change.new, 1))
+        or (change.op == "removed" and neutral([list(change.path), change.old], 0) in come)
+        or (change.op == "added" and neutral([list(change.path), change.new], 1) in gone)
+    }
+    return [change for change in listed if id(change) not in follow]
+
+
+def _elsewhere(value: Any, namespace: str) -> Any:
+    """Return a value with `-` for texts that are the namespace, and for the namespace in names of hosts."""
+    if isinstance(value, str) and namespace:
+        text = "-" if value == namespace else value
+        return re.sub(rf"(?<=\.){re.escape(namespace)}(?=\.svc\b)", "-", text)
+    if isinstance(value, dict):
+        return {key: _elsewhere(inner, namespace) for key, inner in value.items()}
+    return [_elsewhere(inner, namespace) for inner in value] if isinstance(value, list) else value

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from avactl.diff.model import ABSENT, DIGEST, Diff, FactChange, FieldChange, IntentChange, IntentOp, ObjectChange
+from avactl.diff.model import ABSENT, Diff, FactChange, FieldChange, IntentChange, IntentOp, ObjectChange
+from avactl.equality import same
+from avactl.terminal import visible
 
 _WIDTH = 72
 """Longest value shown in full, in characters."""
@@ -30,8 +33,12 @@ def show(value: Any, width: int = _WIDTH) -> str:
     if "\n" in text.rstrip("\n"):
         first, _, rest = text.partition("\n")
         return f"{cut(first)} … ({rest.count(chr(10)) + 2} lines)"
-    text = _digests(text.rstrip("\n"))
-    return cut(text, width) if text else '""'
+    image = _PINNED(text)
+    if image:  # two digests never look alike: they are shown in full
+        return f"{cut(image[1])}@{image[2]}"
+    line = text.removesuffix("\n")  # as most files end
+    plain = line == line.strip() and line.isprintable() and line not in ("", '""')
+    return cut(line if plain else quoted(text), width)
 
 
 def listed(values: Any) -> str:
@@ -64,11 +71,7 @@ def cut(text: str, width: int = _WIDTH) -> str:
     return text if len(text) <= width else f"{text[:half]}…{text[-half:]} ({len(text):,} characters)"
 
 
-def _digests(text: str) -> str:
-    """Abbreviate digests."""
-    return re.sub(r"@sha256:([0-9a-f]{8})[0-9a-f]{56}\b", r"@\1", text)
-
-
+_PINNED = re.compile(r"([a-z0-9][A-Za-z0-9._:/-]{0,500})@(sha256:[0-9a-f]{64})").fullmatch
 _IMAGE = re.compile(r"([a-z0-9][a-z0-9._:/-]*?)(?:@sha256:([0-9a-f]{64})|:([\w.-]+))").fullmatch
 _AMOUNT = re.compile(r"([0-9][0-9.,]*(?:(?: to |–)[0-9][0-9.,]*)?) (\S.*)").fullmatch
 
@@ -87,13 +90,27 @@ def move(old: Any, new: Any) -> str:
         one, other = _AMOUNT(old), _AMOUNT(new)
         if one and other and one[2] == other[2]:
             return f"{one[1]} → {other[1]} {one[2]}"
-        if old != new and (show(old) == show(new) or (_long(old) and _long(new))):
-            return _where_differs(old, new)
-    return f"{show(old)} → {show(new)}"
+    was, now = show(old), show(new)
+    if same(old, new):
+        return f"{was} → {now}"
+    if isinstance(old, str) and isinstance(new, str) and _long(old) and _long(new) and (old + new).isprintable():
+        return _where_differs(old, new)
+    return _where_differs(quoted(old), quoted(new)) if _look_alike(was, now) else f"{was} → {now}"
 
 
 def _tag(image: re.Match[str]) -> str:
-    return f"@{image[2][:8]}" if image[2] else f":{image[3]}"
+    return f"@{image[2]}" if image[2] else f":{image[3]}"
+
+
+def _look_alike(one: str, other: str) -> bool:
+    """Return whether two texts cannot be told apart when shown."""
+    return visible(one).strip() == visible(other).strip()
+
+
+def quoted(value: Any) -> str:
+    """Return a value as JSON, with escapes for characters that are not shown."""
+    text = json.dumps(value, ensure_ascii=False)
+    return "".join(ch if ch.isprintable() else ascii(ch)[1:-1] for ch in text)
 
 
 def _long(text: str) -> bool:
@@ -151,16 +168,18 @@ def field(change: FieldChange) -> str:
     """Return one changed field on one line."""
     name = short(change.path)
     match change.op:
-        case "changed" if change.lines:
-            minus = sum(line.startswith("-") for line in change.lines)
-            return f"{name}: {minus} line{'' if minus == 1 else 's'} removed, {len(change.lines) - minus} added"
         case "added":
             return f"{name} new: {show(change.new)}"
         case "removed":
             return f"{name} removed, was {show(change.old)}"
         case "reordered":
             return f"{name} reordered: {show(change.new)}"
-    if change.old == change.new:
+    if change.notation:
+        name += " differs only in comments, whitespace, order or notation"
+    if change.lines:
+        minus = sum(line.startswith("-") for line in change.lines)
+        return f"{name}: {minus} line{'' if minus == 1 else 's'} removed, {len(change.lines) - minus} added"
+    if same(change.old, change.new):
         return f"{name} changed (masked: looks like a credential)"
     return f"{name} {move(change.old, change.new)}"
 
@@ -170,10 +189,14 @@ def fields(change: ObjectChange) -> list[tuple[str, tuple[str, ...]]]:
 
     Digests of a configuration are omitted, because the configuration itself is shown.
     """
-    shown = [f for f in change.fields if not (DIGEST(str(f.old)) and DIGEST(str(f.new)) and "annotations[" in f.path)]
+    shown = [each for each in change.fields if not each.digest]
     if shown or not change.fields or change.op == "renamed":
-        return [(f"{field(f)} (patch {f.patch})" if f.patch else field(f), f.lines) for f in shown]
+        return [(f"{field(each)}{_remarks(each)}", each.lines) for each in shown]
     return [("its configuration changes", ())]
+
+
+def _remarks(change: FieldChange) -> str:
+    return (" (* is the spec's name)" if change.general else "") + (f" (patch {change.patch})" if change.patch else "")
 
 
 def name(intent: IntentChange) -> str:
@@ -196,6 +219,17 @@ def headline(intent: IntentChange, count: int = 1) -> list[str]:
     return parts or ([] if further(intent) else ["affected indirectly"] if intent.op == "affected" else [])
 
 
+_FREE = re.compile(r"(?:^|\.)(?:env|args|command|annotations|labels|patches|objects)[.\[]").search
+"""Fields whose names and values are the user's, and which no fact describes."""
+
+
+def _says(fact: Any, value: Any) -> bool:
+    """Return whether a fact contains a value; a missing one says that there is none."""
+    if value is ABSENT or value is None or (fact is ABSENT and not value):
+        return True
+    return re.search(rf"(?<!\w){re.escape(str(value))}(?!\w)", str(fact)) is not None
+
+
 _MEDIA = {"RAM": "MEM"}
 """Facts whose name differs from the list entry they describe."""
 
@@ -214,10 +248,13 @@ def uncovered(intent: IntentChange) -> list[FieldChange]:
     left: list[FieldChange] = []
     for change in intent.spec:
         path = f"{change.path}."
-        if path.startswith(whole) or any(entry in path for entry in entries):
+        within = path.startswith(whole) or any(entry in path for entry in entries)
+        if within and any(_says(fact[1], change.old) and _says(fact[2], change.new) for fact in facts):
+            continue
+        if change.op == "removed" and any(path == f"spec.{name}." and new is ABSENT for name, _, new in facts):
             continue
         same = [fact for fact in facts if (str(fact[1]), str(fact[2])) == (str(change.old), str(change.new))]
-        if same:
+        if same and not _FREE(path):
             # A fact covers one change only, even if another has the same numbers.
             facts.remove(next((fact for fact in same if fact[0].lower() in change.path.lower()), same[0]))
         else:

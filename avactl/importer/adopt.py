@@ -8,7 +8,7 @@ from typing import Any
 
 from avactl import names
 from avactl.diff import phrases
-from avactl.diff.fields import differences
+from avactl.diff.fields import object_differences
 from avactl.diff.objects import field_changes
 from avactl.importer.model import Body, Result
 from avactl.importer.session import Imported
@@ -123,7 +123,7 @@ async def _step(api: Api, each: Wanted, adoption: Adoption, inventory: str) -> S
     except ApiError as error:
         adoption.reason = f"the API server refuses it: {error.message}"
         return None
-    changes = differences(_content(live), _content(after))
+    changes = object_differences(_content(live), _content(after))
     if changes:
         shown = [phrases.field(change) for change in field_changes(changes)]
         more = f" and {len(shown) - _SHOWN} more" if len(shown) > _SHOWN else ""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from avactl import names
 from avactl.compiler import Compilation
 from avactl.diff import phrases
-from avactl.diff.fields import Change, differences
+from avactl.diff.fields import Change, Steps, differences, object_differences
 from avactl.diff.model import ABSENT
 from avactl.diff.objects import field_changes
 from avactl.importer.cleaning import clean, clean_pod
@@ -85,7 +85,7 @@ def _raw(spec: Spec, manifest: Manifest) -> list[Line]:
     before, after = clean(given.value), without_marks(manifest.body)
     before["metadata"].pop("namespace", None)
     after["metadata"].pop("namespace", None)
-    return _lines(differences(before, after))
+    return _lines(object_differences(before, after))
 
 
 def without_marks(body: Body) -> Body:
@@ -103,6 +103,11 @@ def without_marks(body: Body) -> Body:
         if not kept:
             del metadata[key]
     return made
+
+
+def _is_amount(path: Steps) -> bool:
+    """Return whether a value in a view of pods or quotas is a quantity."""
+    return path[0] in ("requests", "limits", "hard")
 
 
 def _lines(changes: Iterable[Change]) -> list[Line]:
@@ -139,7 +144,7 @@ def _workload(spec: Spec, made: list[Manifest]) -> tuple[list[Line], list[str]]:
         if other is None:
             lines.append(Line("-", f"{role}: its pods"))
             continue
-        for change in differences(one, other):
+        for change in differences(one, other, is_quantity=_is_amount):
             if change.op == "added" and change.path[0] not in ("command", "args"):
                 added.append(change.path[-1] if change.path[0] in ("env", "volumes") else change.path[0])
                 continue
@@ -265,7 +270,8 @@ def _quota(spec: Spec, made: list[Manifest]) -> list[Line]:
     for manifest in made:
         if manifest.kind == "ResourceQuota":
             after |= manifest.body["spec"].get("hard") or {}
-    return _lines(change for change in differences({"hard": before}, {"hard": after}) if change.old is not ABSENT)
+    changes = differences({"hard": before}, {"hard": after}, is_quantity=_is_amount)
+    return _lines(change for change in changes if change.old is not ABSENT)
 
 
 def _labels(sources: dict[tuple[str, str, str, str], Given], made: list[Manifest]) -> tuple[list[Line], list[str]]:

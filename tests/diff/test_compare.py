@@ -15,6 +15,7 @@ from avactl.compiler.policies.evaluation import judge
 from avactl.diff import Disruption, compare
 from avactl.diff.groups import groups
 from avactl.diff.model import ABSENT
+from avactl.diff.phrases import field
 from avactl.source.tree import MemoryTree
 from avactl.source.yaml import load_yaml
 from tests.diff.sides import HEAD, PLATFORM, body, broken, changes, compiled, job, texts, the, with_bodies, workspace
@@ -392,3 +393,14 @@ def test_a_job_with_other_rights_does_not_hide_among_others() -> None:
     diff = changes([], [*jobs, job("three", command=["python", "miner.py"]), job("four", env=SECRET)])
     shown = [[intent.key.name for intent in group.intents] for group in groups(diff)]
     assert sorted(map(sorted, shown)) == [["four"], ["one", "two"], ["three"]]
+
+
+def test_types_of_values_are_changes() -> None:
+    thing = "{apiVersion: example.com/v1, kind: Thing, metadata: {name: t}, spec: {a: VALUE}}"
+    text = f"kind: KubernetesObjects\nmetadata: {{name: k}}\nspec: {{namespace: vision, objects: [{thing}]}}"
+    for old, new in (("1", "true"), ("1", "1.0"), ("0", "false"), ("1", "'1'"), ("'1'", "'1000m'"), ("null", "'null'")):
+        intent = the(changes([text.replace("VALUE", old)], [text.replace("VALUE", new)]), "k")
+        assert (intent.op, len(intent.spec), len(intent.objects)) == ("changed", 1, 1)
+        for change in (*intent.spec, *intent.objects[0].fields):
+            one, _, other = field(change).removeprefix("objects[0].").removeprefix("spec.").partition(" → ")
+            assert one.partition(" ")[2] != other

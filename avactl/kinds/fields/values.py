@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
@@ -208,6 +208,14 @@ Bytes = Annotated[
 """Memory or storage in bytes, as a Kubernetes quantity: `512Gi`."""
 Cpu = Annotated[str, BeforeValidator(_quantity), _QUANTITY_SCHEMA, Says("CPU cores, as a quantity: `4`, `500m`")]
 """CPU cores, as a Kubernetes quantity: `4`, `500m`."""
+
+
+def is_quantity(annotation: Any) -> bool:
+    """Return whether values of a type are resource quantities, so that `1Gi` and `1024Mi` are equal."""
+    marks = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return any(isinstance(mark, BeforeValidator) and mark.func is _quantity for mark in marks)
+
+
 _MOST_CORES = 2048
 """More CPU cores than any machine has: such a number is in millicores."""
 

@@ -6,7 +6,7 @@ it. Kinds of operators (CustomResourceDefinitions) are not in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -81,6 +81,17 @@ def child(schema: Schema, step: str | int) -> Schema:
     if schema["type"] == "map":
         return resolved(schema["values"])
     return resolved(schema.get("fields", {}).get(step, ANY))
+
+
+def is_quantity(body: Mapping[str, Any], path: Sequence[str | int]) -> bool:
+    """Return whether the value at a path of an object is a quantity; False for kinds that are not Kubernetes' own,
+    whose values the API server does not normalise."""
+    schema = find(str(body.get("apiVersion")), str(body.get("kind")))
+    if schema is None:
+        return False
+    for step in path:
+        schema = child(schema, step)
+    return schema is _definitions().get(_QUANTITY)
 
 
 _HOLDERS = ("jobTemplate", "template", "spec")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from avactl.kinds.fields.values import Ref
+from avactl.kinds.fields.values import Ref, is_quantity
 
 
 def fields_by_key(model: type[BaseModel]) -> dict[str, FieldInfo]:
@@ -64,6 +64,32 @@ def annotations_at(model: type[BaseModel], path: tuple[str | int, ...]) -> list[
     for _ in range(entries):
         found = [get_args(each)[0] for annotation in found for each in branches(annotation) if get_origin(each) is list]
     return found
+
+
+def is_quantity_at(annotation: Any, path: Sequence[str]) -> bool:
+    """Return whether a value at `path` below a value of this type is a resource quantity. Entries of lists have any
+    step."""
+    found = list(_scalars_at(annotation, tuple(path)))
+    return bool(found) and all(map(is_quantity, found))
+
+
+def _scalars_at(annotation: Any, path: tuple[str, ...]) -> Iterator[Any]:
+    """Yield the types that the value at a path may have; None is omitted."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated and (path or not is_quantity(annotation)):
+        yield from _scalars_at(args[0], path)
+    elif origin in (Union, types.UnionType):
+        for branch in args:
+            yield from _scalars_at(branch, path) if branch is not type(None) else ()
+    elif not path:
+        yield annotation
+    elif is_model(annotation):
+        field = fields_by_key(annotation).get(path[0])
+        if field is not None:
+            whole = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            yield from _scalars_at(whole, path[1:])
+    elif origin in (list, tuple, dict):
+        yield from _scalars_at(args[-1] if origin is dict else args[0], path[1:])
 
 
 def paths_of_key(model: type[BaseModel], key: str, depth: int = 3) -> Iterator[tuple[str, ...]]:

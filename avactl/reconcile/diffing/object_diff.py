@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from avactl.kinds import kubernetes_schema
 from avactl.quantity import quantity
 from avactl.reconcile.api import FIELD_MANAGER
 from avactl.reconcile.diffing import managed_fields
@@ -60,7 +61,7 @@ class Comparison:
 
 def compare(want: Mapping[str, Any], live: Mapping[str, Any], leave: Sequence[Path], hands: Hands) -> Comparison:
     """Compare `want`, which has no controller-owned fields (`leave`), with the live object."""
-    walk = _Walk(live, leave)
+    walk = _Walk(want, live, leave)
     ours = managed_fields.applied(live)
     for key, value in want.items():
         if key in ("apiVersion", "kind"):
@@ -77,11 +78,21 @@ def compare(want: Mapping[str, Any], live: Mapping[str, Any], leave: Sequence[Pa
 
 
 class _Walk:
-    def __init__(self, live: Mapping[str, Any], leave: Sequence[Path]) -> None:
+    def __init__(self, want: Mapping[str, Any], live: Mapping[str, Any], leave: Sequence[Path]) -> None:
         self.result = Comparison()
         self.certain = 0
         self.owners = managed_fields.owners(live)
         self._leave = frozenset(leave)
+        self._want = want
+        self._known = kubernetes_schema.find(str(want.get("apiVersion")), str(want.get("kind"))) is not None
+
+    def _is_quantity(self, path: Path) -> bool:
+        """Return whether the API server may write a value as another notation of the same quantity."""
+        steps = [step[2:] for step in path]
+        if self._known:
+            return kubernetes_schema.is_quantity(self._want, steps)
+        # Controllers of other kinds normalise what their types call a quantity.
+        return steps[0] not in ("metadata", "data") and not _QUANTITIES.isdisjoint(steps)
 
     def _differs(self, path: Path, old: Any, new: Any, *, maybe: bool = False) -> None:
         by = next(
@@ -117,7 +128,7 @@ class _Walk:
             if ours is None or want not in ("", 0, False):
                 self._differs(path, live, want)
         elif not _equal(want, live):
-            same = _same_scalar(want, live, any(step[2:] in _QUANTITIES for step in path))
+            same = _same_scalar(want, live, self._is_quantity(path))
             if same is not True:
                 self._differs(path, live, want, maybe=same is None)
 
