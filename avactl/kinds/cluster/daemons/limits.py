@@ -81,6 +81,10 @@ def _only_conditions(*types: str) -> str:
 # -- the scheduler
 
 
+_TOPOLOGY = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
+"""Labels that the API server adds to a Binding, from the node (KEP-4742)."""
+
+
 def scheduler(item: Item) -> list[Manifest]:
     """Return the policy of the scheduler: its own pods, and of volumes and claims what binds them."""
     own = f"oldObject.spec.?schedulerName.orValue('') == '{names.SCHEDULER_NAME}'"
@@ -111,7 +115,7 @@ def scheduler(item: Item) -> list[Manifest]:
             _of(
                 "pods/binding",
                 "!request.namespace.startsWith('kube-')",
-                "object.metadata.?labels.orValue({}).size() == 0",
+                f"object.metadata.?labels.orValue({{}}).all(k, k in {admission.strings(_TOPOLOGY)})",
                 f"object.metadata.?annotations.orValue({{}}).all(k, k == '{names.DEVICES}')",
             ),
             f"the scheduler binds no pods in `kube-*`, and adds only the annotation {names.DEVICES}",
