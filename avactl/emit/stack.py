@@ -20,10 +20,10 @@ from avactl.emit import pulumi_aliases
 from avactl.emit.engine import stack_names
 from avactl.emit.pulumi import register
 from avactl.emit.pulumi_plan import of_stack
-from avactl.source.checkout import open_tree
 from avactl.source.git import GitError
 from avactl.source.git_tree import GitTree
 from avactl.source.tree import Tree
+from avactl.source.trees.checkout import open_tree
 
 
 def run() -> None:
