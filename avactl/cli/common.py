@@ -18,8 +18,8 @@ from avactl.directories import write_file
 from avactl.errors import HintedError
 from avactl.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.hardware import library
-from avactl.source.checkout import COMMIT, SOURCE_VARIABLE, WORK_TREE, CommitTree, open_tree
 from avactl.source.tree import ENVIRONMENT_VARIABLE, DirTree, find_root
+from avactl.source.trees.checkout import COMMIT, SOURCE_VARIABLE, WORK_TREE, CommitTree, open_tree
 from avactl.terminal import colour, inert, visible
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from avactl.kinds.fields.values import Duration, Name, RelPath, seconds
 from avactl.policy.owners import Owner, Owners
 from avactl.policy.settings import Ready, Rules
 from avactl.source.tree import Tree
-from avactl.source.tree_files import OWN_REPOSITORY
+from avactl.source.trees.files import OWN_REPOSITORY
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 MAX_ENVIRONMENTS = 32

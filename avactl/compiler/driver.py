@@ -26,10 +26,10 @@ from avactl.kinds.manifest import Manifest
 from avactl.kinds.program import Program
 from avactl.policy.owners import Owners
 from avactl.source.calls import PythonLocator
-from avactl.source.checkout import CommitTree
 from avactl.source.credentials import without_repeats
 from avactl.source.document import Document, FixedLocator
 from avactl.source.tree import MemoryTree, Tree
+from avactl.source.trees.checkout import CommitTree
 
 PASSES: tuple[Callable[[State], State], ...] = (
     load, merge, validate, resolve, check, lower, normalise, enforce,

@@ -13,7 +13,7 @@ from avactl.kinds.fields.values import seconds
 from avactl.source.credentials import credentials_in
 from avactl.source.document import Document
 from avactl.source.tree import Tree
-from avactl.source.tree_files import NOWHERE, ODD_NAME, OWN_REPOSITORY
+from avactl.source.trees.files import NOWHERE, ODD_NAME, OWN_REPOSITORY
 from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
 
 

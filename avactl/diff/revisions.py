@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from avactl.compiler.selection import CONFIG_FILE, POLICIES
+from avactl.compiler.policies.deciding_files import deciding_files
+from avactl.compiler.selection import CONFIG_FILE
 from avactl.diagnostics import Diagnostic, Span
 from avactl.source.git_tree import GitTree, find_commit, merge_base
-from avactl.source.tree import DirTree, Tree, read_input
+from avactl.source.tree import DirTree, Tree
+from avactl.source.trees.checkout import CommitTree, open_tree
 from avactl.source.yaml import load_yaml
 
 
@@ -17,9 +19,9 @@ class Sides(NamedTuple):
     """The trees to compare."""
 
     base: GitTree
-    head: GitTree | DirTree
+    head: GitTree | DirTree | CommitTree
     tip: GitTree
-    """What the head is to be merged into, as it is now: its `owners` and policies judge the head.
+    """Tip of the branch that the head is to be merged into: its `owners` and policies judge the head.
 
     The merge base is the author's choice: a branch may fork from any old commit."""
 
@@ -33,27 +35,24 @@ def open_sides(root: Path, base: str = "HEAD", head: str | None = None, *, commo
     tip = head or "HEAD"
     found = find_commit(root, base)  # if both are unknown, report the first
     old = GitTree(root, merge_base(root, base, tip) if common else found)
-    new = DirTree(root) if head is None else GitTree(root, head)
+    new = open_tree(root) if head is None else GitTree(root, head)
     return Sides(old, new, old if old.commit == found else GitTree(root, found))
 
 
 def changed_settings(base: Tree, head: Tree) -> list[Diagnostic]:
-    """Return a warning for each changed file that decides about the rights of specs: the settings of avactl.yaml,
-    CODEOWNERS, policies."""
-    paths = {path for tree in (base, head) for path in tree.paths()}
-    files = [path for path in sorted(paths) if path.startswith(POLICIES) or path.rpartition("/")[2] == "CODEOWNERS"]
+    """Return a warning for each changed file that decides what specs may do, or what CI runs."""
+    sides = deciding_files(base), deciding_files(head)
     hint = "check it as you check code that runs with the rights of the platform"
     found = []
-    for path in (CONFIG_FILE, *files):
-        old, new = read_input(base, path), read_input(head, path)
+    for path, why in sorted((sides[0].files | sides[1].files).items()):
+        old, new = (side.read(path) for side in sides)
         if old == new:
             continue
         text = "removed" if new is None else "added" if old is None else "changed"
         if path == CONFIG_FILE:
             text = _settings_text(_settings(old), _settings(new)) or text
-        message = f"{path} decides what specs may do: {text}"
-        found.append(Diagnostic("security-setting", message, Span(path), "warning", hint=hint))
-    return found
+        found.append(Diagnostic("security-setting", f"{path} {why}: {text}", Span(path), "warning", hint=hint))
+    return sorted(found, key=lambda problem: problem.span.file != CONFIG_FILE)
 
 
 def _settings(data: bytes | None) -> dict[str, Any]:

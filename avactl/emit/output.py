@@ -22,7 +22,7 @@ from avactl import parallel
 from avactl.directories import want_no_link
 from avactl.emit import atomic_swap
 from avactl.errors import HintedError
-from avactl.source.tree_files import RENDERED
+from avactl.source.trees.files import RENDERED
 
 Stamp = tuple[int, int, int]
 """Stat fingerprint of a file: inode, size in bytes, mtime in ns."""

@@ -9,8 +9,8 @@ from avactl.compiler.incremental.compile import Compiled, compile_cached
 from avactl.compiler.incremental.disk import Store
 from avactl.emit import files, output
 from avactl.emit.paths import object_path
-from avactl.source.checkout import CommitTree
 from avactl.source.tree import DirTree
+from avactl.source.trees.checkout import CommitTree
 
 if TYPE_CHECKING:
     from avactl.compiler import Compilation

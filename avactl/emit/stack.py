@@ -22,10 +22,10 @@ from avactl.emit.engine import WrongUseError, find_context, stack_names
 from avactl.emit.pulumi import register
 from avactl.emit.pulumi_plan import of_stack
 from avactl.kubeconfig import AccessError, KubeconfigError, locate
-from avactl.source.checkout import open_tree
 from avactl.source.git import GitError
 from avactl.source.git_tree import GitTree
 from avactl.source.tree import Tree
+from avactl.source.trees.checkout import open_tree
 
 
 def run() -> None:

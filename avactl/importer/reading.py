@@ -11,7 +11,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.importer.model import Given, ImportProblem
 from avactl.importer.slurm import script
 from avactl.source.document import Document
-from avactl.source.tree_files import ODD_NAME, odd_name
+from avactl.source.trees.files import ODD_NAME, odd_name
 from avactl.source.yaml import MAX_BYTES, load_yaml
 
 MOST_FILES = 5000

@@ -15,7 +15,7 @@ from avactl.kinds.program import Item
 from avactl.source.git import Access
 from avactl.source.git_tree import GitTree
 from avactl.source.tree import MAX_INPUT, OverlayTree, find_root
-from avactl.source.tree_files import hidden
+from avactl.source.trees.files import hidden
 
 _MODES = ("100644", "100755")
 

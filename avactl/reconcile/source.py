@@ -9,7 +9,8 @@ from pathlib import Path
 
 from avactl.source.git import Access, GitError, git, git_work_tree, init_bare, locate
 from avactl.source.git_tree import GitTree, find_commit
-from avactl.source.tree import DirTree, Tree
+from avactl.source.tree import Tree
+from avactl.source.trees.checkout import open_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class WorkingDirectory:
         self._root = root
 
     def newest(self) -> Revision:
-        """Return the directory, with its commit if nothing in it is uncommitted. Never raises GitError."""
+        """Return the directory, with its commit if nothing in it is uncommitted. Raises GitError in CI only."""
         try:
             url = origin(self._root)
             changed = git_work_tree(
@@ -42,8 +43,8 @@ class WorkingDirectory:
             commit = "" if changed else find_commit(self._root, "HEAD")
             repository = _identity(self._root, url)
         except GitError:
-            return Revision(DirTree(self._root), "", "")
-        return Revision(DirTree(self._root), commit, repository, url)
+            return Revision(open_tree(self._root), "", "")
+        return Revision(open_tree(self._root), commit, repository, url)
 
 
 class Branch:

@@ -8,7 +8,7 @@ from pathlib import Path
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.source.git import GitCommandError, GitError, UnknownRevisionError, git, locate
 from avactl.source.tree import chosen_environment
-from avactl.source.tree_files import MAX_TARGET, Kind, find_file, walk
+from avactl.source.trees.files import MAX_TARGET, Kind, find_file, walk
 
 
 def _shallow(directory: str | Path) -> bool:
@@ -76,16 +76,19 @@ _MAX_CONTENT = 64 * 1024 * 1024
 class GitTree:
     """Files of a directory at a revision, read from git's object store.
 
-    The same files as `DirTree` on a checkout, by the rule of `avactl.source.tree_files`. A directory missing in the
+    The same files as `DirTree` on a checkout, by the rule of `avactl.source.trees.files`. A directory missing in the
     revision is an empty tree.
     """
 
-    def __init__(self, directory: str | Path, revision: str, *, environment: str | None = None) -> None:
+    def __init__(
+        self, directory: str | Path, revision: str, *, environment: str | None = None, hidden: bool = False
+    ) -> None:
         """`directory` may be a part of a work tree, and need not exist. Raises GitError.
 
-        `environment`: its name, "" for none; None: the one that the user chose.
+        `environment`: its name, "" for none; None: the one that the user chose. `hidden`: with hidden files.
         """
         self._directory = Path(directory)
+        self.shows_hidden = hidden
         self.environment = chosen_environment() if environment is None else environment
         self.commit = find_commit(directory, revision)
         """Full hash of the commit."""
@@ -142,6 +145,15 @@ class GitTree:
     def target(self, path: str) -> str:
         """Return the target of a link; "" if it is too long."""
         return self._targets[path]
+
+    def whole(self) -> GitTree:
+        """Return all of the repository at this commit, with hidden files. Raises GitError."""
+        return GitTree(locate(self._directory).top, self.commit, environment=self.environment, hidden=True)
+
+    @property
+    def prefix(self) -> str:
+        """Path of the directory in the repository; empty, or ends with `/`."""
+        return locate(self._directory).prefix
 
     def paths(self) -> list[str]:
         """Return the sorted paths of all files, relative to the directory."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from avactl.source.tree_files import ODD_NAME, Kind, find_file, hidden, odd_name, walk
+from avactl.source.trees.files import ODD_NAME, Kind, find_file, hidden, odd_name, walk
 
 MAX_INPUT = 64 * 1024 * 1024
 """Largest file that a spec may reference, in bytes; about half a million lines of a dataset's manifest."""
@@ -88,11 +88,19 @@ def read_input(tree: Sized, path: str) -> bytes | None:
 
 
 class DirTree:
-    """Files below a directory, as a commit of them would have them: see `avactl.source.tree_files`."""
+    """Files below a directory, as a commit of them would have them: see `avactl.source.trees.files`."""
 
-    def __init__(self, root: str | Path, only: Iterable[str] | None = None, *, environment: str | None = None) -> None:
-        """`environment`: its name, "" for none; None: the one that the user chose."""
+    def __init__(
+        self,
+        root: str | Path,
+        only: Iterable[str] | None = None,
+        *,
+        environment: str | None = None,
+        hidden: bool = False,
+    ) -> None:
+        """`environment`: its name, "" for none; None: the one that the user chose. `hidden`: with hidden files."""
         self.root = Path(root)
+        self.shows_hidden = hidden
         self.environment = chosen_environment() if environment is None else environment
         self.skipped: dict[str, str] = {}
         self._found: dict[str, str] = {}

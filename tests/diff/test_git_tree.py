@@ -9,7 +9,7 @@ import pytest
 from avactl.source.git import GitError
 from avactl.source.git_tree import GitTree, find_commit, merge_base
 from avactl.source.tree import DirTree
-from avactl.source.tree_files import NOWHERE, OWN_REPOSITORY
+from avactl.source.trees.files import NOWHERE, OWN_REPOSITORY
 from tests.diff.repository import Repository
 
 

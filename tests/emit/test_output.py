@@ -17,7 +17,7 @@ import pytest
 from avactl.emit import atomic_swap, output
 from avactl.emit.output import OutputError, Seen, Written
 from avactl.source.tree import DirTree
-from avactl.source.tree_files import RENDERED
+from avactl.source.trees.files import RENDERED
 
 Files = dict[str, str]
 FIRST: Files = {

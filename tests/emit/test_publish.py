@@ -15,7 +15,7 @@ from avactl.emit.publish.publisher import SOURCE
 from avactl.emit.publish.target import Remote
 from avactl.emit.render import write_objects
 from avactl.source.tree import DirTree
-from avactl.source.tree_files import RENDERED
+from avactl.source.trees.files import RENDERED
 from tests.diff.repository import Repository
 
 SPECS = """apiVersion: avactl.dev/v1

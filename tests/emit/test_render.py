@@ -20,7 +20,7 @@ from avactl.compiler import compile_tree
 from avactl.emit.files import object_text
 from avactl.emit.paths import object_path
 from avactl.source.tree import DirTree, MemoryTree
-from avactl.source.tree_files import RENDERED
+from avactl.source.trees.files import RENDERED
 from benchmarks.generate import repository, specs_of
 from tests.cli.running import Run
 from tests.conftest import ROOT

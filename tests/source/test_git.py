@@ -13,7 +13,7 @@ from avactl.source import git as module
 from avactl.source import git_tree
 from avactl.source.git import Access, GitCommandError, GitError, git, git_work_tree, init_bare, locate
 from avactl.source.git_tree import GitTree
-from avactl.source.tree_files import NOWHERE
+from avactl.source.trees.files import NOWHERE
 from tests.diff.repository import Repository
 
 SOURCES = Path(module.__file__).parents[2]

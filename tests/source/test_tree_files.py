@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from avactl.compiler import compile_tree
 from avactl.source.git_tree import GitTree
 from avactl.source.tree import DirTree, MemoryTree, read_input
-from avactl.source.tree_files import NOWHERE, ODD_NAME, RENDERED
+from avactl.source.trees.files import NOWHERE, ODD_NAME, RENDERED
 from tests.diff.repository import Repository
 
 CLUSTER = "apiVersion: avactl.dev/v1\nkind: Cluster\nmetadata: {name: main}\n"

@@ -17,6 +17,7 @@ from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
 from avactl.exit_codes import CHANGES, PROBLEMS, USAGE
 from avactl.source.tree import DirTree, find_root
+from avactl.source.trees.checkout import CommitTree
 from avactl.terminal import colour
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def compile_sides(path: Path, base: str, head: str | None, merge_base: bool) -> 
 
 def head_problems(after: Compilation, coloured: bool) -> str:
     """Return the problems of a head with errors; paths in a work tree are from the current directory."""
-    if isinstance(after.tree, DirTree):
+    if isinstance(after.tree, DirTree | CommitTree):
         return render_diagnostics(after.diagnostics, after.tree, ProblemFormat.text, coloured)
     from avactl.diagnostics.text import render_problems
 

@@ -17,6 +17,7 @@ from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
 from avactl.exit_codes import CHANGES, PROBLEMS, USAGE
 from avactl.source.tree import DirTree, find_root
+from avactl.source.trees.checkout import CommitTree, open_tree
 from avactl.terminal import colour
 
 if TYPE_CHECKING:
@@ -140,10 +141,10 @@ def _at_once(
         return None
 
 
-def _side(index: int, root: Path, base: str, head: str | None, common: bool) -> GitTree | DirTree:
+def _side(index: int, root: Path, base: str, head: str | None, common: bool) -> GitTree | DirTree | CommitTree:
     """Return the tree of the base (0), of the head (1), or of what it is to be merged into (2)."""
     if index == 1 and head is None:
-        return DirTree(root)
+        return open_tree(root)
     from avactl.diff.revisions import open_sides
 
     return open_sides(root, base, head, common=common)[index]

@@ -46,8 +46,8 @@ def stacks(
     usage error; 3 git or a revision is missing.
     """
     from avactl.compiler.layers.environments import environments_of
-    from avactl.source.checkout import open_tree
     from avactl.source.git_tree import GitTree
+    from avactl.source.trees.checkout import open_tree
 
     want_path(path, head)
     root = find_root(path)
@@ -79,8 +79,8 @@ def _stacks(root: Path, base: str | None, head: str | None, only: Owner | None) 
     from avactl.compiler import compile_tree
     from avactl.diagnostics.text import render_problems
     from avactl.emit.stacks import touched
-    from avactl.source.checkout import open_tree
     from avactl.source.git_tree import GitTree
+    from avactl.source.trees.checkout import open_tree
 
     compilation = compile_tree(open_tree(root) if head is None else GitTree(root, head))
     if not compilation.ok:

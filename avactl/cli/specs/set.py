@@ -34,10 +34,10 @@ def set_(
 ) -> None:
     """Change values of a spec in place; comments, order and quoting are preserved."""
     from avactl.compiler.validate import validate_document
-    from avactl.source.checkout import WORK_TREE
     from avactl.source.credentials import new_credentials
     from avactl.source.edit import parse_edit, set_values
     from avactl.source.tree import DirTree
+    from avactl.source.trees.checkout import WORK_TREE
     from avactl.source.yaml import load_yaml
 
     choose_source(WORK_TREE)  # that is what is changed, by one `set` after another

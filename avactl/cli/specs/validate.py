@@ -21,8 +21,8 @@ from avactl.cli.common import (
 )
 from avactl.cli.fast_path import Argument, Option
 from avactl.exit_codes import PROBLEMS
-from avactl.source.checkout import WORK_TREE
 from avactl.source.tree import DirTree, Tree
+from avactl.source.trees.checkout import WORK_TREE
 from avactl.terminal import colour, visible
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from avactl.compiler.selection import (
 from avactl.diagnostics import Diagnostic, sort_diagnostics
 from avactl.kinds import registry
 from avactl.kinds.lowering.refused import RefusedError
-from avactl.source.checkout import CommitTree
 from avactl.source.tree import DirTree
-from avactl.source.tree_files import OWN_REPOSITORY
+from avactl.source.trees.checkout import CommitTree
+from avactl.source.trees.files import OWN_REPOSITORY
 
 if TYPE_CHECKING:
     from avactl.compiler.driver import Compilation

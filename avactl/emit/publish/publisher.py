@@ -27,7 +27,7 @@ from avactl.emit.publish.target import Local, Remote
 from avactl.kinds.fields.reconcile_modes import FOLLOW_FILES, rendered_branch
 from avactl.source.git_tree import GitTree
 from avactl.source.tree import DirTree, chosen_environment
-from avactl.source.tree_files import RENDERED
+from avactl.source.trees.files import RENDERED
 from avactl.terminal import visible
 
 SOURCE = ".avactl-source"

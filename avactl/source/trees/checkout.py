@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from avactl.source.git import GitError, git, locate
-from avactl.source.git_tree import GitTree
 from avactl.source.tree import DirTree
 
 SOURCE_VARIABLE = "AVACTL_SOURCE"
@@ -25,6 +23,8 @@ class CommitTree:
 
     def __init__(self, root: Path, only: Iterable[str] | None = None, *, environment: str | None = None) -> None:
         """`only`: the given files and directories. Raises GitError."""
+        from avactl.source.git_tree import GitTree  # only in CI: start-up counts
+
         self.root = root
         self._files = GitTree(root, "HEAD", environment=environment)
         self._checkout = DirTree(root, environment="")
@@ -83,6 +83,8 @@ def is_ci() -> bool:
 
 def _is_committed(root: Path) -> bool:
     """Return True if the commit HEAD has files below a directory. Raises GitError."""
+    from avactl.source.git import GitError, git, locate
+
     try:
         place = locate(root)
     except GitError:

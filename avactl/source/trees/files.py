@@ -39,7 +39,7 @@ character, and one that changes the direction of text would hide a part of the p
 
 
 class Kind(Enum):
-    """What a name in a directory is."""
+    """Type of a directory's entry."""
 
     FILE = "file"
     DIRECTORY = "directory"
@@ -52,6 +52,11 @@ class Kind(Enum):
 
 class Entries(Protocol):
     """A file system, as far as a tree reads it. Paths are from its top; that of the top is empty."""
+
+    @property
+    def shows_hidden(self) -> bool:
+        """True if hidden files belong to the tree, as they do for settings of a forge."""
+        ...
 
     def children(self, directory: str) -> Iterable[tuple[str, Kind]]:
         """Return the names in a directory. Raises OSError."""
@@ -92,10 +97,14 @@ def walk(entries: Entries, start: str = "") -> Walked:
             continue
         if (RENDERED, Kind.FILE) in listed:
             continue
+        is_odd = odd_name(prefix)
         for name, kind in listed:
-            if name.startswith(".") or name in SKIPPED:
+            if (name.startswith(".") and not entries.shows_hidden) or name == ".git" or name in SKIPPED:
                 continue
             path = prefix + name
+            if kind is Kind.FILE and not is_odd and not odd_name(name):
+                files[path] = path
+                continue
             if kind is Kind.DIRECTORY:
                 ahead.append(f"{path}/")
                 continue
@@ -103,9 +112,9 @@ def walk(entries: Entries, start: str = "") -> Walked:
                 skipped[path] = OWN_REPOSITORY
                 continue
             found = follow(entries, path) if kind is Kind.LINK else (path, kind)
-            if odd_name(path):
+            if is_odd or odd_name(name):
                 why = ODD_NAME
-            elif found is not None and found[1] is Kind.FILE and _is_visible(found[0]):
+            elif found is not None and found[1] is Kind.FILE and _is_visible(entries, found[0]):
                 files[path] = found[0]
                 continue
             elif kind is Kind.LINK and (found is None or found[1] is not Kind.DIRECTORY):
@@ -122,7 +131,7 @@ def find_file(entries: Entries, path: str) -> str:
     found = follow(entries, path)
     if found is None and not _begins(entries, path):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    if found is None or not _is_visible(found[0]):
+    if found is None or not _is_visible(entries, found[0]):
         raise OSError(errno.EACCES, "it is hidden, or a symbolic link leads out of the repository", path)
     if found[1] is not Kind.FILE:
         raise OSError(errno.EINVAL, "it is not a regular file", path)
@@ -144,8 +153,9 @@ def hidden(parts: Iterable[str]) -> bool:
     return any(part.startswith(".") for part in parts)
 
 
-def _is_visible(path: str) -> bool:
-    return not hidden(path.split("/")) and not odd_name(path)
+def _is_visible(entries: Entries, path: str) -> bool:
+    parts = path.split("/")
+    return not odd_name(path) and (".git" not in parts if entries.shows_hidden else not hidden(parts))
 
 
 def follow(entries: Entries, path: str) -> tuple[str, Kind] | None:
