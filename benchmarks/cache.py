@@ -31,8 +31,8 @@ from typing import Any
 
 from rich.table import Table
 
-from avactl.cache.alluxio.client import AlluxioEngine
-from avactl.cache.loading import Load, Pacer
+from avactl.daemons.cache.alluxio.client import AlluxioEngine
+from avactl.daemons.cache.loading import Load, Pacer
 from benchmarks.measure import Bar, bar, console
 from tools.alluxio import Alluxio
 from tools.alluxio.fuse import Fuse, require_libfuse

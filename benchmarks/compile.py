@@ -25,7 +25,7 @@ from pathlib import Path
 from rich.table import Table
 
 import avactl
-from avactl.directories import cache_directory
+from avactl.base.directories import cache_directory
 from benchmarks.measure import Bar, Run, bar, best, console, fastest, folder_for_files, run
 
 AVACTL = [sys.executable, "-m", "avactl.cli.main"]

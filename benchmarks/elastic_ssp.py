@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Table
 
-from avactl.svg import Svg
+from avactl.base.svg import Svg
 from benchmarks.measure import Bar, bar, console
 from tools.elastic import ElasticJob
 

@@ -176,7 +176,7 @@ def repository(teams: int, seed: int = 0) -> Iterator[tuple[str, str]]:
 
 def _objects(teams: int, seed: int) -> int:
     from avactl.compiler import compile_tree
-    from avactl.source.tree import MemoryTree
+    from avactl.spec.repository.tree import MemoryTree
 
     compilation = compile_tree(MemoryTree(dict(repository(teams, seed))))
     if not compilation.ok:

@@ -24,13 +24,13 @@ import numpy as np
 from avactl.compiler.validate import validate_document
 from avactl.hardware import library
 from avactl.hardware.machine import Machine
+from avactl.hardware.placement.allocation import Booking, Node, State
+from avactl.hardware.placement.request import Request
+from avactl.hardware.placement.score import Scorer
 from avactl.hardware.topology import Topology, members, topology
 from avactl.kinds.machine_type import MachineType
-from avactl.kinds.machine_type.hardware import machine_facts
-from avactl.placement.allocation import Booking, Node, State
-from avactl.placement.request import Request
-from avactl.placement.score import Scorer
-from avactl.source.yaml import load_yaml
+from avactl.program.capacity.machine_hardware import machine_facts
+from avactl.spec.documents.yaml import load_yaml
 
 MACHINE = "v100-pcie-8"
 SIZES = {1: 30, 2: 20, 3: 5, 4: 20, 5: 2, 6: 4, 7: 1, 8: 18}

@@ -22,16 +22,16 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl import names
 from avactl.compiler.validate import validate_document
+from avactl.contracts import names
 from avactl.hardware import library
 from avactl.hardware.machine import Machine
 from avactl.hardware.topology import members, topology
 from avactl.kinds.machine_type import MachineType
-from avactl.kinds.machine_type.hardware import machine_facts
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import MERGE, ApiError, Client
-from avactl.source.yaml import load_yaml
+from avactl.program.capacity.machine_hardware import machine_facts
+from avactl.spec.documents.yaml import load_yaml
 from benchmarks.clusters import NAMESPACE, POLICY, SCHEDULERS, running
 from benchmarks.links import CPU, HOUR, MACHINE, MEMORY, Crossed, Job, Result, slowest, stream
 from benchmarks.measure import Bar, bar

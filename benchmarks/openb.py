@@ -17,9 +17,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from avactl.placement.allocation import MILLI_PER_GPU, Node, State
-from avactl.placement.request import Request
-from avactl.placement.score import Scorer, place
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, Node, State
+from avactl.hardware.placement.request import Request
+from avactl.hardware.placement.score import Scorer, place
 
 SEEDS = range(42, 52)
 PUBLISHED = {

@@ -20,15 +20,15 @@ from typing import Any
 import orjson
 from rich.table import Table
 
+from avactl.change.plan.cluster_state import configured, declared, machines
+from avactl.change.plan.planner import make_plan
+from avactl.change.plan.rollout import place_all
+from avactl.change.plan.simulator import World
+from avactl.change.plan.snapshot.loader import read, strip, write
+from avactl.change.plan.workloads import surroundings, workloads
 from avactl.compiler import Compilation, compile_tree
-from avactl.plan.cluster_state import configured, declared, machines
-from avactl.plan.planner import make_plan
-from avactl.plan.rollout import place_all
-from avactl.plan.simulator import World
-from avactl.plan.snapshot.loader import read, strip, write
-from avactl.plan.workloads import surroundings, workloads
-from avactl.source.git_tree import GitTree
-from avactl.source.tree import DirTree
+from avactl.spec.repository.git_tree import GitTree
+from avactl.spec.repository.tree import DirTree
 from benchmarks.generate import repository
 from benchmarks.measure import Bar, bar, best, console, run
 

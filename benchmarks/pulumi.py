@@ -17,9 +17,9 @@ from pathlib import Path
 
 from rich.table import Table
 
+from avactl.apply.pulumi.engine import Options, Session, StackName
 from avactl.compiler import Compilation, compile_tree
-from avactl.emit.engine import Options, Session, StackName
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from benchmarks.measure import Bar, bar, console
 from tools.controlplane import ControlPlane, KubeClient
 

@@ -71,7 +71,7 @@ _JOBS = 10
 def write_specs(directory: Path, objects: int) -> int:
     """Write a repository that compiles to about `objects` objects; return the exact number."""
     from avactl.compiler import compile_tree
-    from avactl.source.tree import DirTree
+    from avactl.spec.repository.tree import DirTree
 
     (directory / "platform.yaml").write_text(_CLUSTER)
     count = team = 0
@@ -114,12 +114,12 @@ def plane_cpu(plane: ControlPlane) -> float:
 
 def bare(specs: Path, kubeconfig: Path) -> float:
     """Return the seconds for the same applies by a bare loop."""
+    from avactl.apply.reconcile.api import Api, Gvk
+    from avactl.apply.reconcile.desired import wanted_of
     from avactl.compiler import compile_tree
     from avactl.kube.access import from_kubeconfig
     from avactl.kube.client import Client
-    from avactl.reconcile.api import Api, Gvk
-    from avactl.reconcile.desired import wanted_of
-    from avactl.source.tree import DirTree
+    from avactl.spec.repository.tree import DirTree
 
     wanted = [each for each in wanted_of(compile_tree(DirTree(specs)), "bench", "bench") if not each.manifest.patch]
     first, last = ("Namespace", "PriorityClass"), ("RoleBinding", "ClusterRoleBinding")

@@ -3,6 +3,6 @@
 `avactl preview` and `avactl up` use the same stacks and settings.
 """
 
-from avactl.emit.stack import run
+from avactl.apply.pulumi.stack import run
 
 run()

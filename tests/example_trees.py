@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
 from tests.conftest import ROOT
 
 IN = {"environments": ("prod", "staging"), "platform": ("prod", "staging")}

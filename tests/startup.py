@@ -15,10 +15,10 @@ from typer.main import get_command
 
 from avactl.cli.app import COMMANDS, app
 from avactl.compiler import compile_tree
-from avactl.kinds.cluster.spec import StorageClass
-from avactl.kinds.lowering.storage import offers_many
-from avactl.kinds.manifest import Manifest, templates_of
-from avactl.names import DEVICES
+from avactl.contracts.names import DEVICES
+from avactl.program.lowering.storage import offers_many
+from avactl.program.manifest import Manifest, templates_of
+from avactl.spec.platform.cluster import StorageClass
 from tests.example_trees import EXAMPLES, example_tree
 
 Body = dict[str, Any]

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.kinds import registry
-from avactl.source.tree import MemoryTree
+from avactl.program import registry
+from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
 
 

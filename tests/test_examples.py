@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.kinds.manifest import Manifest, templates_of
+from avactl.program.manifest import Manifest, templates_of
 from tests.compute_domains import define_compute_domains
 from tests.definitions import define_groups, define_monitoring, define_pools, define_routes, define_scaling
 from tests.example_trees import EXAMPLES, example_tree

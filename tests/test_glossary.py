@@ -7,10 +7,10 @@ from pathlib import PurePosixPath
 
 import pytest
 
+from avactl.change.plan.workloads import Maker, WorkloadId, surroundings, workloads
 from avactl.compiler import compile_tree
-from avactl.plan.workloads import Maker, WorkloadId, surroundings, workloads
 from avactl.scheduler.objects.pod_info import PodInfo
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
 from tests.test_layout import ROOT
 
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()

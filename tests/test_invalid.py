@@ -15,7 +15,7 @@ import pytest
 
 from avactl.compiler import compile_tree
 from avactl.diagnostics.text import render_text
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 
 HERE = Path(__file__).parent / "golden" / "invalid"
 CASES = sorted(path for path in HERE.glob("*/*__invalid*") if path.suffix != ".txt")

@@ -1,4 +1,4 @@
-"""No module outside of a kind's package names the kind: what others need of it is a hook in `avactl.kinds.registry`."""
+"""No module outside of a kind's package names the kind: what others need of it is a hook in `avactl.program.registry`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pytest
 
-from avactl.kinds import registry
-from avactl.kinds.program import name_label
+from avactl.program import registry
+from avactl.program.program import name_label
 from tests.test_layout import ROOT, tracked
 
 WORKLOADS = frozenset(registry.workload_kinds())
@@ -22,29 +22,29 @@ _WORKLOAD = re.compile(rf"\b({'|'.join(sorted(WORKLOADS))})\b").findall
 
 ALLOWED = {
     # The registry itself, and the classes for `from avactl.kinds import TrainingJob`.
-    "avactl/kinds/registry.py": frozenset(registry.names()),
+    "avactl/program/registry.py": frozenset(registry.names()),
     "avactl/kinds/__init__.py": frozenset(registry.names()),
     # The concepts that other kinds are defined by; `Program` and the reference types are how all others ask for them.
-    "avactl/kinds/program.py": frozenset(registry.names()) - WORKLOADS - {"KubernetesObjects"},
-    "avactl/kinds/fields/values.py": {"Cluster", "MachineType", "NodePool", "Team", "CacheTier"},
+    "avactl/program/program.py": frozenset(registry.names()) - WORKLOADS - {"KubernetesObjects"},
+    "avactl/spec/schema/values.py": {"Cluster", "MachineType", "NodePool", "Team", "CacheTier"},
     # The shipped machine types answer references of node pools, before there is a `Program`.
     "avactl/compiler/resolve.py": {"MachineType", "NodePool"},
     # Writes and checks machine types, without the specs around them.
     "avactl/cli/cluster/topo.py": {"MachineType"},
     # Cache engines say what their tiers reserve on machines, and whether pods can wait for them.
-    "avactl/kinds/feasibility/cache_overhead.py": {"CacheTier"},
-    "avactl/kinds/dataset_start.py": {"CacheTier"},
+    "avactl/program/capacity/cache_overhead.py": {"CacheTier"},
+    "avactl/program/checks/dataset_start.py": {"CacheTier"},
     # Completes the names of clusters and pools, in files that are only read.
     "avactl/cli/completion.py": {"Cluster", "NodePool"},
     # Capacity is counted on machines, and limited by quotas.
-    "avactl/kinds/feasibility/fit.py": {"MachineType"},
-    "avactl/diff/capacity.py": {"Quota"},
+    "avactl/program/capacity/fit.py": {"MachineType"},
+    "avactl/change/diff/capacity.py": {"Quota"},
     # The key `code.workspace`; the homes of sessions are a hook.
     "avactl/kinds/training/mounts.py": {"Workspace"},
     "avactl/kinds/training/workload.py": {"Workspace"},
     "avactl/kinds/training/init_containers/workspace_code.py": {"Workspace"},
     # Namespaces of teams allow the host's network.
-    "avactl/kinds/fields/host_network.py": {"Team"},
+    "avactl/program/lowering/host_network.py": {"Team"},
     # A pipeline is defined by what it trains and where it deploys: the spec of a job, and the model of a service.
     "avactl/kinds/pipeline/spec.py": {"TrainingJob", "ServingDeployment"},
     "avactl/kinds/pipeline/training.py": {"TrainingJob"},
@@ -55,27 +55,27 @@ ALLOWED = {
     # Patches change objects in the team's namespaces only.
     "avactl/compiler/patches/limits.py": {"Team"},
     # A plan simulates the scheduler on the machines, placement policy and prices that a cluster declares.
-    "avactl/plan/cluster_state.py": {"Cluster", "NodePool"},
-    "avactl/plan/compiled_side.py": {"Cluster"},
-    "avactl/plan/cost.py": {"Cluster"},
-    "avactl/plan/snapshot/capture.py": {"Cluster"},
+    "avactl/change/plan/cluster_state.py": {"Cluster", "NodePool"},
+    "avactl/change/plan/compiled_side.py": {"Cluster"},
+    "avactl/change/plan/cost.py": {"Cluster"},
+    "avactl/change/plan/snapshot/capture.py": {"Cluster"},
     # Remedies for keys and kinds of Kubernetes say which kind has another one.
-    "avactl/kinds/reference/kubernetes_keys.py": WORKLOADS | {"Cluster", "Dataset", "NodePool", "Quota", "Team"},
+    "avactl/program/explain/kubernetes_keys.py": WORKLOADS | {"Cluster", "Dataset", "NodePool", "Quota", "Team"},
     # The delivery daemon is of pipelines, and deploys to services; so are the commands about models.
-    "avactl/delivery/pipelines.py": {"Pipeline"},
-    "avactl/delivery/config_maps.py": {"Pipeline"},
-    "avactl/delivery/status.py": {"Pipeline"},
-    "avactl/delivery/models.py": {"Pipeline", "ServingDeployment"},
-    "avactl/delivery/commits/repository.py": {"Pipeline", "ServingDeployment"},
+    "avactl/daemons/delivery/pipelines.py": {"Pipeline"},
+    "avactl/daemons/delivery/config_maps.py": {"Pipeline"},
+    "avactl/daemons/delivery/status.py": {"Pipeline"},
+    "avactl/daemons/delivery/models.py": {"Pipeline", "ServingDeployment"},
+    "avactl/daemons/delivery/commits/repository.py": {"Pipeline", "ServingDeployment"},
     "avactl/cli/cluster/delivery.py": {"Pipeline"},
     "avactl/kinds/pipeline/lower.py": {"ServingDeployment"},
     # A pipeline on one machine: its training is a job.
-    "avactl/local/pipeline.py": {"Pipeline", "TrainingJob"},
-    "avactl/local/selection.py": {"Pipeline"},
+    "avactl/workbench/local/pipeline.py": {"Pipeline", "TrainingJob"},
+    "avactl/workbench/local/selection.py": {"Pipeline"},
     # The account of pods that have no rights.
-    "avactl/diff/consequences.py": {"Team"},
+    "avactl/change/diff/consequences.py": {"Team"},
     # `avactl run` is about training jobs, as `avactl jobs` and `avactl logs` are.
-    "avactl/jobs/branch.py": {"TrainingJob"},
+    "avactl/workbench/jobs/branch.py": {"TrainingJob"},
     # Runs in the cluster, where no kind may be imported: badges of pods by their labels. Others are shown as `pod`.
     "avactl/scheduler/inspection/usage.py": WORKLOADS,
 }
@@ -90,7 +90,7 @@ class Mention(NamedTuple):
 
 def _mentions(path: str, source: str) -> Iterator[Mention]:
     """Kinds that a module outside of their packages names, in an import or in a string that is no docstring."""
-    if path.startswith("avactl/importer/"):
+    if path.startswith("avactl/workbench/importer/"):
         return  # it writes specs of all kinds
     own = next((name for package, name in PACKAGES.items() if path.startswith(package.replace(".", "/") + "/")), None)
     tree = ast.parse(source)
@@ -142,10 +142,10 @@ def test_the_allow_list_has_nothing_that_is_not_needed() -> None:
         ("avactl/emit/x.py", 'if item.kind == "TrainingJob": pass', "TrainingJob"),
         ("avactl/emit/x.py", 'MARKS = {"Quota": 1}', "Quota"),
         ("avactl/emit/x.py", 'text = f"no ServingDeployment {name}"', "ServingDeployment"),
-        ("avactl/plan/x.py", 'KINDS = {"trainingjob": 1}', "TrainingJob"),
-        ("avactl/plan/x.py", "from avactl.kinds import Workspace", "Workspace"),
-        ("avactl/plan/x.py", "def f():\n    from avactl.kinds.team.names import namespaces", "Team"),
-        ("avactl/plan/x.py", "import avactl.kinds.serving.lower", "ServingDeployment"),
+        ("avactl/change/plan/x.py", 'KINDS = {"trainingjob": 1}', "TrainingJob"),
+        ("avactl/change/plan/x.py", "from avactl.kinds import Workspace", "Workspace"),
+        ("avactl/change/plan/x.py", "def f():\n    from avactl.kinds.team.names import namespaces", "Team"),
+        ("avactl/change/plan/x.py", "import avactl.kinds.serving.lower", "ServingDeployment"),
         ("avactl/kinds/dataset/x.py", 'program.of("Workspace")', "Workspace"),
     ],
 )

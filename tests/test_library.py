@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 import avactl
 from avactl.kinds import Cluster, Metadata, NodePool, Quota, Team, TrainingJob
-from avactl.kinds.base import Resource
 from avactl.kinds.node_pool import NodePoolSpec
 from avactl.kinds.quota import GpuQuota, QuotaSpec
 from avactl.kinds.training import TrainingJobSpec, Workers
+from avactl.spec.schema.base import Resource
 
 
 def platform() -> list[Resource]:

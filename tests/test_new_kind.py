@@ -12,24 +12,24 @@ from typing import Any, ClassVar, Literal
 import pytest
 from pydantic import Field
 
+from avactl.change.diff import Diff, compare
+from avactl.change.plan.model import Verdict
+from avactl.change.plan.planner import make_plan
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.json_schema import schemas
 from avactl.diagnostics import Diagnostic
-from avactl.diff import Diff, compare
-from avactl.emit.graph import draw
-from avactl.kinds import registry
-from avactl.kinds.base import Model, Resource
-from avactl.kinds.fields.compute import Compute, DatasetMount
-from avactl.kinds.fields.values import ClusterRef, Count, Duration
-from avactl.kinds.lowering import k8s, pods
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item, Program
-from avactl.kinds.reference.explain import explain_text
-from avactl.kinds.registry import Kind, ObjectEffect
-from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
-from avactl.plan.model import Verdict
-from avactl.plan.planner import make_plan
-from avactl.source.tree import MemoryTree
+from avactl.program import registry
+from avactl.program.explain.explain import explain_text
+from avactl.program.lowering import k8s, pods
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
+from avactl.program.registry import Kind, ObjectEffect
+from avactl.program.workload import Lifecycle, Role, WorkloadHooks
+from avactl.spec.repository.tree import MemoryTree
+from avactl.spec.schema.base import Model, Resource
+from avactl.spec.schema.compute import Compute, DatasetMount
+from avactl.spec.schema.values import ClusterRef, Count, Duration
+from avactl.workbench.graph import draw
 from tests.kinds.compiling import DIGEST, unchecked
 
 PLATFORM = """\

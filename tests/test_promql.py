@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from avactl.base.promql import confinement_problem, filled
 from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
-from avactl.promql import confinement_problem, filled
 
 OWN = 'a{namespace="vision"}'
 CONFINED = [

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from avactl.quantity import format_quantity, quantity, whole
+from avactl.base.quantity import format_quantity, quantity, whole
 
 
 @pytest.mark.parametrize(

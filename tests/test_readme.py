@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from avactl.compiler.validate import validate_document
-from avactl.source.yaml import load_yaml
+from avactl.spec.documents.yaml import load_yaml
 from tests import console
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,8 +17,8 @@ from avactl.compiler.json_schema import ALL, schemas
 from avactl.compiler.layers.merge_pass import merge
 from avactl.compiler.load import load
 from avactl.compiler.validate import validate
-from avactl.kinds import registry
-from avactl.source.yaml import load_yaml
+from avactl.program import registry
+from avactl.spec.documents.yaml import load_yaml
 from tests.example_trees import EXAMPLES as TREES
 from tests.example_trees import example_tree
 from tests.test_invalid import CASES, case_files, tree_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from avactl.step_progress import read
+from avactl.workbench.step_progress import read
 
 
 def line(**content: Any) -> str:

@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
+from avactl.base.svg import Svg
+from avactl.base.terminal import inert, json_output, shortened, visible
+from avactl.base.yaml_output import dump
+from avactl.change.plan.model import Plan
+from avactl.change.plan.output.text import render_text as plan_text
 from avactl.cli.cluster.cluster_session import plain, write
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.text import render_text
-from avactl.plan.model import Plan
-from avactl.plan.output.text import render_text as plan_text
-from avactl.svg import Svg
-from avactl.terminal import inert, json_output, shortened, visible
-from avactl.yaml_output import dump
 
 COMMANDS = ("##[error]x", "##vso[task.setvariable]x", "section_start:12:x", "section_end:12:x")
 

@@ -14,17 +14,17 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from avactl.directories import write_file
-from avactl.errors import HintedError
-from avactl.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.base.directories import write_file
+from avactl.base.errors import HintedError
+from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.base.terminal import colour, inert, visible
 from avactl.hardware import library
-from avactl.source.tree import ENVIRONMENT_VARIABLE, DirTree, find_root
-from avactl.source.trees.checkout import COMMIT, SOURCE_VARIABLE, WORK_TREE, CommitTree, open_tree
-from avactl.terminal import colour, inert, visible
+from avactl.spec.repository.checkout import COMMIT, SOURCE_VARIABLE, WORK_TREE, CommitTree, open_tree
+from avactl.spec.repository.tree import ENVIRONMENT_VARIABLE, DirTree, find_root
 
 if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic, Span
-    from avactl.source.tree import Tree
+    from avactl.spec.repository.tree import Tree
 
 
 class Compiled(Protocol):
@@ -239,7 +239,7 @@ def render_diagnostics(
     from functools import lru_cache
 
     from avactl.diagnostics.text import render_text
-    from avactl.source.yaml import MAX_BYTES
+    from avactl.spec.documents.yaml import MAX_BYTES
 
     @lru_cache(maxsize=1)  # problems are grouped by file
     def source(file: str) -> str | None:

@@ -18,7 +18,7 @@ def _specs(directory: Path) -> Iterator[tuple[str, str, str]]:
     from avactl.compiler.config import load_config
     from avactl.compiler.load import load_file
     from avactl.compiler.selection import spec_files
-    from avactl.source.tree import DirTree, find_root
+    from avactl.spec.repository.tree import DirTree, find_root
 
     root = find_root(directory)
     if not (root / "avactl.yaml").is_file():
@@ -79,7 +79,7 @@ def edits(ctx: Any, incomplete: str) -> list[str]:
 
 def _documents(ctx: Any) -> list[Any]:
     from avactl.compiler.load import load_file
-    from avactl.source.tree import DirTree
+    from avactl.spec.repository.tree import DirTree
 
     file = ctx.params.get("file")
     if file is None or not Path(file).is_file():
@@ -90,8 +90,8 @@ def _documents(ctx: Any) -> list[Any]:
 def topics(incomplete: str) -> list[str]:
     """Complete a kind, a diagnostic code, or the path of a field: one key at a time, with a dot if there are more."""
     from avactl.diagnostics.codes import CODES
-    from avactl.kinds import registry
-    from avactl.kinds.reference import introspect
+    from avactl.program import registry
+    from avactl.program.explain import introspect
 
     kind, dot, path = incomplete.partition(".")
     if not dot:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from avactl.cli.common import ENVIRONMENT, SOURCE, choose_environment, choose_source
-from avactl.source.tree import DirTree, find_root
+from avactl.spec.repository.tree import DirTree, find_root
 
 
 def _complete(incomplete: str) -> list[str]:

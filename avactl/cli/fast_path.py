@@ -15,9 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, TypeVar, get_type_hints
 
-from avactl import parallel
+from avactl.base import parallel
+from avactl.base.exit_codes import MISSING, OK
 from avactl.cli.common import hinted
-from avactl.exit_codes import MISSING, OK
 
 F = TypeVar("F", bound=Callable[..., Any])
 

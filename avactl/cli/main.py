@@ -7,9 +7,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from avactl.base.exit_codes import MISSING
 from avactl.cli import fast_path
 from avactl.cli.common import exit_at_once, fail
-from avactl.exit_codes import MISSING
 
 if TYPE_CHECKING:
     from avactl.cli.app import COMMANDS as COMMANDS

@@ -11,8 +11,8 @@ from avactl.compiler.lint.slips import slips
 from avactl.compiler.lint.unmade import unmade
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds import registry
-from avactl.kinds.program import Item, Program
+from avactl.program import registry
+from avactl.program.program import Item, Program
 
 
 def check(state: State) -> State:
@@ -80,6 +80,6 @@ def _found(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from slips(item)
     yield from unmade(item, program)
     if kind.workload is not None and not kind.workload.checks_capacity:
-        from avactl.kinds.feasibility.capacity import role_problems
+        from avactl.program.capacity.capacity import role_problems
 
         yield from role_problems(item, program)

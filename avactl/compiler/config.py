@@ -13,13 +13,13 @@ from avactl.compiler.lint.remedies import show
 from avactl.compiler.selection import CONFIG_FILE, Paths, missing, policy_files
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
-from avactl.kinds.base import Model
-from avactl.kinds.fields.values import Duration, Name, RelPath, seconds
 from avactl.policy.owners import Owner, Owners
 from avactl.policy.settings import Ready, Rules
-from avactl.source.tree import Tree
-from avactl.source.trees.files import OWN_REPOSITORY
-from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
+from avactl.spec.documents.yaml import MAX_BYTES, load_yaml, too_large
+from avactl.spec.repository.tree import Tree
+from avactl.spec.repository.tree_files import OWN_REPOSITORY
+from avactl.spec.schema.base import Model
+from avactl.spec.schema.values import Duration, Name, RelPath, seconds
 
 MAX_ENVIRONMENTS = 32
 """Maximum number of environments of a repository; `validate` compiles all of them."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from avactl import collector
+from avactl.base import gc_control as collector
 from avactl.compiler.check import check
 from avactl.compiler.config import base_in_environment, load_config, owners_of, rules_of, selected
 from avactl.compiler.layers.merge_pass import merge
@@ -21,15 +21,15 @@ from avactl.compiler.selection import PROJECT_DIRECTORY, selects
 from avactl.compiler.validate import validate
 from avactl.diagnostics import CompileError, Diagnostic, Span, sort_diagnostics
 from avactl.diagnostics.redaction import redacted
-from avactl.kinds.base import Resource
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Program
 from avactl.policy.owners import Owners
-from avactl.source.calls import PythonLocator
-from avactl.source.credentials import without_repeats
-from avactl.source.document import Document, FixedLocator
-from avactl.source.tree import MemoryTree, Tree
-from avactl.source.trees.checkout import CommitTree
+from avactl.program.manifest import Manifest
+from avactl.program.program import Program
+from avactl.spec.documents.credentials import without_repeats
+from avactl.spec.documents.document import Document, FixedLocator
+from avactl.spec.python_files.calls import PythonLocator
+from avactl.spec.repository.checkout import CommitTree
+from avactl.spec.repository.tree import MemoryTree, Tree
+from avactl.spec.schema.base import Resource
 
 PASSES: tuple[Callable[[State], State], ...] = (
     load, merge, validate, resolve, check, lower, normalise, enforce,

@@ -7,16 +7,16 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from avactl.base.terminal import shortened
 from avactl.compiler.lint import forms, remedies
 from avactl.compiler.lint.remedies import show, shown
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.secrets import holds_secret, looks_secret
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
-from avactl.kinds.base import SecretKey
-from avactl.kinds.reference import introspect, kubernetes_keys
-from avactl.source.document import Document, Path
-from avactl.source.yaml import written
-from avactl.terminal import shortened
+from avactl.program.explain import introspect, kubernetes_keys
+from avactl.spec.documents.document import Document, Path
+from avactl.spec.documents.yaml import written
+from avactl.spec.schema.base import SecretKey
 
 MAX_PROBLEMS = 100
 """Maximum number of problems reported per spec. More usually have one cause, and a good report of each takes time."""

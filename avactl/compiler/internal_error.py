@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.program import Item
+from avactl.program.program import Item
 
 
 def debugging() -> bool:

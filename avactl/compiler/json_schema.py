@@ -15,9 +15,9 @@ from avactl.compiler.layers.partial_schema import (
     partial_schema,
 )
 from avactl.compiler.layers.recognition import DEFAULTS
-from avactl.kinds import registry
-from avactl.kinds.base import API_VERSION
 from avactl.policy.settings import SchemaFile
+from avactl.program import registry
+from avactl.spec.schema.base import API_VERSION
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 ALL = "avactl.schema.json"

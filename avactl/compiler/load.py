@@ -9,12 +9,12 @@ from avactl.compiler.config import Config, load_config, rules_of, selected, unkn
 from avactl.compiler.pass_state import State
 from avactl.compiler.selection import Paths, overlay_files, selects, spec_files
 from avactl.diagnostics import Diagnostic, Span
-from avactl.kinds.fields.values import seconds
-from avactl.source.credentials import credentials_in
-from avactl.source.document import Document
-from avactl.source.tree import Tree
-from avactl.source.trees.files import NOWHERE, ODD_NAME, OWN_REPOSITORY
-from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
+from avactl.spec.documents.credentials import credentials_in
+from avactl.spec.documents.document import Document
+from avactl.spec.documents.yaml import MAX_BYTES, load_yaml, too_large
+from avactl.spec.repository.tree import Tree
+from avactl.spec.repository.tree_files import NOWHERE, ODD_NAME, OWN_REPOSITORY
+from avactl.spec.schema.values import seconds
 
 
 def load(state: State) -> State:
@@ -97,7 +97,7 @@ def _load_python(tree: Tree, path: str, config: Config) -> tuple[list[Document],
         hint = "set `python: {allow: true}` in avactl.yaml, or list the file under `exclude`"
         message = "Python spec files are not allowed here"
         return [], [Diagnostic("python-not-allowed", message, Span(path), hint=hint)]
-    from avactl.source.python import load_python  # only for repositories that use it
+    from avactl.spec.python_files.load import load_python  # only for repositories that use it
 
     documents, problems = load_python(tree, path, float(seconds(config.python.timeout)))
     return documents, [*problems, *credentials_in(documents)]

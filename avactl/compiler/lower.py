@@ -7,10 +7,10 @@ from dataclasses import replace
 from avactl.compiler.internal_error import defect
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic
-from avactl.kinds import registry
-from avactl.kinds.lowering.refused import RefusedError
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item, Program
+from avactl.program import registry
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
+from avactl.program.refused import RefusedError
 
 
 def objects_of(item: Item, program: Program) -> list[Manifest]:

@@ -6,12 +6,12 @@ import re
 from dataclasses import replace
 
 from avactl.compiler.pass_state import State
+from avactl.contracts.names import ROLLOUT, TEMPLATE_DIGEST
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.fields.reconcile_modes import PULUMI
-from avactl.kinds.lowering.k8s import digest
-from avactl.kinds.manifest import Manifest, ObjectId
-from avactl.kinds.program import Program
-from avactl.names import ROLLOUT, TEMPLATE_DIGEST
+from avactl.program.lowering.k8s import digest
+from avactl.program.manifest import Manifest, ObjectId
+from avactl.program.program import Program
+from avactl.spec.schema.reconcile_modes import PULUMI
 
 APPLY_ORDER = (
     "Namespace", "CustomResourceDefinition", "PriorityClass", "StorageClass", "DeviceClass", "Node", "ServiceAccount",

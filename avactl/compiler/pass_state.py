@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.base import Resource
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Program
-from avactl.source.document import Document
-from avactl.source.tree import Tree
+from avactl.program.manifest import Manifest
+from avactl.program.program import Program
+from avactl.spec.documents.document import Document
+from avactl.spec.repository.tree import Tree
+from avactl.spec.schema.base import Resource
 
 if TYPE_CHECKING:
     from avactl.policy.owners import Owners

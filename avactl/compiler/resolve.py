@@ -11,12 +11,12 @@ from avactl.compiler.validate import validate_document
 from avactl.diagnostics import CompileError, Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.hardware import library
-from avactl.kinds.base import Resource
-from avactl.kinds.program import Item, Program
-from avactl.kinds.reference import introspect
-from avactl.source.document import Document, ShippedDocument
-from avactl.source.tree import read_input
-from avactl.source.yaml import load_yaml
+from avactl.program.explain import introspect
+from avactl.program.program import Item, Program
+from avactl.spec.documents.document import Document, ShippedDocument
+from avactl.spec.documents.yaml import load_yaml
+from avactl.spec.repository.tree import read_input
+from avactl.spec.schema.base import Resource
 
 
 def resolve(state: State) -> State:

@@ -13,11 +13,11 @@ from avactl.compiler.lint.remedies import show
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import closest, did_you_mean
-from avactl.kinds import registry
-from avactl.kinds.base import API_VERSION, GROUP, Resource
-from avactl.kinds.reference import kubernetes_keys
-from avactl.source.document import Document
-from avactl.source.yaml import MAX_BYTES
+from avactl.program import registry
+from avactl.program.explain import kubernetes_keys
+from avactl.spec.documents.document import Document
+from avactl.spec.documents.yaml import MAX_BYTES
+from avactl.spec.schema.base import API_VERSION, GROUP, Resource
 
 _TOP = ("apiVersion", "kind", "metadata", "spec", "patches", "extends", "template")
 

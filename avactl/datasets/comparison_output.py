@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, TextIO
 
+from avactl.base.terminal import json_line, plural
 from avactl.datasets.compare import KINDS, Change, Comparison, Total
 from avactl.datasets.text import shown, size_text
-from avactl.terminal import json_line, plural
 
 _MARKS = {"added": ("+", "32"), "removed": ("-", "31"), "changed": ("~", "33"), "relabeled": ("~", "33")}
 _WIDTH = 60

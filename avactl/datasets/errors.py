@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from avactl.errors import HintedError
-from avactl.exit_codes import PROBLEMS, USAGE
+from avactl.base.errors import HintedError
+from avactl.base.exit_codes import PROBLEMS, USAGE
 
 
 class DatasetError(HintedError):

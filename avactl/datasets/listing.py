@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from avactl.base.terminal import plural
 from avactl.datasets.manifest import Entry, lines, parse, summed
 from avactl.datasets.progress import Progress
 from avactl.datasets.selection import Chooses, label_text
 from avactl.datasets.sources import is_manifest
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.text import shown, size_text
-from avactl.terminal import plural
 
 MAX_VALUES = 20
 """Values of a label that are counted one by one; all further ones are counted together."""

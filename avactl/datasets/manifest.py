@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from avactl.base.object_urls import shared_directory
+from avactl.base.terminal import json_line, shortened, visible
 from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.stores.locations import url_problem
-from avactl.object_urls import shared_directory
-from avactl.terminal import json_line, shortened, visible
 
 MAX_LINE = 64 * 1024
 """Longest line in bytes."""

@@ -7,8 +7,8 @@ from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from avactl.base.terminal import plural
 from avactl.datasets.text import size_text
-from avactl.terminal import plural
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from avactl.base.directories import want_no_link
 from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
 from avactl.datasets.manifest import Entry, dump
@@ -15,7 +16,6 @@ from avactl.datasets.progress import Progress
 from avactl.datasets.selection import Chooses
 from avactl.datasets.stores.locations import Location, parse_location
 from avactl.datasets.stores.store import Found, Store
-from avactl.directories import want_no_link
 
 THREADS = 16
 """Objects read at once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.terminal import inert, shortened, visible
+from avactl.base.terminal import inert, shortened, visible
 
 
 def size_text(size: int | None) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from avactl.base.terminal import plural
 from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import ChangedError
 from avactl.datasets.manifest import FORM, Entry, Problem, Reader
@@ -21,7 +22,6 @@ from avactl.datasets.stores.store import Found, Store
 from avactl.datasets.text import shown, size_text
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.machine import json_data
-from avactl.terminal import plural
 
 MAX_PROBLEMS = 100
 """Problems that are kept; further ones are counted."""

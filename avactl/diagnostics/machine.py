@@ -8,9 +8,9 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 
+from avactl.base.terminal import inert, json_output
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.model import Diagnostic, Span
-from avactl.terminal import inert, json_output
 
 
 def _text(file: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from avactl.base.terminal import shortened
 from avactl.diagnostics.model import Diagnostic
 from avactl.diagnostics.secrets import NAME, NAMES_OF_SECRETS, is_random, looks_secret, shapes
-from avactl.terminal import shortened
 
 MASK = "***"
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
+from avactl.base.terminal import inert, visible
 from avactl.diagnostics.model import Diagnostic, Span
 from avactl.diagnostics.redaction import MASK, redact
-from avactl.terminal import inert, visible
 
 SourceText = Callable[[str], str | None]
 """Returns the text of a file by path; None if it does not exist."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from avactl.kinds.base import Metadata as Metadata
     from avactl.kinds.cache_tier import CacheTier as CacheTier
     from avactl.kinds.cluster import Cluster as Cluster
     from avactl.kinds.dataset import Dataset as Dataset
@@ -21,19 +20,20 @@ if TYPE_CHECKING:
     from avactl.kinds.team import Team as Team
     from avactl.kinds.training import TrainingJob as TrainingJob
     from avactl.kinds.workspace import Workspace as Workspace
+    from avactl.spec.schema.base import Metadata as Metadata
 
 
 def __getattr__(name: str) -> Any:
     # Import kinds on demand, so that a command that needs one kind does not pay for ten. Lower-case names are
-    # submodules: `from avactl.kinds import registry` calls this function first, then imports.
+    # submodules: `from avactl.program import registry` calls this function first, then imports.
     if not name[:1].isupper():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # `from avactl.kinds import registry` would call this function again for `registry`, so use the full module path.
+    # `from avactl.program import registry` would call this function again for `registry`, so use the full module path.
     if name == "Metadata":
-        from avactl.kinds.base import Metadata
+        from avactl.spec.schema.base import Metadata
 
         return Metadata
-    from avactl.kinds.registry import kind
+    from avactl.program.registry import kind
 
     try:
         return kind(name).model

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from avactl.base.kubeconfig import AccessError, KubeconfigError, Section, Selection, choose_context, locate, select
 from avactl.kube.exec_plugin import Credential, ExecPlugin
-from avactl.kubeconfig import AccessError, KubeconfigError, Section, Selection, choose_context, locate, select
 
 __all__ = ["Access", "AccessError", "KubeconfigError", "find", "from_kubeconfig", "in_cluster"]
 

@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from avactl.kubeconfig import AccessError, KubeconfigError, Section
-from avactl.terminal import shortened, visible
+from avactl.base.kubeconfig import AccessError, KubeconfigError, Section
+from avactl.base.terminal import shortened, visible
 
 VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _CLUSTER_CONFIG = "client.authentication.k8s.io/exec"

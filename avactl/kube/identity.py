@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 import orjson
 
-from avactl import names
-from avactl.errors import HintedError
-from avactl.exit_codes import USAGE
+from avactl.base.errors import HintedError
+from avactl.base.exit_codes import USAGE
+from avactl.contracts import names
 from avactl.kube.client import JSON, METADATA_LIST, ApiError, Client, list_all
 
 SYSTEM_NAMESPACE = "avactl-system"

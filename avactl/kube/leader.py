@@ -7,10 +7,10 @@ import random
 from time import monotonic
 from typing import Any
 
+from avactl.contracts.names import GROUP
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.timestamps import timestamp
-from avactl.names import GROUP
 
 DURATION, DEADLINE, RETRY = 15, 10.0, 2.0
 """Lease duration, renewal deadline and retry period, in seconds.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from avactl.kinds import registry
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item
-from avactl.kinds.workload import Lifecycle, WorkloadHooks
 from avactl.policy import Problem, problem
 from avactl.policy.settings import LongJobs, Ready, Rule
-from avactl.source.document import Path, strings
+from avactl.program import registry
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item
+from avactl.program.workload import Lifecycle, WorkloadHooks
+from avactl.spec.documents.document import Path, strings
+from avactl.spec.schema.values import seconds
 
 OverSpec = Callable[[Item, Any], Iterator[Problem]]
 OverManifest = Callable[[Manifest, Any], Iterator[Problem]]

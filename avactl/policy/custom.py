@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.diagnostics import Diagnostic, Span
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item
 from avactl.policy import MOST_PROBLEMS, NAME, Problem
 from avactl.policy.settings import SchemaFile
-from avactl.source import answers, sandbox_runner
-from avactl.source.calls import span_in
-from avactl.source.document import Document
-from avactl.source.python import Root
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item
+from avactl.spec.documents.document import Document
+from avactl.spec.python_files import answers, sandbox_runner
+from avactl.spec.python_files.calls import span_in
+from avactl.spec.python_files.load import Root
 
 _MOST_AT_ONCE = 4
 _MOST_POLICIES = 500

@@ -12,11 +12,11 @@ from pydantic import AfterValidator, Field, TypeAdapter, WithJsonSchema
 
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean, one_of
-from avactl.kinds import registry
-from avactl.kinds.base import Model, Resource
-from avactl.kinds.fields.values import Name, bad, want_length
 from avactl.policy.path_patterns import matches
-from avactl.source.document import Document
+from avactl.program import registry
+from avactl.spec.documents.document import Document
+from avactl.spec.schema.base import Model, Resource
+from avactl.spec.schema.values import Name, bad, want_length
 
 ANY = "*"
 

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from avactl.kinds.base import Model
-from avactl.kinds.fields.values import Count, bad
 from avactl.policy import NAME, Over, Severity
+from avactl.spec.schema.base import Model
+from avactl.spec.schema.values import Count, bad
 
 
 class Rule(Model):

@@ -1,4 +1,4 @@
-"""Runs policies in a sandboxed process (`avactl.source.sandbox_runner`).
+"""Runs policies in a sandboxed process (`avactl.spec.python_files.sandbox_runner`).
 
 Findings are written as they occur, one line of JSON each, so that a timeout can be attributed to a policy.
 """
@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from avactl.policy import DECLARED, MOST_PROBLEMS, Policy, Problem
-from avactl.source import traces
-from avactl.source.calls import position
-from avactl.source.sandbox import enter
+from avactl.spec.python_files import traces
+from avactl.spec.python_files.calls import position
+from avactl.spec.python_files.sandbox import enter
 
 _MODULE = "avactl_policies"
 

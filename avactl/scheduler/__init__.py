@@ -1,3 +1,3 @@
-"""The in-cluster scheduler: watches the API server, places pods with `avactl.placement`, binds them.
+"""The in-cluster scheduler: watches the API server, places pods with `avactl.hardware.placement`, binds them.
 
 Run as `avactl scheduler`."""

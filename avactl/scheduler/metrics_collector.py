@@ -6,8 +6,8 @@ import asyncio
 
 from prometheus_client import Gauge
 
-from avactl.placement.allocation import MILLI_PER_GPU
-from avactl.placement.fragmentation import Measure
+from avactl.hardware.placement.allocation import MILLI_PER_GPU
+from avactl.hardware.placement.fragmentation import Measure
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.inspection import partial_gpus, usage

@@ -6,13 +6,13 @@ from collections.abc import Hashable, Sequence
 from time import monotonic
 from typing import NamedTuple
 
-from avactl import names
+from avactl.contracts import names
+from avactl.hardware.placement.allocation import Booking
+from avactl.hardware.placement.diagnosis import SMALL, gang_message, pod_message, short, why_gang, why_pod
+from avactl.hardware.placement.gang import Gang, Member, Role, contiguous, place_gang
+from avactl.hardware.placement.request import Request
+from avactl.hardware.placement.score import Choice
 from avactl.kube import logs
-from avactl.placement.allocation import Booking
-from avactl.placement.diagnosis import SMALL, gang_message, pod_message, short, why_gang, why_pod
-from avactl.placement.gang import Gang, Member, Role, contiguous, place_gang
-from avactl.placement.request import Request
-from avactl.placement.score import Choice
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.data_locality import DataLocality

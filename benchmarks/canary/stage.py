@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from avactl.compiler import compile_tree
+from avactl.contracts.names import TEAM_LABEL
 from avactl.diagnostics.text import render_text
-from avactl.names import TEAM_LABEL
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from benchmarks.canary.load import Answer, read
 from benchmarks.canary.machine import Machine
 from tools.controlplane import ControlPlane, KubeClient, build_binaries, process

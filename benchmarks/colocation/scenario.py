@@ -13,11 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from avactl.kinds.manifest import Manifest
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
 from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector
+from avactl.program.manifest import Manifest
 from benchmarks.colocation.specs import SERVICES, SYSTEM, TEAM, Service, compiled, node
 from tools.controlplane import ControlPlane, KubeClient
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics.text import render_text
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 
 TEAM, SYSTEM, CLUSTER = "product", "avactl-system", "main"
 GPUS, CPUS = 8, 64

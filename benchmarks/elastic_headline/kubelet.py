@@ -18,16 +18,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from avactl import names
+from avactl.contracts import names
 from avactl.kube.client import STRATEGIC, ApiError, Client
 from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector
-from avactl.local.addresses import AddressBlock, paths
-from avactl.local.environment import expand, resolve
-from avactl.local.errors import LocalRunError
-from avactl.local.pods import LocalPod
-from avactl.local.process import PodProcess
-from avactl.local.volumes import volumes
+from avactl.workbench.local.addresses import AddressBlock, paths
+from avactl.workbench.local.environment import expand, resolve
+from avactl.workbench.local.errors import LocalRunError
+from avactl.workbench.local.pods import LocalPod
+from avactl.workbench.local.process import PodProcess
+from avactl.workbench.local.volumes import volumes
 
 _PROGRAM = "kubectl.kubernetes.io/default-container"
 _HOST = re.compile(r"([a-z0-9-]+)\.[a-z0-9-]+-rendezvous\.[a-z0-9-]+\.svc")

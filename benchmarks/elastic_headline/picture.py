@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from avactl.svg import Svg
+from avactl.base.svg import Svg
 from benchmarks.elastic_headline.timeline import Busy
 
 WIDTH, HEIGHT = 860.0, 130.0

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from avactl.kinds.manifest import Manifest
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
+from avactl.program.manifest import Manifest
 from benchmarks.clusters import POLICY, running
 from benchmarks.elastic_headline import specs
 from benchmarks.elastic_headline.kubelet import Kubelet, Life

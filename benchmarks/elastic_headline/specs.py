@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from avactl.compiler import compile_tree
 from avactl.diagnostics.text import render_text
-from avactl.kinds.manifest import Manifest
-from avactl.source.tree import MemoryTree
+from avactl.program.manifest import Manifest
+from avactl.spec.repository.tree import MemoryTree
 
 NAMESPACE = "research"
 _DIGEST = "sha256:" + "0" * 64

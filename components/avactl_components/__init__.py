@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from avactl.kinds import registry
+from avactl.program import registry
 
 if TYPE_CHECKING:
     from avactl_components.component import SpecComponent as SpecComponent

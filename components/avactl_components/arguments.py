@@ -11,8 +11,8 @@ from typing import Any, Literal, Optional, get_args, get_origin
 
 from pydantic import BaseModel
 
-from avactl.kinds.base import Resource
-from avactl.kinds.reference import introspect
+from avactl.program.explain import introspect
+from avactl.spec.schema.base import Resource
 
 
 @cache
@@ -62,7 +62,7 @@ def _class(model: type[BaseModel], kind: str) -> type:
 
 
 def _own(kind: str) -> str:
-    from avactl.kinds import registry
+    from avactl.program import registry
 
     return registry.kind(kind).model.__module__.removesuffix(".spec")
 

@@ -11,17 +11,17 @@ from typing import Any
 import pulumi
 from pydantic import BaseModel
 
+from avactl.apply.pulumi.resource_plan import Key
+from avactl.apply.pulumi.resources import register_objects
 from avactl.compiler import PASSES, Compilation, compile_tree
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Span
 from avactl.diagnostics.text import render_text
-from avactl.emit.pulumi import register_objects
-from avactl.emit.pulumi_plan import Key
-from avactl.kinds import registry
-from avactl.kinds.base import API_VERSION, Resource
-from avactl.kinds.manifest import Manifest
-from avactl.source.document import Document, FixedLocator
-from avactl.source.tree import DirTree, MemoryTree
+from avactl.program import registry
+from avactl.program.manifest import Manifest
+from avactl.spec.documents.document import Document, FixedLocator
+from avactl.spec.repository.tree import DirTree, MemoryTree
+from avactl.spec.schema.base import API_VERSION, Resource
 from avactl_components.arguments import arguments_of
 
 PACKAGE = "avactl"
@@ -36,7 +36,7 @@ class SpecComponent(pulumi.ComponentResource):
     quotas, datasets. `documents`: further specs, typed or as mappings. `cluster`: whose objects to register, where
     the spec goes to several.
 
-    The objects go where the `provider` option leads; `avactl.emit.pulumi.provider` makes one with the options that
+    The objects go where the `provider` option leads; `avactl.apply.pulumi.resources.provider` makes one with the options that
     avactl's stacks use. Raises pulumi.RunError with every problem of the specs.
     """
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from avactl.cache.alluxio.client import AlluxioEngine
-from avactl.cache.loading import Load, Pacer
+from avactl.daemons.cache.alluxio.client import AlluxioEngine
+from avactl.daemons.cache.loading import Load, Pacer
 from tools.alluxio import Alluxio
 from tools.alluxio.fuse import require_libfuse
 from tools.alluxio.tiers import MIB, Tier, complaints, running

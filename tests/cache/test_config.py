@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avactl.cache.config import ConfigError, parse_dataset, parse_tier
+from avactl.daemons.cache.config import ConfigError, parse_dataset, parse_tier
 
 TIER: dict[str, Any] = {
     "name": "write", "engine": "alluxio", "role": "write", "masters": ["write-master-0.write-master:19998"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.cache.config import Dataset, Tier, parse_dataset, parse_tier
+from avactl.daemons.cache.config import Dataset, Tier, parse_dataset, parse_tier
 from tests.kinds.compiling import compiled
 from tests.kinds.test_cache_daemon import ASYNC, CLIPS, CLUSTER, PUSH, READ
 

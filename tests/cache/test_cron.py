@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from avactl.cron import fires, parse_cron
+from avactl.base.cron import fires, parse_cron
 
 
 def at(text: str) -> float:

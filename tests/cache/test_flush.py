@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from avactl.cache.config import Tier
-from avactl.cache.daemon import Daemon, Options
-from avactl.cache.writeback.push import Flush
+from avactl.daemons.cache.config import Tier
+from avactl.daemons.cache.daemon import Daemon, Options
+from avactl.daemons.cache.writeback.push import Flush
 from avactl.kube.client import Client
 
 WRITE = Tier("write", "alluxio", "write", ("127.0.0.1:9",), "/mnt/avactl/write", "", (), None)

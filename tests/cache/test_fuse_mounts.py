@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from avactl.cache.config import parse_tier
-from avactl.names import MANAGED_BY, MANAGER
+from avactl.contracts.names import MANAGED_BY, MANAGER
+from avactl.daemons.cache.config import parse_tier
 from tests.cache.test_writeback import facts
 from tests.cache.world import World
 from tests.kinds.compiling import compiled

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from avactl.cache import daemon, runner
-from avactl.cache.config import Tier
-from avactl.cache.daemon import Daemon, Options
-from avactl.cache.runner import STUCK, TierRunner
+from avactl.daemons.cache import daemon, runner
+from avactl.daemons.cache.config import Tier
+from avactl.daemons.cache.daemon import Daemon, Options
+from avactl.daemons.cache.runner import STUCK, TierRunner
 from avactl.kube.client import Client
 
 TIER = Tier("tier", "alluxio", "read", ("127.0.0.1:9",), "", "", (), None)

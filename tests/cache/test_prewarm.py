@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from avactl.cache import loading
+from avactl.daemons.cache import loading
 from tests.cache.world import World, content
 from tools.alluxio.tiers import MIB
 from tools.objectstore import Faults, ObjectStore
@@ -94,7 +94,7 @@ def test_a_limit_holds_for_all_streams_together(monkeypatch: pytest.MonkeyPatch)
         slept.append(seconds)
 
     monkeypatch.setattr(loading, "monotonic", lambda: 100.0)
-    monkeypatch.setattr("avactl.cache.loading.asyncio.sleep", sleep)
+    monkeypatch.setattr("avactl.daemons.cache.loading.asyncio.sleep", sleep)
 
     async def run() -> None:
         pacer = loading.Pacer(1000)

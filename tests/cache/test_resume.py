@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import pytest
 
-from avactl.cache.writeback import release
+from avactl.daemons.cache.writeback import release
 from tests.cache.world import World
 from tools.alluxio import Alluxio
 from tools.alluxio.fuse import Fuse, require_libfuse

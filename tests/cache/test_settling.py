@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from avactl.cache.engine import CachedFile
-from avactl.cache.writeback.settling import Settling
+from avactl.daemons.cache.engine import CachedFile
+from avactl.daemons.cache.writeback.settling import Settling
 
 FILE = CachedFile(1, "/a", 10, True, True, False, 0, 0.0, 0.0, 0.0, b"", "s3://of/a", 1, 64, ())
 

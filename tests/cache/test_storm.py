@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from avactl.cache.engine import Engine, EngineError
+from avactl.daemons.cache.engine import Engine, EngineError
 from tests.cache.storm import Witness, Writers, sizes
 from tests.cache.world import World, alluxio
 from tools.alluxio import Alluxio

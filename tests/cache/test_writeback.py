@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from avactl.cache.config import parse_tier
-from avactl.cache.engine import CachedFile, Engine, EngineError
-from avactl.cache.writeback import release
-from avactl.cache.writeback.push import Flush, WriteBackTask
+from avactl.daemons.cache.config import parse_tier
+from avactl.daemons.cache.engine import CachedFile, Engine, EngineError
+from avactl.daemons.cache.writeback import release
+from avactl.daemons.cache.writeback.push import Flush, WriteBackTask
 from tests.cache.world import World, content
 from tools.alluxio.tiers import ROOT
 from tools.objectstore import Faults, ObjectStore

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from avactl.cache.alluxio.client import AlluxioEngine
+from avactl.daemons.cache.alluxio.client import AlluxioEngine
 from tests import forked
 from tools.alluxio import Alluxio
 from tools.alluxio.tiers import MIB, ROOT, SMALL

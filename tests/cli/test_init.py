@@ -17,10 +17,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from avactl import compile_tree
-from avactl.installation import Origin
-from avactl.scaffold import create, template
-from avactl.scaffold.choice import ENGINES, Choice, ChoiceError, requirement_line, source_of
-from avactl.source.tree import DirTree
+from avactl.base.installation import Origin
+from avactl.spec.repository.tree import DirTree
+from avactl.workbench.scaffold import create, template
+from avactl.workbench.scaffold.choice import ENGINES, Choice, ChoiceError, requirement_line, source_of
 from tests.cli.running import Run
 from tests.diff.repository import Repository
 

@@ -12,10 +12,10 @@ from avactl.cli import completion
 from avactl.cli.app import COMMANDS, _load
 from avactl.compiler import compile_tree
 from avactl.diagnostics.codes import CODES
-from avactl.kinds import registry
-from avactl.kinds.reference import recursive
-from avactl.kinds.reference.explain import explain_text
-from avactl.source.tree import DirTree
+from avactl.program import registry
+from avactl.program.explain import recursive
+from avactl.program.explain.explain import explain_text
+from avactl.spec.repository.tree import DirTree
 from tests.cli.running import Run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

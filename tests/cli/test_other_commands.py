@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.emit.graph import draw
-from avactl.kinds import registry
-from avactl.kinds.reference import introspect
-from avactl.kinds.reference.explain import UnknownTopicError, explain_text
-from avactl.source.tree import DirTree
+from avactl.program import registry
+from avactl.program.explain import introspect
+from avactl.program.explain.explain import UnknownTopicError, explain_text
+from avactl.spec.repository.tree import DirTree
+from avactl.workbench.graph import draw
 from tests.cli.running import Run
 from tests.example_trees import example_tree
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from avactl.source.edit import EditError, parse_edit, set_values
-from avactl.source.yaml import compose, load_yaml
+from avactl.spec.documents.edit import EditError, parse_edit, set_values
+from avactl.spec.documents.yaml import compose, load_yaml
 from tests.cli.running import Run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

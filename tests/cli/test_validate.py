@@ -200,7 +200,7 @@ def test_problems_of_generated_specs_are_one(tmp_path: Path, avactl: Run) -> Non
     assert shown.endswith("\n20 errors\n")
     assert len(json.loads(avactl("validate", "-f", "json").stdout)) == 20, "other formats have them one by one"
     python = (
-        "from avactl.kinds import Metadata, Quota\nfrom avactl.kinds.quota.spec import QuotaSpec\n\n"
+        "from avactl.kinds import Metadata, Quota\nfrom avactl.spec.platform.quota import QuotaSpec\n\n"
         "def specs():\n    for i in range(3):\n"
         "        yield Quota(metadata=Metadata(name=f'q{i}', team=f'none{i}'), spec=QuotaSpec(cpu='4'))\n"
     )

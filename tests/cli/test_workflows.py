@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from avactl import __version__
-from avactl.scaffold import LOCK, REQUIREMENTS, create, template
-from avactl.scaffold.choice import Choice
+from avactl.workbench.scaffold import LOCK, REQUIREMENTS, create, template
+from avactl.workbench.scaffold.choice import Choice
 from tests.conftest import ROOT
 from tests.diff.repository import Repository
 

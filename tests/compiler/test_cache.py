@@ -18,6 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avactl.apply.files.contents import object_text
+from avactl.apply.files.paths import object_path
 from avactl.compiler import compile_tree
 from avactl.compiler.incremental import compile
 from avactl.compiler.incremental.compile import Compiled, compile_cached
@@ -25,9 +27,7 @@ from avactl.compiler.incremental.disk import Store
 from avactl.compiler.incremental.records import PlainDependencies
 from avactl.compiler.incremental.tracing import Dependency, DerivedValue, FileContent, MemoisedValue, SpecsOfKind
 from avactl.diagnostics.redaction import redacted
-from avactl.emit.files import object_text
-from avactl.emit.paths import object_path
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
 from tests.conftest import ROOT
 
 AVA = ROOT / "examples" / "ava"

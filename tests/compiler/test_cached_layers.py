@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from avactl.apply.files.contents import object_text
+from avactl.apply.files.paths import object_path
 from avactl.compiler import compile_tree
 from avactl.compiler.incremental.compile import Compiled, compile_cached
 from avactl.compiler.validate import validate_document
-from avactl.emit.files import object_text
-from avactl.emit.paths import object_path
-from avactl.source.document import Document
-from avactl.source.tree import DirTree
+from avactl.spec.documents.document import Document
+from avactl.spec.repository.tree import DirTree
 from tests.conftest import ROOT
 
 

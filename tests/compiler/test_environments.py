@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.driver import compile_change
 from avactl.compiler.layers.merge import Part, merged, trace
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
 
 CONFIG = "environments:\n  prod: {overlays: [overlays/prod]}\n  staging: {overlays: [overlays/staging]}\n"

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes are f
 _HEAD = """
 import os, sys
 from pathlib import Path
-from avactl import parallel
+from avactl.base import parallel
 from avactl.compiler.incremental import compile as incremental, loading
-from avactl.emit import output
-from avactl.emit.render import write_objects
-from avactl.source.tree import DirTree
+from avactl.apply.files import output
+from avactl.apply.files.render import write_objects
+from avactl.spec.repository.tree import DirTree
 parallel._workers = 3
 loading._SLICE = incremental._SLICE = output._SLICE = 4
 """
@@ -101,7 +101,7 @@ print(sorted(record.inputs), sorted(map(str, record.memos)), [(p, f[1:]) for p, 
 
 def test_same_problems(tmp_path: Path) -> None:
     code = """
-from avactl.emit.paths import object_path
+from avactl.apply.files.paths import object_path
 print(incremental.compile_cached(DirTree(sys.argv[1]), object_path).diagnostics)
 """
     golden = ROOT / "tests" / "golden" / "invalid"

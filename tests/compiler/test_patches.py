@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 import yaml
 
+from avactl.change.diff.compare import compare
+from avactl.change.diff.json_output import render_json
+from avactl.change.diff.text import render_text
 from avactl.compiler import compile_tree
 from avactl.compiler.driver import compile_change
 from avactl.compiler.incremental.compile import compile_cached
 from avactl.compiler.patches.merge import PatchError, json_patched, merged
-from avactl.diff.compare import compare
-from avactl.diff.json_output import render_json
-from avactl.diff.text import render_text
-from avactl.kinds import kubernetes_schema
-from avactl.kinds.base import JsonOperation
-from avactl.kinds.lowering.pods import RUN_ANNOTATION
-from avactl.source.tree import DirTree, MemoryTree
+from avactl.program import kubernetes_schema
+from avactl.program.lowering.pods import RUN_ANNOTATION
+from avactl.spec.repository.tree import DirTree, MemoryTree
+from avactl.spec.schema.base import JsonOperation
 from tests.conftest import ROOT
 from tests.kinds.compiling import apply
 from tests.kinds.test_pod_settings import PLATFORM, SPECS, steps

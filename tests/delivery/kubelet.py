@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from avactl import names
-from avactl.local.environment import expand, resolve
+from avactl.contracts import names
+from avactl.workbench.local.environment import expand, resolve
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 Body = dict[str, Any]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.delivery.config import PlanError, dump_state, parse_plan, parse_state
-from avactl.delivery.decide import MAX_MESSAGE, Config, Job, Seen, State, decide
-from avactl.delivery.validation import Bound
+from avactl.daemons.delivery.config import PlanError, dump_state, parse_plan, parse_state
+from avactl.daemons.delivery.decide import MAX_MESSAGE, Config, Job, Seen, State, decide
+from avactl.daemons.delivery.validation import Bound
 from tests.example_trees import example_tree
 
 

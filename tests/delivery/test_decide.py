@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from avactl.delivery.decide import (
+from avactl.daemons.delivery.decide import (
     COPIED,
     NONE,
     REJECTED,
@@ -29,7 +29,7 @@ from avactl.delivery.decide import (
     candidate,
     decide,
 )
-from avactl.delivery.validation import Bound
+from avactl.daemons.delivery.validation import Bound
 
 GOOD, BAD, GARBAGE = '{"auc": 0.9}', '{"auc": 0.5}', "Traceback (most recent call last)"
 OLD, OTHER = "s3://models/old", "s3://models/by-hand"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from avactl.delivery.commits.messages import commit_message, proposal_branch, revert_message, rollback_message
-from avactl.delivery.config import Pipeline, Service, Target, Trigger
-from avactl.delivery.decide import Config, State
+from avactl.daemons.delivery.commits.messages import commit_message, proposal_branch, revert_message, rollback_message
+from avactl.daemons.delivery.config import Pipeline, Service, Target, Trigger
+from avactl.daemons.delivery.decide import Config, State
 
 TARGET = Target("vision", "web", "digits", "web.yaml", "web", "vision", "spec.model.url", "spec.model.version")
 FORGED = "s3://data/1\n\nSigned-off-by: Ann <ann@example.com>\u2028\x1b[31m[skip ci]"

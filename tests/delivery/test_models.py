@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from avactl.delivery import models
-from avactl.delivery.models import published
-from avactl.delivery.publish import MAX_LINEAGE
+from avactl.daemons.delivery import models
+from avactl.daemons.delivery.models import published
+from avactl.daemons.delivery.publish import MAX_LINEAGE
 
 
 def write(folder: Path, version: str, content: bytes) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from avactl.delivery.config import Pipeline, parse_plan
-from avactl.delivery.decide import Config, Job, Seen, State, Step, decide
-from avactl.delivery.jobs import Jobs
-from avactl.delivery.provenance import MAX_EACH, is_provenance, provenance_of
+from avactl.daemons.delivery.config import Pipeline, parse_plan
+from avactl.daemons.delivery.decide import Config, Job, Seen, State, Step, decide
+from avactl.daemons.delivery.jobs import Jobs
+from avactl.daemons.delivery.provenance import MAX_EACH, is_provenance, provenance_of
 from avactl.kube.client import ApiError
 from tests.delivery.test_config import plans
 

@@ -16,11 +16,11 @@ from typing import Any
 import orjson
 import pytest
 
+from avactl.daemons.delivery import publish
 from avactl.datasets.errors import ArgumentError, DatasetError
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.remote import RemoteStore
 from avactl.datasets.stores.store import CHUNK, Found, Store
-from avactl.delivery import publish
 from tests.cli.running import Run
 from tests.datasets.conftest import avactl, bucket, environment, fill, put, s3  # noqa: F401 - fixtures
 
@@ -296,7 +296,7 @@ def test_kept_versions(tmp_path: Path) -> None:
 KILLED = """
 import os, signal, sys
 from avactl.datasets.stores.opening import open_store
-from avactl.delivery import publish
+from avactl.daemons.delivery import publish
 
 source, target, left = sys.argv[1], sys.argv[2], int(sys.argv[3])
 

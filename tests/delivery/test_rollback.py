@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from avactl.delivery.commits.repository import Author, DeliveryError, Repository
-from avactl.delivery.commits.rollback import Finding, compiled_digest, rolled_back
-from avactl.delivery.config import Service
+from avactl.daemons.delivery.commits.repository import Author, DeliveryError, Repository
+from avactl.daemons.delivery.commits.rollback import Finding, compiled_digest, rolled_back
+from avactl.daemons.delivery.config import Service
 from tests.delivery.test_repository import Remote
 
 WEB = Service("main", "vision", "web", "vision", "teams/web.yaml", "web", "commit")

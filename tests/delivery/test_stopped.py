@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from avactl import names
+from avactl.contracts import names
 from tests.delivery.world import DATASET, PIPELINE, World
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("delivery")]

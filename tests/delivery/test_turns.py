@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from avactl.delivery.daemon import STUCK, Daemon, Options
+from avactl.contracts.names import CONFIG_LABEL, PIPELINE_CONFIG
+from avactl.daemons.delivery.daemon import STUCK, Daemon, Options
 from avactl.kube.access import Access
 from avactl.kube.client import Client
-from avactl.names import CONFIG_LABEL, PIPELINE_CONFIG
 
 
 class Repository:

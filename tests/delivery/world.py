@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from avactl.delivery.config import parse_state
-from avactl.delivery.decide import State
+from avactl.daemons.delivery.config import parse_state
+from avactl.daemons.delivery.decide import State
 from tests.delivery.kubelet import Kubelet
 from tests.kinds.compiling import DIGEST
 from tools.controlplane import ControlPlane, KubeClient

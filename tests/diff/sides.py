@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
+from avactl.change.diff import Diff, compare
+from avactl.change.diff.model import IntentChange
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics.text import render_text
-from avactl.diff import Diff, compare
-from avactl.diff.model import IntentChange
-from avactl.kinds.manifest import Body, Manifest
-from avactl.source.tree import MemoryTree
+from avactl.program.manifest import Body, Manifest
+from avactl.spec.repository.tree import MemoryTree
 
 PLATFORM = (Path(__file__).parent.parent / "golden/invalid/base/platform.yaml").read_text()
 HEAD = "apiVersion: avactl.dev/v1\n"

@@ -7,17 +7,17 @@ from typing import Any
 
 import yaml
 
+from avactl.change.diff import Disruption, compare
+from avactl.change.diff.groups import groups
+from avactl.change.diff.model import ABSENT
+from avactl.change.diff.phrases import field
 from avactl.compiler import PASSES, compile_tree
 from avactl.compiler.config import load_config, rules_of
 from avactl.compiler.driver import run_passes
 from avactl.compiler.pass_state import State
 from avactl.compiler.policies.evaluation import judge
-from avactl.diff import Disruption, compare
-from avactl.diff.groups import groups
-from avactl.diff.model import ABSENT
-from avactl.diff.phrases import field
-from avactl.source.tree import MemoryTree
-from avactl.source.yaml import load_yaml
+from avactl.spec.documents.yaml import load_yaml
+from avactl.spec.repository.tree import MemoryTree
 from tests.diff.sides import HEAD, PLATFORM, body, broken, changes, compiled, job, texts, the, with_bodies, workspace
 from tests.work import calls
 

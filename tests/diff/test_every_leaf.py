@@ -16,13 +16,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avactl.base.equality import same
+from avactl.change.diff import compare
+from avactl.change.diff.json_output import render_json
+from avactl.change.diff.markdown import render_markdown
+from avactl.change.diff.text import render_text
 from avactl.compiler import Compilation
-from avactl.diff import compare
-from avactl.diff.json_output import render_json
-from avactl.diff.markdown import render_markdown
-from avactl.diff.text import render_text
-from avactl.equality import same
-from avactl.kinds.manifest import Body, Manifest
+from avactl.program.manifest import Body, Manifest
 from tests.conftest import SOAK
 from tests.diff.sides import compiled, job, workspace
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.diff.fields import Change, changed_lines, differences, dotted, object_differences
-from avactl.diff.model import ABSENT
-from avactl.equality import canonical, same
-from avactl.kinds.lowering import k8s
-from avactl.terminal import visible
+from avactl.base.equality import canonical, same
+from avactl.base.terminal import visible
+from avactl.change.diff.fields import Change, changed_lines, differences, dotted, object_differences
+from avactl.change.diff.model import ABSENT
+from avactl.program.lowering import k8s
 from tests.conftest import SOAK
 
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from avactl.change.diff import Diff
+from avactl.change.diff.rights.model import Scope
+from avactl.change.diff.rights.objects import of_object
+from avactl.change.diff.rights.text import differences, listed
+from avactl.change.review.comment import Artifact, compose, whole
+from avactl.change.review.comparison import Sides, review_of
 from avactl.diagnostics.text import render_text
-from avactl.diff import Diff
-from avactl.diff.rights.model import Scope
-from avactl.diff.rights.objects import of_object
-from avactl.diff.rights.text import differences, listed
-from avactl.kinds.manifest import Manifest
-from avactl.review.comment import Artifact, compose, whole
-from avactl.review.comparison import Sides, review_of
+from avactl.program.manifest import Manifest
 from tests.diff.forgeries import OBJECTS, PODS, Forgery, daemon_set, forgeries
 from tests.diff.sides import PLATFORM
 from tests.review.scenarios import compiled

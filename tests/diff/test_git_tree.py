@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from avactl.source.git import GitError
-from avactl.source.git_tree import GitTree, find_commit, merge_base
-from avactl.source.tree import DirTree
-from avactl.source.trees.files import NOWHERE, OWN_REPOSITORY
+from avactl.spec.repository.git import GitError
+from avactl.spec.repository.git_tree import GitTree, find_commit, merge_base
+from avactl.spec.repository.tree import DirTree
+from avactl.spec.repository.tree_files import NOWHERE, OWN_REPOSITORY
 from tests.diff.repository import Repository
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from avactl.change.diff import compare
+from avactl.change.diff.json_output import render_json
+from avactl.change.diff.markdown import render_markdown
+from avactl.change.diff.text import render_text
 from avactl.compiler import compile_tree
 from avactl.diagnostics.text import render_text as render_problems
-from avactl.diff import compare
-from avactl.diff.json_output import render_json
-from avactl.diff.markdown import render_markdown
-from avactl.diff.text import render_text
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.diff.sides import Golden, edited
 
 HERE = Path(__file__).parent.parent / "golden" / "diff"

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from avactl.change.diff import Diff, compare
+from avactl.change.diff.groups import groups
+from avactl.change.diff.json_output import render_json
+from avactl.change.diff.markdown import render_markdown
+from avactl.change.diff.text import render_text
 from avactl.compiler import compile_tree
-from avactl.diff import Diff, compare
-from avactl.diff.groups import groups
-from avactl.diff.json_output import render_json
-from avactl.diff.markdown import render_markdown
-from avactl.diff.text import render_text
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.diff.sides import PLATFORM, changes, job, workspace
 
 SMALL: dict[str, Any] = {"strategy": "single", "workers": {"cpu": 1}}

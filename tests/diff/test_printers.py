@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.diff import Diff, compare
-from avactl.diff.json_output import render_json
-from avactl.diff.markdown import code, prose, render_markdown
-from avactl.diff.text import render_text
+from avactl.change.diff import Diff, compare
+from avactl.change.diff.json_output import render_json
+from avactl.change.diff.markdown import code, prose, render_markdown
+from avactl.change.diff.text import render_text
 from tests.diff.sides import body, broken, changes, compiled, job, with_bodies, workspace
 
 ONE = {"replicas": 1, "gpus": 1, "cpu": 1, "memory": "1Gi"}

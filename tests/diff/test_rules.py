@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from avactl import names
-from avactl.diff.fields import differences
-from avactl.diff.model import Disruption, worst
-from avactl.diff.rules import RULES, classify, deletion
-from avactl.kinds.manifest import Body, Manifest
+from avactl.change.diff.fields import differences
+from avactl.change.diff.model import Disruption, worst
+from avactl.change.diff.rules import RULES, classify, deletion
+from avactl.contracts import names
+from avactl.program.manifest import Body, Manifest
 from tools.controlplane import ApiError, KubeClient
 
 CONTAINER = {"name": "main", "image": "example.com/a:1"}

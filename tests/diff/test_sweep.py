@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from avactl.change.diff import compare
+from avactl.change.diff.json_output import render_json
+from avactl.change.diff.markdown import render_markdown
+from avactl.change.diff.text import render_text
 from avactl.compiler import Compilation, compile_tree
-from avactl.diff import compare
-from avactl.diff.json_output import render_json
-from avactl.diff.markdown import render_markdown
-from avactl.diff.text import render_text
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.diff.test_golden import BASE
 
 DOCUMENTS = [(name, index) for name, text in BASE.items() for index in range(len(text.split("\n---\n")))]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from avactl.doctor.checks import check
-from avactl.doctor.live import Live
-from avactl.doctor.model import State
-from avactl.doctor.needs import Claim, Needs, Pool
+from avactl.apply.doctor.checks import check
+from avactl.apply.doctor.live import Live
+from avactl.apply.doctor.model import State
+from avactl.apply.doctor.needs import Claim, Needs, Pool
 
 
 def _messages(needs: Needs, live: Live, state: State = State.FAILED) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from avactl import compile_tree
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
 from tests.cli.running import Run
 from tests.conftest import ROOT
 from tests.definitions import define_monitoring, define_routes

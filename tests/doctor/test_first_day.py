@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from avactl import Compilation, compile_tree
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
 from tests.conftest import ROOT
 from tools.controlplane import ControlPlane, KubeClient, build_binaries
 

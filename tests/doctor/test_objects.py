@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from avactl import compile_tree
-from avactl.doctor.checks import check
-from avactl.doctor.live import Live
-from avactl.doctor.needs import Needs
-from avactl.doctor.objects import ObjectNeed, needed_objects
-from avactl.kinds.references import CLAIM, CONFIG_MAP, Reference, references
-from avactl.source.tree import DirTree
+from avactl.apply.doctor.checks import check
+from avactl.apply.doctor.live import Live
+from avactl.apply.doctor.needs import Needs
+from avactl.apply.doctor.objects import ObjectNeed, needed_objects
+from avactl.program.references import CLAIM, CONFIG_MAP, Reference, references
+from avactl.spec.repository.tree import DirTree
 from tests.cli.running import Run, write
 from tools.controlplane import ControlPlane, build_binaries
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from avactl.doctor.checks import check
-from avactl.doctor.live import Live, Resource
-from avactl.doctor.model import State
-from avactl.doctor.needs import needs_of
+from avactl.apply.doctor.checks import check
+from avactl.apply.doctor.live import Live, Resource
+from avactl.apply.doctor.model import State
+from avactl.apply.doctor.needs import needs_of
 from tests.kinds.compiling import compiled
 
 CLUSTER = "kind: Cluster\nmetadata: {name: main}\nspec: {reconcile: {mode: MODE}}"

@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from avactl import compile_tree
-from avactl.doctor.needs import Claim, claims_of, defined_by
-from avactl.doctor.secrets import Reference, made_by, needed_secrets, references
-from avactl.source.tree import DirTree
+from avactl.apply.doctor.needs import Claim, claims_of, defined_by
+from avactl.apply.doctor.secrets import Reference, made_by, needed_secrets, references
+from avactl.spec.repository.tree import DirTree
 from tests.cli.running import Run, write
 
 PLATFORM = """

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from avactl import names
+from avactl.base.quantity import quantity
+from avactl.contracts import names
 from avactl.kinds.training.init_containers import health_check
-from avactl.quantity import quantity
 from tests.e2e.platform import Repository
 from tests.e2e.test_training import TEAM, Run, plain_weights, run, training_image
 from tools.controlplane import KubeClient

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from avactl.daemons.delivery import publish
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.store import Store
-from avactl.delivery import publish
 from tests.cluster_fixtures import building
 from tests.e2e.platform import Repository
 from tests.e2e.pods import is_ready

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from avactl.names import TEAM_LABEL
+from avactl.contracts.names import TEAM_LABEL
 from benchmarks.canary import load
 from benchmarks.canary.load import Answer
 from tests.e2e.pods import TIMEOUT, Cluster

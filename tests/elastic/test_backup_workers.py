@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 from avactl_worker import messages as m
 
-from avactl.elastic.events import Fate, Gradient, Stepped, decode, encode
-from avactl.elastic.service import Member, Service
-from avactl.elastic.state.snapshot import dump, load
-from avactl.elastic.state.store import Store
-from avactl.elastic.status import Summary
-from avactl.jobs.progress import read
-from avactl.jobs.state import TrainingJob, unusual
-from avactl.names import PROGRESS
+from avactl.contracts.names import PROGRESS
+from avactl.daemons.elastic.events import Fate, Gradient, Stepped, decode, encode
+from avactl.daemons.elastic.service import Member, Service
+from avactl.daemons.elastic.state.snapshot import dump, load
+from avactl.daemons.elastic.state.store import Store
+from avactl.daemons.elastic.status import Summary
+from avactl.workbench.jobs.progress import read
+from avactl.workbench.jobs.state import TrainingJob, unusual
 from tools.elastic import ElasticJob, environment
 
 COUNTS, DROPPED = 1, 2

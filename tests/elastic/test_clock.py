@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from avactl_worker import messages as m
 
-from avactl.elastic.clock import StepClock
-from avactl.elastic.service import Member, Service
-from avactl.elastic.state.store import Store
+from avactl.daemons.elastic.clock import StepClock
+from avactl.daemons.elastic.service import Member, Service
+from avactl.daemons.elastic.state.store import Store
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3, 10])

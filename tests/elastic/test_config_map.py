@@ -10,7 +10,7 @@ from pathlib import Path
 import avactl_worker
 import pytest
 
-from avactl.elastic.state.snapshot import load
+from avactl.daemons.elastic.state.snapshot import load
 from tests.elastic.test_master import until
 from tools.controlplane import ControlPlane, KubeClient
 from tools.elastic import ElasticJob

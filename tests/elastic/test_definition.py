@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avactl.elastic.definition import MAX_TASKS, Definition, DefinitionError, checked
+from avactl.daemons.elastic.definition import MAX_TASKS, Definition, DefinitionError, checked
 
 
 def definition(counts: list[int], records_per_task: int = 10, **changes: Any) -> Definition:

@@ -13,11 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from avactl.elastic.definition import DefinitionError
-from avactl.elastic.events import Done, Event, Given, decode, encode
-from avactl.elastic.job import LEASE, Assignment, Job, Nothing, ReplacedError, TaskKey
-from avactl.elastic.progress import Progress
-from avactl.elastic.state.snapshot import SnapshotError, dump, load
+from avactl.daemons.elastic.definition import DefinitionError
+from avactl.daemons.elastic.events import Done, Event, Given, decode, encode
+from avactl.daemons.elastic.job import LEASE, Assignment, Job, Nothing, ReplacedError, TaskKey
+from avactl.daemons.elastic.progress import Progress
+from avactl.daemons.elastic.state.snapshot import SnapshotError, dump, load
 from tests.elastic.test_definition import definition
 from tests.work import calls
 
@@ -315,7 +315,7 @@ def test_events_that_do_not_fit_are_refused() -> None:
 
 def test_the_definition_survives_the_journal() -> None:
     counts = np.random.default_rng(0).integers(0, 1000, 10_000).tolist()
-    from avactl.elastic.events import Registered
+    from avactl.daemons.elastic.events import Registered
 
     event = decode(encode(Registered(definition(counts, 7, seed=2))))
     assert isinstance(event, Registered)

@@ -18,11 +18,11 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from avactl.elastic import daemon, metrics
-from avactl.elastic.daemon import STUCK, Daemon, Options
-from avactl.elastic.events import Joined, Registered, Replaced
-from avactl.elastic.service import Service
-from avactl.elastic.state.store import Store
+from avactl.daemons.elastic import daemon, metrics
+from avactl.daemons.elastic.daemon import STUCK, Daemon, Options
+from avactl.daemons.elastic.events import Joined, Registered, Replaced
+from avactl.daemons.elastic.service import Service
+from avactl.daemons.elastic.state.store import Store
 from tests.elastic.test_definition import definition
 from tests.elastic.test_master import until
 from tests.proxy import Proxy
@@ -100,7 +100,7 @@ def test_a_loop_that_does_not_turn_is_noticed(tmp_path: Path, monkeypatch: pytes
         return monotonic() + clock["ahead"]
 
     for module in ("daemon", "server"):
-        monkeypatch.setattr(f"avactl.elastic.{module}.monotonic", now)
+        monkeypatch.setattr(f"avactl.daemons.elastic.{module}.monotonic", now)
     monkeypatch.setattr(daemon, "_SYNC", 0.01)
 
     async def run() -> None:

@@ -7,11 +7,11 @@ from avactl_worker import messages as m
 from hypothesis import given
 from hypothesis import strategies as st
 
-from avactl.elastic import rounds, values
-from avactl.elastic.job import LEASE, JobError
-from avactl.elastic.rounds import Rounds
-from avactl.elastic.values import Values
-from avactl.elastic.workers import Worker
+from avactl.daemons.elastic import rounds, values
+from avactl.daemons.elastic.job import LEASE, JobError
+from avactl.daemons.elastic.rounds import Rounds
+from avactl.daemons.elastic.values import Values
+from avactl.daemons.elastic.workers import Worker
 
 QUIET = rounds.QUIET + 0.01
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from avactl.elastic.job import Assignment, Job
-from avactl.elastic.status import Summary
+from avactl.daemons.elastic.job import Assignment, Job
+from avactl.daemons.elastic.status import Summary
 from tests.elastic.test_definition import definition
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from avactl.elastic.job import Assignment, Job
-from avactl.elastic.state.snapshot import dump
-from avactl.elastic.state.store import Store, StoreError
+from avactl.daemons.elastic.job import Assignment, Job
+from avactl.daemons.elastic.state.snapshot import dump
+from avactl.daemons.elastic.state.store import Store, StoreError
 from tests.conftest import ROOT
 from tests.elastic.test_definition import definition
 from tools.elastic import environment
@@ -127,7 +127,7 @@ def test_a_full_disk_ends_the_master(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from avactl.elastic.state.store import Store
+from avactl.daemons.elastic.state.store import Store
 from tests.elastic.test_store import work
 store = Store(Path(sys.argv[1]), 0.0, rotate=3000)
 while True:

@@ -11,13 +11,13 @@ import pytest
 from avactl_worker import messages as m
 from avactl_worker.wire import Message
 
-from avactl import names
-from avactl.elastic.events import Replaced
-from avactl.elastic.job import Job
-from avactl.elastic.service import Member, Service
-from avactl.elastic.state.snapshot import SnapshotError, dump, load
-from avactl.elastic.state.store import Store
-from avactl.elastic.workers import Stragglers, Worker, shares
+from avactl.contracts import names
+from avactl.daemons.elastic.events import Replaced
+from avactl.daemons.elastic.job import Job
+from avactl.daemons.elastic.service import Member, Service
+from avactl.daemons.elastic.state.snapshot import SnapshotError, dump, load
+from avactl.daemons.elastic.state.store import Store
+from avactl.daemons.elastic.workers import Stragglers, Worker, shares
 from tools.elastic import ElasticJob
 
 HOUR = 3600.0

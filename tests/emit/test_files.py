@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import yaml
 
+from avactl.apply.files.contents import object_text, stream
+from avactl.apply.files.paths import object_path
 from avactl.compiler import compile_tree
-from avactl.emit.files import object_text, stream
-from avactl.emit.paths import object_path
-from avactl.kinds.manifest import Manifest
-from avactl.source.tree import MemoryTree
+from avactl.program.manifest import Manifest
+from avactl.spec.repository.tree import MemoryTree
 
 SPECS = """\
 apiVersion: avactl.dev/v1

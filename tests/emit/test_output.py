@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from avactl.emit import atomic_swap, output
-from avactl.emit.output import OutputError, Seen, Written
-from avactl.source.tree import DirTree
-from avactl.source.trees.files import RENDERED
+from avactl.apply.files import atomic_swap, output
+from avactl.apply.files.output import OutputError, Seen, Written
+from avactl.spec.repository.tree import DirTree
+from avactl.spec.repository.tree_files import RENDERED
 
 Files = dict[str, str]
 FIRST: Files = {
@@ -268,7 +268,7 @@ VERSIONS.append({**VERSIONS[1], **{f"main/team-3/ns/job-{i}.yaml": "three\n" for
 _LOOP = """
 import sys
 from pathlib import Path
-from avactl.emit import atomic_swap
+from avactl.apply.files import atomic_swap
 from tests.emit.test_output import VERSIONS, write
 if sys.argv[2] == "rename":
     atomic_swap.exchange = lambda one, other: False

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from avactl.emit.publish import Options, Outcome, PublishError, looks_elsewhere, publish
-from avactl.emit.publish.publisher import SOURCE
-from avactl.emit.publish.target import Remote
-from avactl.emit.render import write_objects
-from avactl.source.tree import DirTree
-from avactl.source.trees.files import RENDERED
+from avactl.apply.files.render import write_objects
+from avactl.apply.publish import Options, Outcome, PublishError, looks_elsewhere, publish
+from avactl.apply.publish.publisher import SOURCE
+from avactl.apply.publish.target import Remote
+from avactl.spec.repository.tree import DirTree
+from avactl.spec.repository.tree_files import RENDERED
 from tests.diff.repository import Repository
 
 SPECS = """apiVersion: avactl.dev/v1

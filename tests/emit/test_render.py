@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from avactl.apply.files.contents import object_text
+from avactl.apply.files.paths import object_path
 from avactl.cli.common import Format
 from avactl.cli.fast_path import parse
 from avactl.cli.specs.render import render
 from avactl.cli.specs.validate import validate
 from avactl.compiler import compile_tree
-from avactl.emit.files import object_text
-from avactl.emit.paths import object_path
-from avactl.source.tree import DirTree, MemoryTree
-from avactl.source.trees.files import RENDERED
+from avactl.spec.repository.tree import DirTree, MemoryTree
+from avactl.spec.repository.tree_files import RENDERED
 from benchmarks.generate import repository, specs_of
 from tests.cli.running import Run
 from tests.conftest import ROOT

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from avactl.yaml_output import dump, quote
+from avactl.base.yaml_output import dump, quote
 
 # Words that some parser takes for something else than text, whole or as parts of other text.
 TRAPS = """

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from avactl import step_progress
+from avactl.workbench import step_progress
 from tests.local.running import copy_example, environment, local_run, losses, plain_losses, running
 from tools.frameworks.build import build_environment
 

@@ -12,7 +12,7 @@ from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.machine import render_github, render_gitlab, render_json, render_sarif
 from avactl.diagnostics.text import render_text
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 
 ENDLESS = 60.0
 """Seconds of CPU time after which a compile of such small files has, as good as, no end: others take milliseconds."""

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from avactl.compiler import compile_tree
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.fuzz.properties import check
 from tests.fuzz.strategies import WORLD, noise, repositories, texts
 

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avactl.compiler.validate import validate_document
-from avactl.emit.machine_type import machine_type_yaml
+from avactl.hardware.machine_type_yaml import machine_type_yaml
 from avactl.hardware.topo_gpu import listed
 from avactl.hardware.topo_matrix import Matrix, read
 from avactl.hardware.topo_spec import Given, describe
 from avactl.kinds.machine_type.check import problems
-from avactl.kinds.program import Item
-from avactl.source.yaml import load_yaml
+from avactl.program.program import Item
+from avactl.spec.documents.yaml import load_yaml
 
 SAMPLES = [
     path.read_text(encoding="utf-8")

@@ -20,15 +20,15 @@ from avactl.cli.cluster.topo import topo
 from avactl.compiler.validate import validate_document
 from avactl.hardware import library
 from avactl.hardware.machine import Machine
+from avactl.hardware.placement.links import links
 from avactl.hardware.topo_gpu import listed, parse_name
 from avactl.hardware.topo_matrix import Matrix, read
 from avactl.hardware.topo_spec import Given, describe
 from avactl.hardware.topo_text import decode
 from avactl.hardware.topology import topology
 from avactl.kinds.machine_type import MachineType
-from avactl.kinds.machine_type.hardware import machine_facts
-from avactl.placement.links import links
-from avactl.source.yaml import load_yaml
+from avactl.program.capacity.machine_hardware import machine_facts
+from avactl.spec.documents.yaml import load_yaml
 from tests.hardware.topo_matrices import library_machine, render, rows
 
 HERE = Path(__file__).resolve().parents[1] / "golden" / "topo"

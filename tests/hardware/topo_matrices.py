@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from avactl.compiler.resolve import shipped
 from avactl.hardware.machine import Machine
-from avactl.kinds.machine_type.hardware import machine_facts
+from avactl.program.capacity.machine_hardware import machine_facts
 
 _WORDS = {"pcieSwitch": "PIX", "socket": "NODE", "node": "SYS"}
 

@@ -15,7 +15,7 @@ from avactl_worker.health_check import FAILED, REPLACED, STARTS, Settings
 from avactl_worker.health_check.frames import GREETING, MOST_BYTES
 from avactl_worker.health_check.member import Member
 
-from avactl import names
+from avactl.contracts import names
 from tests.health_check.workers import Workers
 
 

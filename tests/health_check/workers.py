@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from avactl.local.addresses import AddressBlock
+from avactl.workbench.local.addresses import AddressBlock
 from tools.elastic import environment
 
 LIMIT = 120.0

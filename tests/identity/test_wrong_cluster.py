@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
+from avactl.apply.pulumi.engine import StackName
+from avactl.apply.reconcile import command
+from avactl.apply.reconcile.reconciler import once
+from avactl.apply.reconcile.reporting.report import Result
 from avactl.compiler import compile_tree
-from avactl.emit.engine import StackName
 from avactl.kube import access
 from avactl.kube.client import Client
 from avactl.kube.identity import WrongClusterError
-from avactl.reconcile import command
-from avactl.reconcile.reconciler import once
-from avactl.reconcile.reporting.report import Result
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
 from tests.identity.conftest import CLUSTER, TEAM, Clusters, merged
 from tools.controlplane import ApiError, KubeClient
 

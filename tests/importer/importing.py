@@ -5,9 +5,9 @@ from __future__ import annotations
 from io import BytesIO
 from pathlib import Path
 
-from avactl.importer.reading import objects, read
-from avactl.importer.session import Imported, import_objects
-from avactl.importer.sources.context import Options
+from avactl.workbench.importer.reading import objects, read
+from avactl.workbench.importer.session import Imported, import_objects
+from avactl.workbench.importer.sources.context import Options
 
 IMAGES = {name: f"registry.example.com/{name}@sha256:{'ab' * 32}" for name in ("kubectl", "fetch")}
 

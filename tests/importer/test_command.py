@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from avactl import compile_tree
-from avactl.importer.model import Result
-from avactl.plan.workloads import workloads
-from avactl.source.tree import DirTree
+from avactl.change.plan.workloads import workloads
+from avactl.spec.repository.tree import DirTree
+from avactl.workbench.importer.model import Result
 from tests.cli.running import Run, write
 from tests.importer.importing import imported
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
-from avactl.importer.reading import read, read_scripts
-from avactl.importer.session import import_objects, write
-from avactl.importer.sources.context import Options
+from avactl.workbench.importer.reading import read, read_scripts
+from avactl.workbench.importer.session import import_objects, write
+from avactl.workbench.importer.sources.context import Options
 from tests import console
 
 ROOT = Path(__file__).parent.parent.parent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.importer.gpus import gpu_memory, gpu_model
+from avactl.workbench.importer.gpus import gpu_memory, gpu_model
 
 
 @pytest.mark.parametrize(

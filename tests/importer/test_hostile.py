@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from avactl.importer import reading, report
-from avactl.importer.model import Given, ImportProblem, Result
-from avactl.importer.session import import_objects, write
-from avactl.importer.sources.context import Options
+from avactl.workbench.importer import reading, report
+from avactl.workbench.importer.model import Given, ImportProblem, Result
+from avactl.workbench.importer.session import import_objects, write
+from avactl.workbench.importer.sources.context import Options
 from tests.importer.importing import IMAGES, imported
 from tests.importer.test_manifests import CASES
 

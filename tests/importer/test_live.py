@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from avactl import compile_tree
-from avactl.importer.adopt import Adoption, adopt
-from avactl.importer.live import read
-from avactl.importer.session import import_objects
-from avactl.importer.sources.context import Options
 from avactl.kube.access import find
 from avactl.kube.client import Client
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
+from avactl.workbench.importer.adopt import Adoption, adopt
+from avactl.workbench.importer.live import read
+from avactl.workbench.importer.session import import_objects
+from avactl.workbench.importer.sources.context import Options
 from tests.cli.running import Run
 from tools.controlplane import ControlPlane, KubeClient
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from avactl import compile_tree
-from avactl.importer import report
-from avactl.importer.model import Result
-from avactl.importer.reading import read
-from avactl.importer.session import Imported, write
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
+from avactl.workbench.importer import report
+from avactl.workbench.importer.model import Result
+from avactl.workbench.importer.reading import read
+from avactl.workbench.importer.session import Imported, write
 from tests.importer.importing import imported, imported_file
 
 HERE = Path(__file__).parent.parent / "golden" / "import"

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from avactl import compile_tree
-from avactl.importer import report
-from avactl.importer.model import Result
-from avactl.importer.reading import read_scripts
-from avactl.importer.session import import_objects, write
-from avactl.importer.slurm.script import parse
-from avactl.importer.sources.context import Options
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
+from avactl.workbench.importer import report
+from avactl.workbench.importer.model import Result
+from avactl.workbench.importer.reading import read_scripts
+from avactl.workbench.importer.session import import_objects, write
+from avactl.workbench.importer.slurm.script import parse
+from avactl.workbench.importer.sources.context import Options
 from tests.cli.running import Run
 from tests.importer.importing import IMAGES
 

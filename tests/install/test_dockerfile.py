@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 
 from avactl import __version__
-from avactl.scaffold import template
-from avactl.scaffold.choice import Choice
+from avactl.workbench.scaffold import template
+from avactl.workbench.scaffold.choice import Choice
 from tests.conftest import ROOT
 
 LOCK = ROOT / "tools" / "image" / "requirements.lock"

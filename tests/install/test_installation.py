@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from avactl import __version__
-from avactl.installation import Origin, parse_origin, requirement
+from avactl.base.installation import Origin, parse_origin, requirement
 
 WHEEL = "https://files.example.com/avactl-0.1.0-py3-none-any.whl"
 GIT = {"vcs": "git", "requested_revision": "v0.1.0", "commit_id": "1f2e3d"}

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from avactl import __version__
-from avactl.scaffold import template
-from avactl.scaffold.choice import Choice, source_of
+from avactl.workbench.scaffold import template
+from avactl.workbench.scaffold.choice import Choice, source_of
 from tests import console
 from tests.conftest import ROOT
 
@@ -69,7 +69,7 @@ def test_it_has_all_files_of_the_packages(dist: Path) -> None:
         assert len(needed) > 3
         assert needed - source == set()
         assert {name.removeprefix(parent) for name in needed} - wheel == set()
-    example = {f"avactl/scaffold/{name}" for name in _tracked("examples/ava")}
+    example = {f"avactl/workbench/scaffold/{name}" for name in _tracked("examples/ava")}
     assert len(example) > 20
     assert example - wheel == set()
     assert f"avactl-{__version__}.dist-info/licenses/LICENSE" in wheel

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from avactl.jobs.dashboard.server import loopback
 from avactl.kube.timestamps import timestamp
+from avactl.workbench.jobs.dashboard.server import loopback
 from tests.jobs.lab import NAMESPACE, Lab, job
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("jobs")]

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from avactl.jobs.log_lines import MOST, Cursor
+from avactl.workbench.jobs.log_lines import MOST, Cursor
 from tests.jobs.following import Following
 from tests.jobs.kubelet import Kubelet
 from tests.jobs.lab import NAMESPACE, Lab, job

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from avactl.jobs.reports import _BYTES, Told, merged
-from avactl.step_progress import StepProgress
+from avactl.workbench.jobs.reports import _BYTES, Told, merged
+from avactl.workbench.step_progress import StepProgress
 from tests.jobs.lab import NAMESPACE, Lab, job
 from tests.jobs.test_dashboard import Served
 

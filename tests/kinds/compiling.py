@@ -7,8 +7,8 @@ from typing import Any
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics.text import render_text
-from avactl.kinds.manifest import Manifest
-from avactl.source.tree import MemoryTree
+from avactl.program.manifest import Manifest
+from avactl.spec.repository.tree import MemoryTree
 from tools.controlplane import KubeClient
 
 DIGEST = "@sha256:" + "a" * 64

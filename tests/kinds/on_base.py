@@ -7,8 +7,8 @@ from typing import Any
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.manifest import templates_of
-from avactl.source.tree import MemoryTree
+from avactl.program.manifest import templates_of
+from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
 from tools.controlplane import KubeClient
 

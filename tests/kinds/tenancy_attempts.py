@@ -7,7 +7,7 @@ from copy import deepcopy
 from itertools import product
 from typing import Any, NamedTuple
 
-from avactl import names
+from avactl.contracts import names
 
 Body = dict[str, Any]
 OWN, OTHER, SYSTEM = "vision", "web", "avactl-system"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from avactl.cache import metrics
+from avactl.daemons.cache import metrics
 from tests.kinds.compiling import body, compiled
 from tests.kinds.test_cache_daemon import CLUSTER, READ
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from avactl.kinds.cache_tier import engines
+from avactl.program import cache_engines as engines
 from tests.test_layout import ROOT, tracked
 
 ALLOWED = {
-    "avactl/kinds/cache_tier/engines.py",  # the default
-    "avactl/kinds/fields/images.py",  # images of clusters have an engine's by its name
-    "avactl/cache/config.py",
-    "avactl/cache/runner.py",  # the daemon's clients of engines
+    "avactl/program/cache_engines.py",  # the default
+    "avactl/program/images.py",  # images of clusters have an engine's by its name
+    "avactl/daemons/cache/config.py",
+    "avactl/daemons/cache/runner.py",  # the daemon's clients of engines
 }
 """Modules that name engines."""
 
@@ -27,8 +27,8 @@ FAKE = '''
 """Engine `flash`: a file on each machine."""
 
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.cache_tier.engines import Engine, Needs
-from avactl.kinds.lowering import k8s
+from avactl.program.cache_engines import Engine, Needs
+from avactl.program.lowering import k8s
 
 
 def check(item, program):
@@ -80,7 +80,7 @@ spec: {clusters: [main]}
 COMPILE = """
 import json, sys
 from avactl.compiler import compile_tree
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 result = compile_tree(MemoryTree({"specs.yaml": sys.stdin.buffer.read()}))
 objects = {f"{each.kind}/{each.name}": each.body for each in result.manifests}
 print(json.dumps({"problems": [[each.code, each.message] for each in result.diagnostics], "objects": objects}))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.feasibility.capacity import demand, gpu_model, gpu_problems, roles
-from avactl.kinds.fields.compute import Compute, GpuLinkCompute
-from avactl.kinds.program import Item, Program
+from avactl.program.capacity.capacity import demand, gpu_model, gpu_problems, roles
+from avactl.program.program import Item, Program
+from avactl.spec.schema.compute import Compute, GpuLinkCompute
 from tests.kinds.compiling import compiled, unchecked
 
 PLATFORM = """

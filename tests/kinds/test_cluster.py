@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from avactl.kinds import registry
 from avactl.kinds.cluster.daemons.rbac import ADMINISTRATORS
+from avactl.program import registry
 from tests.conftest import ROOT
 from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.kinds.dataset.listing import MAX_LIST, MAX_PROBLEMS, parse
-from avactl.source.tree import MemoryTree
+from avactl.program.dataset_listing import MAX_LIST, MAX_PROBLEMS, parse
+from avactl.spec.repository.tree import MemoryTree
 from tests.kinds.compiling import cached_path
 from tests.test_invalid import BASE
 from tools.controlplane import KubeClient

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.kinds import dataset_access
-from avactl.kinds.fields.tier_urls import url_in_tier
-from avactl.kinds.program import Item
-from avactl.source.tree import MemoryTree
+from avactl.program import dataset_access
+from avactl.program.checks.tier_urls import url_in_tier
+from avactl.program.program import Item
+from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
 
 TIER = b"""

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from avactl.apply.doctor.secrets import needed_secrets
+from avactl.change.diff import compare
 from avactl.compiler import Compilation
-from avactl.diff import compare
-from avactl.doctor.secrets import needed_secrets
 from tests.definitions import define_routes
 from tests.kinds import specs
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked

@@ -6,9 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
+from avactl.daemons.delivery import publish
 from avactl.datasets.stores.opening import open_store
-from avactl.delivery import publish
-from avactl.kinds.lowering.pods import FETCH_MODEL_SCRIPT
+from avactl.program.lowering.pods import FETCH_MODEL_SCRIPT
 from tests.datasets.conftest import KEYS, bucket, environment, s3  # noqa: F401 - fixtures
 from tests.kinds.test_model_follower import needs_rclone
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from avactl.apply.files.paths import object_path
+from avactl.apply.pulumi.engine import stack_names
 from avactl.compiler import Compilation, compile_tree
-from avactl.emit.engine import stack_names
-from avactl.emit.paths import object_path
-from avactl.source.tree import DirTree, MemoryTree
+from avactl.spec.repository.tree import DirTree, MemoryTree
 from tests.conftest import ROOT
 from tests.kinds.compiling import body, compiled
 from tests.kinds.test_cluster import BUILTIN, DAEMONS

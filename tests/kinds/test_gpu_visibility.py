@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from avactl import names
-from avactl.kinds import registry
-from avactl.kinds.manifest import templates_of
+from avactl.contracts import names
+from avactl.program import registry
+from avactl.program.manifest import templates_of
 from tests.kinds.compiling import DIGEST, compiled
 
 PLATFORM = f"""

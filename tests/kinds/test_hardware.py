@@ -14,9 +14,9 @@ from avactl.hardware.machine import NVLINK, Machine, Nvlink, NvlinkPair, PcieSwi
 from avactl.hardware.topology import LEVELS, Topology, satisfies, topology
 from avactl.kinds.machine_type import MachineType
 from avactl.kinds.machine_type.check import problems
-from avactl.kinds.machine_type.hardware import machine_facts
-from avactl.kinds.program import Item
-from avactl.source.yaml import load_yaml
+from avactl.program.capacity.machine_hardware import machine_facts
+from avactl.program.program import Item
+from avactl.spec.documents.yaml import load_yaml
 
 
 def shipped(name: str) -> Item:

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
-from avactl.kinds.fields import host_network
-from avactl.kinds.program import Item, Program
+from avactl.program.lowering import host_network
+from avactl.program.program import Item, Program
 from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, unchecked
 from tests.kinds.tenancy_attempts import container, pod_spec, workload
 from tests.kinds.training import field

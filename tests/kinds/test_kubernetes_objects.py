@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
+from avactl.change.diff.compare import compare
+from avactl.change.diff.text import render_text
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.driver import compile_change
 from avactl.compiler.incremental.compile import compile_cached
-from avactl.diff.compare import compare
-from avactl.diff.text import render_text
-from avactl.kinds import kubernetes_schema
 from avactl.kinds.kubernetes_objects.sources import MOST_OBJECTS
-from avactl.source.tree import DirTree, MemoryTree
+from avactl.program import kubernetes_schema
+from avactl.spec.repository.tree import DirTree, MemoryTree
 from tests.conftest import ROOT
 from tests.kinds.compiling import apply
 from tests.kinds.test_pod_settings import PLATFORM

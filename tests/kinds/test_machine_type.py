@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from avactl.hardware.machine import Machine
 from avactl.hardware.topology import Topology
-from avactl.kinds import registry
-from avactl.kinds.machine_type.hardware import machine_facts
+from avactl.program import registry
+from avactl.program.capacity.machine_hardware import machine_facts
 from tests.kinds.compiling import codes, compiled, unchecked
 
 CLUSTER = "kind: Cluster\nmetadata: {name: main}\n---\n"

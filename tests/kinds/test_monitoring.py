@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from avactl.compiler import Compilation
-from avactl.elastic import metrics as master_metrics
+from avactl.daemons.elastic import metrics as master_metrics
 from avactl.kinds.cluster.daemons.monitoring import PANELS
 from avactl.scheduler import metrics as scheduler_metrics
 from tests.definitions import define_monitoring

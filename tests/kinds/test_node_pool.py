@@ -12,7 +12,7 @@ import pytest
 from avactl.compiler import Compilation
 from avactl.hardware.machine import Machine
 from avactl.hardware.topology import topology
-from avactl.kinds import registry
+from avactl.program import registry
 from tests.kinds.compiling import body, codes, compiled, names, unchecked
 from tools.controlplane import KubeClient
 

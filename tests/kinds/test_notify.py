@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from avactl.apply.doctor.secrets import needed_secrets
 from avactl.compiler import Compilation
-from avactl.doctor.secrets import needed_secrets
 from tests.definitions import define_monitoring
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
 from tests.kinds.specs import JOB, SERVICE, TEAM, joined

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
-from avactl import names
+from avactl.change.plan.workloads import WorkloadId, workloads
 from avactl.compiler import Compilation, compile_tree
-from avactl.kinds.feasibility.capacity import demand
-from avactl.kinds.lowering.pods import FETCH_SCRIPT
-from avactl.kinds.manifest import templates_of
-from avactl.kinds.registry import kind
-from avactl.plan.workloads import WorkloadId, workloads
+from avactl.contracts import names
+from avactl.program.capacity.capacity import demand
+from avactl.program.lowering.pods import FETCH_SCRIPT
+from avactl.program.manifest import templates_of
+from avactl.program.registry import kind
 from tests.conftest import ROOT
 from tests.example_trees import example_tree
 from tests.kinds.compiling import DIGEST, codes, compiled, unchecked

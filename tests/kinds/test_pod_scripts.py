@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from avactl.kinds.cache_tier.alluxio import names, shell
-from avactl.kinds.lowering import pods
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.addressing import INDEX_SCRIPT
 from avactl.kinds.training.init_containers import workspace_code
+from avactl.program.lowering import pods
 from tests.kinds.on_base import objects
 
 JOB = """

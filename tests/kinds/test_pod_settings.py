@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from avactl.base.quantity import quantity
 from avactl.compiler import Compilation
-from avactl.kinds import registry
-from avactl.kinds.feasibility.capacity import roles
-from avactl.kinds.pod_settings.requests import beside
-from avactl.kinds.pod_settings.spec import PodSettings, merged
-from avactl.quantity import quantity
+from avactl.program import registry
+from avactl.program.capacity.capacity import roles
 from avactl.scheduler.objects.pod_requirements import requests
+from avactl.spec.schema.pod_requests import beside
+from avactl.spec.schema.pod_settings import PodSettings, merged
 from tests.conftest import ROOT
 from tests.kinds.compiling import DIGEST, apply, codes, unchecked
 from tools.controlplane import ApiError, ControlPlane

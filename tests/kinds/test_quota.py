@@ -10,10 +10,10 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.incremental.compile import compile_cached
-from avactl.kinds import registry
-from avactl.placement.quota import Limit
+from avactl.hardware.placement.quota import Limit
+from avactl.program import registry
 from avactl.scheduler.objects.config import TeamQuota
-from avactl.source.tree import DirTree, MemoryTree
+from avactl.spec.repository.tree import DirTree, MemoryTree
 from tests.kinds.compiling import DIGEST, body, codes, compiled, names, unchecked
 from tests.test_invalid import BASE
 from tools.controlplane import ApiError, KubeClient

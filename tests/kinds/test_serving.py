@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avactl.kinds.registry import kind
+from avactl.program.registry import kind
 from tests.kinds.on_base import Objects, api_server_says, compile_spec, objects, problems
 from tools.controlplane import KubeClient
 

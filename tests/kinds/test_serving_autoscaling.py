@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from avactl.apply.doctor.needs import needs_of
+from avactl.change.plan.workloads import WorkloadId, workloads
 from avactl.compiler import Compilation, compile_tree
-from avactl.doctor.needs import needs_of
-from avactl.plan.workloads import WorkloadId, workloads
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.definitions import define_scaling
 from tests.kinds.test_serving import TRITON
 from tests.kinds.test_serving_models import SGLANG, VLLM

@@ -12,9 +12,9 @@ import yaml
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.lowering.pods import FETCH_MODEL_SCRIPT
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT
-from avactl.source.tree import MemoryTree
+from avactl.program.lowering.pods import FETCH_MODEL_SCRIPT
+from avactl.spec.repository.tree import MemoryTree
 from tests.conftest import ROOT
 from tests.definitions import define_groups, define_monitoring, define_pools, define_routes, define_scaling
 from tests.example_trees import example_tree

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
+from avactl.apply.doctor.checks import check
+from avactl.apply.doctor.live import Live
+from avactl.apply.doctor.needs import needs_of
+from avactl.apply.pulumi.resource_plan import needs
+from avactl.change.diff.fields import Change
+from avactl.change.diff.rules import POD_RESTART, classify
+from avactl.change.plan.workloads import WorkloadId, workloads
 from avactl.compiler import Compilation, compile_tree
-from avactl.diff.fields import Change
-from avactl.diff.rules import POD_RESTART, classify
-from avactl.doctor.checks import check
-from avactl.doctor.live import Live
-from avactl.doctor.needs import needs_of
-from avactl.emit.pulumi_plan import needs
-from avactl.kinds import registry
-from avactl.kinds.manifest import templates_of
-from avactl.plan.workloads import WorkloadId, workloads
 from avactl.policy.builtin import pods
-from avactl.source.tree import MemoryTree
+from avactl.program import registry
+from avactl.program.manifest import templates_of
+from avactl.spec.repository.tree import MemoryTree
 from tests.definitions import define_groups
 from tests.kinds.on_base import Objects, api_server_says
 from tests.kinds.test_serving import HEAD

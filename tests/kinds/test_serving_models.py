@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.kinds.on_base import Objects, api_server_says, objects
 from tests.kinds.test_serving import HEAD, pod, server
 from tests.test_invalid import BASE

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl.apply.doctor.checks import check
+from avactl.apply.doctor.live import Live
+from avactl.apply.doctor.model import State
+from avactl.apply.doctor.needs import needs_of
 from avactl.compiler import Compilation, compile_tree
-from avactl.doctor.checks import check
-from avactl.doctor.live import Live
-from avactl.doctor.model import State
-from avactl.doctor.needs import needs_of
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.definitions import define_pools, define_routes
 from tests.kinds.on_base import Objects, api_server_says
 from tests.kinds.test_serving import HEAD

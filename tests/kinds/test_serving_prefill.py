@@ -7,19 +7,19 @@ from typing import Any
 import orjson
 import pytest
 
+from avactl.apply.doctor.checks import check
+from avactl.apply.doctor.live import Live
+from avactl.apply.doctor.needs import needs_of
+from avactl.apply.pulumi.resource_plan import needs
+from avactl.change.diff.fields import Change
+from avactl.change.diff.rules import IN_PLACE, POD_RESTART, classify
+from avactl.change.plan.workloads import WorkloadId, workloads
 from avactl.compiler import Compilation, compile_tree
-from avactl.diff.fields import Change
-from avactl.diff.rules import IN_PLACE, POD_RESTART, classify
-from avactl.doctor.checks import check
-from avactl.doctor.live import Live
-from avactl.doctor.needs import needs_of
-from avactl.emit.pulumi_plan import needs
-from avactl.kinds import registry
-from avactl.kinds.manifest import groups_at, templates_of
-from avactl.kinds.registry import ObjectEffect
-from avactl.plan.workloads import WorkloadId, workloads
 from avactl.policy.builtin import pods
-from avactl.source.tree import MemoryTree
+from avactl.program import registry
+from avactl.program.manifest import groups_at, templates_of
+from avactl.program.registry import ObjectEffect
+from avactl.spec.repository.tree import MemoryTree
 from tests.definitions import define_groups, define_pools, define_routes
 from tests.kinds.on_base import Objects, api_server_says
 from tests.kinds.test_serving import HEAD

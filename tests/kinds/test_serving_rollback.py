@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from avactl.kinds.lowering.k8s import digest
-from avactl.names import TEMPLATE_DIGEST
+from avactl.contracts.names import TEMPLATE_DIGEST
+from avactl.program.lowering.k8s import digest
 from tests.kinds.compiling import DIGEST, body, codes, compiled, names, unchecked
 from tests.kinds.test_cluster import documented
 

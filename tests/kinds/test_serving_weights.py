@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from avactl.names import WEIGHTS
+from avactl.contracts.names import WEIGHTS
 from tests.kinds.compiling import DIGEST, body, compiled, names
 
 SPECS = f"""

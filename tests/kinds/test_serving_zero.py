@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from avactl.diff.compare import compare
-from avactl.plan.model import Verdict
-from avactl.plan.planner import make_plan
-from avactl.plan.workloads import WorkloadId, workloads
+from avactl.change.diff.compare import compare
+from avactl.change.plan.model import Verdict
+from avactl.change.plan.planner import make_plan
+from avactl.change.plan.workloads import WorkloadId, workloads
 from tests.kinds.compiling import DIGEST, body, codes, compiled, unchecked
 
 PLATFORM = """

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
-from avactl.emit.graph import draw
-from avactl.names import CAPACITY, SPOT_FROM
+from avactl.contracts.names import CAPACITY, SPOT_FROM
+from avactl.workbench.graph import draw
 from tests.kinds import specs
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
 from tests.kinds.specs import JOB, SCHEDULED, TEAM, joined

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
-from avactl.kinds import registry
-from avactl.kinds.dataset_access import TEAM_BUCKETS
 from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.program import registry
+from avactl.program.dataset_access import TEAM_BUCKETS
 from tests.kinds.compiling import DIGEST, apply, body, cached_path, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from avactl.kinds.lowering.pods import MISSING_REVISION
-from avactl.kinds.registry import kind
 from avactl.kinds.training.commands import with_mpirun, with_torchrun
 from avactl.kinds.training.followers import EVALUATOR_GRACE
+from avactl.program.lowering.pods import MISSING_REVISION
+from avactl.program.registry import kind
 from tests.kinds.on_base import compile_spec, objects, problems
 from tests.kinds.training import HEAD, PLATFORM, PS, container, env, host, job, pod
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
-from avactl.kinds.lowering.pods import RUN_ANNOTATION
 from avactl.kinds.training import followers, mpi
+from avactl.program.lowering.pods import RUN_ANNOTATION
 from tests.kinds.compiling import apply, body, compiled
 from tools.controlplane import ApiError, ControlPlane, KubeClient, build_binaries
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from avactl.kinds.registry import kind
+from avactl.program.registry import kind
 from tests.kinds.on_base import Objects, compile_spec, objects, problems
 from tests.kinds.training import HEAD, container, env, host, job, pod
 

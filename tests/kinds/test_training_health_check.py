@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from avactl_worker.health_check import FAILED, REPLACED
 
-from avactl import names
-from avactl.elastic.library import copy_library
+from avactl.contracts import names
+from avactl.daemons.elastic.library import copy_library
 from avactl.kinds.training.commands import interpreter
 from avactl.kinds.training.init_containers import health_check
-from avactl.local.addresses import AddressBlock
+from avactl.workbench.local.addresses import AddressBlock
 from tests.kinds.on_base import Objects, objects
 from tests.kinds.training import HEAD, container, job, pod
 

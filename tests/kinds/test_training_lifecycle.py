@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from avactl import names
 from avactl.compiler import Compilation
+from avactl.contracts import names
 from avactl.kinds.training.init_containers import health_check
 from tests.kinds.compiling import DIGEST, apply, body, compiled
 from tools.controlplane import ControlPlane, KubeClient

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from avactl.kinds.program import Program
-from avactl.kinds.registry import kind
-from avactl.names import AFTER
+from avactl.contracts.names import AFTER
+from avactl.program.program import Program
+from avactl.program.registry import kind
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
 from tests.kinds.specs import JOB, SCHEDULED, TEAM, joined
 from tools.controlplane import KubeClient

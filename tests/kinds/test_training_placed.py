@@ -14,7 +14,7 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.kinds.training.spec import Framework, Strategy
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.kinds.compiling import apply, body
 from tests.kinds.training import resolved
 from tests.test_layout import ROOT

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from avactl.kinds.registry import kind
-from avactl.names import PREEMPTIBLE, WORKSPACE_PRIORITY
+from avactl.contracts.names import PREEMPTIBLE, WORKSPACE_PRIORITY
+from avactl.program.registry import kind
 from tests.kinds.on_base import Objects, api_server_says, compile_spec, objects
 from tools.controlplane import KubeClient
 

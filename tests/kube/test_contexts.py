@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from avactl.base.kubeconfig import KubeconfigError, choose_context, current_context
 from avactl.kube import access
 from avactl.kube.client import JSON, ApiError
 from avactl.kube.identity import Target, read_cluster
-from avactl.kubeconfig import KubeconfigError, choose_context, current_context
 
 
 def write(path: Path, *names: str, current: str = "") -> Path:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.local.addresses import AddressBlock, paths
-from avactl.local.environment import expand, resolve
-from avactl.local.errors import LocalRunError
-from avactl.local.pods import LocalJob, LocalPod, Place, describe
-from avactl.local.selection import select
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
+from avactl.workbench.local.addresses import AddressBlock, paths
+from avactl.workbench.local.environment import expand, resolve
+from avactl.workbench.local.errors import LocalRunError
+from avactl.workbench.local.pods import LocalJob, LocalPod, Place, describe
+from avactl.workbench.local.selection import select
 from tests.local.running import EXAMPLE, copy_example, local_run, losses, plain_losses, rewrite
 
 

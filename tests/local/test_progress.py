@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from avactl_worker import progress
 
-from avactl.step_progress import read
+from avactl.workbench.step_progress import read
 from tests.local.running import SCRIPTS, copy_example, local_run, rewrite
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from avactl.compiler import compile_tree
 from avactl.diagnostics import Diagnostic
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
 
 MARK = "▸"

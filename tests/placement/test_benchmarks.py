@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
-from avactl.placement.allocation import MILLI_PER_GPU
-from avactl.placement.request import Request
+from avactl.hardware.placement.allocation import MILLI_PER_GPU
+from avactl.hardware.placement.request import Request
 from benchmarks import links, openb
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(

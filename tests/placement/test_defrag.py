@@ -9,12 +9,12 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avactl.hardware.placement.allocation import Booking, Node, State
+from avactl.hardware.placement.defrag import Move, make_whole
+from avactl.hardware.placement.gang import Gang, Role, place_gang
+from avactl.hardware.placement.request import Request
+from avactl.hardware.placement.score import Scorer
 from avactl.hardware.topology import members
-from avactl.placement.allocation import Booking, Node, State
-from avactl.placement.defrag import Move, make_whole
-from avactl.placement.gang import Gang, Role, place_gang
-from avactl.placement.request import Request
-from avactl.placement.score import Scorer
 
 
 def fleet(nodes: int, gpus: int = 4) -> State:

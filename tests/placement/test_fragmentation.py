@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from avactl.placement.fragmentation import Measure
-from avactl.placement.request import Request
+from avactl.hardware.placement.fragmentation import Measure
+from avactl.hardware.placement.request import Request
 
 
 def test_many_resources_cost_no_cell_each() -> None:

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, BookingError, Node, State
+from avactl.hardware.placement.gang import Gang, Member, Role, place_gang, rooms
+from avactl.hardware.placement.request import Request
+from avactl.hardware.placement.score import Scorer
 from avactl.hardware.topology import members
-from avactl.placement.allocation import MILLI_PER_GPU, Booking, BookingError, Node, State
-from avactl.placement.gang import Gang, Member, Role, place_gang, rooms
-from avactl.placement.request import Request
-from avactl.placement.score import Scorer
 from tests.kinds.test_hardware import of
 from tests.work import calls
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from avactl.hardware import library
 from avactl.hardware.machine import Machine, Nic, Nvlink, NvlinkPair, PcieSwitch
+from avactl.hardware.placement.links import Links, links, unknown_links
 from avactl.hardware.topology import LEVELS, Topology, members, satisfies
-from avactl.placement.links import Links, links, unknown_links
 from tests.kinds.test_hardware import mask, of
 from tests.work import calls
 

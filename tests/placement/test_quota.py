@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.placement.quota import Ledger, Limit, Quota, Refusal, Shape, TeamWorkload
-from avactl.placement.reclaim import Reclaim, make_room
+from avactl.hardware.placement.quota import Ledger, Limit, Quota, Refusal, Shape, TeamWorkload
+from avactl.hardware.placement.reclaim import Reclaim, make_room
 
 V = "V100"
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, Node, State
+from avactl.hardware.placement.expected_workload import Workload, distance
+from avactl.hardware.placement.fragmentation import Measure
+from avactl.hardware.placement.request import Request
+from avactl.hardware.placement.score import Objective, Scorer, place
 from avactl.hardware.topology import members
-from avactl.placement.allocation import MILLI_PER_GPU, Booking, Node, State
-from avactl.placement.expected_workload import Workload, distance
-from avactl.placement.fragmentation import Measure
-from avactl.placement.request import Request
-from avactl.placement.score import Objective, Scorer, place
 from tests.kinds.test_hardware import mask, of
 
 MODELS = ("V100", "T4")

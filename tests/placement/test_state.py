@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU, Booking, BookingError, Node, State
-from avactl.placement.request import Request
+from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU, Booking, BookingError, Node, State
+from avactl.hardware.placement.request import Request
 
 ARRAYS = ("free", "gpu_free", "gpu_total", "whole", "model_free")
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl.placement.allocation import MILLI_PER_GPU, Booking, Node, State
-from avactl.placement.diagnosis import Cause, Lack, fits_empty, gang_message, pod_message, why_gang, why_pod
-from avactl.placement.gang import Gang, Role, place_gang
-from avactl.placement.request import Request
-from avactl.placement.score import Scorer
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, Node, State
+from avactl.hardware.placement.diagnosis import Cause, Lack, fits_empty, gang_message, pod_message, why_gang, why_pod
+from avactl.hardware.placement.gang import Gang, Role, place_gang
+from avactl.hardware.placement.request import Request
+from avactl.hardware.placement.score import Scorer
 from tests.kinds.test_hardware import of
 from tests.work import calls
 

@@ -16,16 +16,16 @@ from unittest.mock import patch
 
 import orjson
 
+from avactl.change.plan import rollout
+from avactl.change.plan.model import Plan, Verdict
+from avactl.change.plan.planner import make_plan
+from avactl.change.plan.snapshot.capture import take
+from avactl.change.plan.snapshot.loader import read
+from avactl.change.plan.workloads import KINDS, Maker, Workload, surroundings, workloads
 from avactl.compiler import Compilation
-from avactl.kinds.manifest import Body
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
-from avactl.plan import rollout
-from avactl.plan.model import Plan, Verdict
-from avactl.plan.planner import make_plan
-from avactl.plan.snapshot.capture import take
-from avactl.plan.snapshot.loader import read
-from avactl.plan.workloads import KINDS, Maker, Workload, surroundings, workloads
+from avactl.program.manifest import Body
 from avactl.scheduler.daemon import Daemon, Options
 from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.writers.evictor import Evictor

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from avactl.plan.model import Cost, Entry, Owner, Place, Plan, Verdict, Wait
-from avactl.plan.output.groups import rows
-from avactl.plan.output.json_output import render_json
-from avactl.plan.output.markdown import LIMIT, render_markdown
-from avactl.plan.output.text import render_text
+from avactl.change.plan.model import Cost, Entry, Owner, Place, Plan, Verdict, Wait
+from avactl.change.plan.output.groups import rows
+from avactl.change.plan.output.json_output import render_json
+from avactl.change.plan.output.markdown import LIMIT, render_markdown
+from avactl.change.plan.output.text import render_text
 
 
 def entry(name: str, pods: int = 1, verdict: Verdict = Verdict.STARTS, words: str = "") -> Entry:

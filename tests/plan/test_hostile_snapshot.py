@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
+from avactl.change.plan.cluster_state import configured, machines
+from avactl.change.plan.planner import make_plan
+from avactl.change.plan.snapshot import loader
+from avactl.change.plan.snapshot.loader import SnapshotError, read, write
 from avactl.compiler import Compilation, compile_tree
-from avactl.names import POLICY
-from avactl.plan.cluster_state import configured, machines
-from avactl.plan.planner import make_plan
-from avactl.plan.snapshot import loader
-from avactl.plan.snapshot.loader import SnapshotError, read, write
-from avactl.source.tree import MemoryTree
+from avactl.contracts.names import POLICY
+from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
 
 JOB = f"""

@@ -7,17 +7,17 @@ from typing import Any
 import orjson
 import pytest
 
+from avactl.change.diff import compare
+from avactl.change.plan.cluster_state import configured, declared, machines
+from avactl.change.plan.effects import owner_of
+from avactl.change.plan.model import Entry, Owner, Plan, Verdict
+from avactl.change.plan.output.text import render_text
+from avactl.change.plan.planner import make_plan
+from avactl.change.plan.rollout import place_all
+from avactl.change.plan.simulator import World
+from avactl.change.plan.snapshot.loader import SnapshotError, read, strip, write
+from avactl.change.plan.workloads import surroundings, workloads
 from avactl.compiler import Compilation
-from avactl.diff import compare
-from avactl.plan.cluster_state import configured, declared, machines
-from avactl.plan.effects import owner_of
-from avactl.plan.model import Entry, Owner, Plan, Verdict
-from avactl.plan.output.text import render_text
-from avactl.plan.planner import make_plan
-from avactl.plan.rollout import place_all
-from avactl.plan.simulator import World
-from avactl.plan.snapshot.loader import SnapshotError, read, strip, write
-from avactl.plan.workloads import surroundings, workloads
 from avactl.scheduler.objects.pod_info import PodInfo
 from tests.kinds.compiling import DIGEST, unchecked
 from tests.scheduler.offline import pod

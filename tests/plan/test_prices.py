@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.diff import compare
+from avactl.change.diff import compare
 from avactl.kinds.cluster.facts import facts
 from tests.kinds.compiling import unchecked
 from tests.plan.test_plan import compile_, platform

@@ -11,10 +11,10 @@ import orjson
 import pytest
 import yaml
 
+from avactl.change.plan.snapshot.capture import take
+from avactl.change.plan.snapshot.loader import SnapshotError, read
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
-from avactl.plan.snapshot.capture import take
-from avactl.plan.snapshot.loader import SnapshotError, read
 from tests.cli.running import Run
 from tests.kinds.compiling import DIGEST
 from tests.plan.arena import SYSTEM, Arena

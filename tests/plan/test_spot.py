@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.plan.model import Entry
-from avactl.plan.output.phrases import details, price
-from avactl.plan.planner import make_plan
+from avactl.change.plan.model import Entry
+from avactl.change.plan.output.phrases import details, price
+from avactl.change.plan.planner import make_plan
 from tests.kinds.compiling import compiled
 from tests.kinds.specs import JOB, joined
 from tests.kinds.test_spot import CHECKPOINT, ELASTIC, GANG, PLATFORM

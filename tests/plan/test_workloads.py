@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from avactl.plan.snapshot.loader import strip
-from avactl.plan.workloads import KINDS, Maker, surroundings, workloads
+from avactl.change.plan.snapshot.loader import strip
+from avactl.change.plan.workloads import KINDS, Maker, surroundings, workloads
 from tests.kinds.compiling import DIGEST, apply, unchecked
 from tests.plan.arena import PLATFORM, TEAMS, Arena
 

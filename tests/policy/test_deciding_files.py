@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from avactl.diff.revisions import changed_settings
-from avactl.source.git_tree import GitTree
-from avactl.source.tree import DirTree
-from avactl.source.trees.checkout import CommitTree
+from avactl.change.diff.revisions import changed_settings
+from avactl.spec.repository.checkout import CommitTree
+from avactl.spec.repository.git_tree import GitTree
+from avactl.spec.repository.tree import DirTree
 from tests.diff.repository import Repository
 
 _POLICY = """from avactl.policy import policy

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from avactl.apply.files.paths import object_path
 from avactl.compiler import compile_tree
 from avactl.compiler.incremental.compile import compile_cached
 from avactl.compiler.policies import evaluation as enforcing
-from avactl.emit.paths import object_path
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
 from tests.diff.sides import HEAD, PLATFORM, job
 
 OWNERS = (

@@ -9,7 +9,7 @@ import pytest
 
 from avactl.compiler import compile_tree
 from avactl.diagnostics import Diagnostic
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.cli.running import Run
 from tests.diff.sides import HEAD, PLATFORM, job, workspace
 

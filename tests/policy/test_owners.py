@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from avactl.apply.files.paths import object_path
 from avactl.compiler import compile_tree
 from avactl.compiler.driver import compile_change
 from avactl.compiler.incremental.compile import compile_cached
 from avactl.diagnostics import Diagnostic
-from avactl.emit.paths import object_path
 from avactl.policy.owners import Owner, find
-from avactl.scaffold import template
-from avactl.source.tree import DirTree, MemoryTree
+from avactl.spec.repository.tree import DirTree, MemoryTree
+from avactl.workbench.scaffold import template
 from tests.cli.running import Run
 from tests.diff.repository import Repository
 from tests.diff.sides import HEAD, PLATFORM, job

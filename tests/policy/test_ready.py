@@ -9,7 +9,7 @@ import pytest
 
 from avactl.compiler import compile_tree
 from avactl.diagnostics import Diagnostic
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.diff.sides import HEAD, PLATFORM, job
 
 CLOSED = "spec:\n  egressAllowed: [10.0.0.0/8]\n  images:"

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from avactl.apply.pulumi.engine import Options, Session, StackName
 from avactl.compiler import Compilation, compile_tree
-from avactl.emit.engine import Options, Session, StackName
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
 from tests.pulumi.repository import files
 from tools.controlplane import ControlPlane, KubeClient
 

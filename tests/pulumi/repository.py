@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from avactl.compiler import Compilation, compile_tree
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 
 _DIGEST = "@sha256:" + "a" * 64
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from avactl.apply.pulumi.engine import EngineError, Options, Session, StackName, WrongUseError, stack_names
 from avactl.compiler import compile_tree
-from avactl.emit.engine import EngineError, Options, Session, StackName, WrongUseError, stack_names
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
 from tests.pulumi.conftest import Repository
 from tools.controlplane import ControlPlane
 

@@ -16,10 +16,11 @@ from avactl_components.component import SpecComponent, component
 from avactl_components.host import provider as component_provider
 from pulumi.provider.experimental.util import camel_case
 
-from avactl.emit import stack
-from avactl.kinds import Metadata, registry
-from avactl.kinds.reference import introspect
+from avactl.apply.pulumi import stack
+from avactl.kinds import Metadata
 from avactl.kinds.workspace import WorkspaceSpec
+from avactl.program import registry
+from avactl.program.explain import introspect
 from tests.pulumi.mocks import Registered, run
 from tests.pulumi.repository import compiled, files
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from avactl.apply.pulumi import aliases as pulumi_aliases
+from avactl.apply.pulumi.resource_plan import needs, of_stack
+from avactl.apply.pulumi.resources import register
 from avactl.compiler import Compilation, compile_tree
-from avactl.emit import pulumi_aliases
-from avactl.emit.pulumi import register
-from avactl.emit.pulumi_plan import needs, of_stack
 from tests.example_trees import EXAMPLES, example_tree
 from tests.pulumi.mocks import Registered, run
 from tests.pulumi.repository import compiled

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from avactl.apply.pulumi import engine
+from avactl.apply.pulumi.engine_report import Report, lines, summary
+from avactl.base.installation import install_command
 from avactl.cli.main import app
 from avactl.compiler import compile_tree
 from avactl.compiler.rename import Candidate, content, match_renames
-from avactl.emit import engine
-from avactl.emit.engine_report import Report, lines, summary
-from avactl.installation import install_command
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.pulumi.repository import compiled, files
 
 JOB = "urn:pulumi:main.vision::avactl::avactl:kinds:TrainingJob$kubernetes:batch/v1:Job::vision/resnet-worker"

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from avactl.compiler import compile_tree
-from avactl.scaffold import template
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
+from avactl.workbench.scaffold import template
 from tests.diff.repository import Repository as GitRepository
 from tests.pulumi.conftest import Repository
 from tests.pulumi.test_engine import run, uid

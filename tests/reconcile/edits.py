@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from avactl.reconcile.desired import Wanted
+from avactl.apply.reconcile.desired import Wanted
 from tests.reconcile.world import World, key_of
 from tools.controlplane import ApiError
 

@@ -11,13 +11,13 @@ from typing import Any
 import orjson
 import pytest
 
+from avactl.apply.reconcile.actions import Action, Step
+from avactl.apply.reconcile.api import Api
+from avactl.apply.reconcile.reconciler import Options, Reconciler
+from avactl.apply.reconcile.reporting.commit_status import words
+from avactl.apply.reconcile.reporting.report import Result, as_json, as_text
 from avactl.kube import access
 from avactl.kube.client import Client, UnreachableError
-from avactl.reconcile.api import Api
-from avactl.reconcile.diffing.actions import Action, Step
-from avactl.reconcile.reconciler import Options, Reconciler
-from avactl.reconcile.reporting.commit_status import words
-from avactl.reconcile.reporting.report import Result, as_json, as_text
 from tests.compute_domains import define_compute_domains
 from tests.definitions import define_monitoring, define_routes
 from tests.kinds.compiling import DIGEST

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from avactl.apply.reconcile.actions import holds_data
+from avactl.apply.reconcile.diffing.field_policy import Hands, left, without
+from avactl.apply.reconcile.diffing.managed_fields import dotted
+from avactl.apply.reconcile.diffing.object_diff import Comparison, compare
+from avactl.apply.reconcile.health import State, crashing, health, is_starting, of_pods
 from avactl.compiler import compile_tree
-from avactl.kinds import registry
-from avactl.reconcile.diffing.actions import holds_data
-from avactl.reconcile.diffing.field_policy import Hands, left, without
-from avactl.reconcile.diffing.managed_fields import dotted
-from avactl.reconcile.diffing.object_diff import Comparison, compare
-from avactl.reconcile.health import State, crashing, health, is_starting, of_pods
-from avactl.source.tree import DirTree
+from avactl.program import registry
+from avactl.spec.repository.tree import DirTree
 from tests.reconcile.world import AVA
 
 HANDS = Hands()

@@ -10,10 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
+from avactl.apply.reconcile.actions import Action
+from avactl.apply.reconcile.reporting.report import as_text
 from avactl.compiler import Compilation
-from avactl.names import CACHE_NAMESPACE
-from avactl.reconcile.diffing.actions import Action
-from avactl.reconcile.reporting.report import as_text
+from avactl.contracts.names import CACHE_NAMESPACE
 from tests.kinds.compiling import DIGEST, compiled
 from tests.kinds.test_cache_daemon import ASYNC, CLIPS, CLUSTER, PUSH, READ
 from tests.reconcile.world import World

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from avactl.reconcile.diffing.actions import Action
-from avactl.reconcile.reporting.report import as_text
+from avactl.apply.reconcile.actions import Action
+from avactl.apply.reconcile.reporting.report import as_text
 from tests.proxy import Proxy
 from tests.reconcile.edits import by_hand
 from tests.reconcile.world import AVA, World, content

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from avactl.apply.reconcile.command import _not_owned
 from avactl.compiler import compile_tree
 from avactl.compiler.config import owners_of
 from avactl.policy.owners import as_json
-from avactl.reconcile.command import _not_owned
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.compiler.test_environments import DEFAULTS, EXTENDING, TEMPLATE
 from tests.reconcile.world import World
 from tests.test_invalid import BASE

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from avactl.reconcile.lease import identity, is_dead
+from avactl.apply.reconcile.lease import identity, is_dead
 
 
 def _other(own: str, pid: str, started: str) -> str:
@@ -17,7 +17,7 @@ def _other(own: str, pid: str, started: str) -> str:
 
 
 def test_a_process_that_exited_is_dead() -> None:
-    script = "from avactl.reconcile.lease import identity; print(identity())"
+    script = "from avactl.apply.reconcile.lease import identity; print(identity())"
     holder = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     assert is_dead(holder)
 
@@ -50,5 +50,5 @@ def test_a_living_or_unknown_holder_is_alive() -> None:
 
 def test_a_process_whose_start_time_is_hidden_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     holder = identity()
-    monkeypatch.setattr("avactl.reconcile.lease._started", lambda pid: "")
+    monkeypatch.setattr("avactl.apply.reconcile.lease._started", lambda pid: "")
     assert not is_dead(holder)

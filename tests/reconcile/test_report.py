@@ -8,14 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
-from avactl.emit.pulumi_plan import Key
-from avactl.reconcile.api import Gvk
-from avactl.reconcile.diffing.actions import Action, Step
-from avactl.reconcile.health import Health, State
-from avactl.reconcile.inventory import Records
-from avactl.reconcile.reporting import commit_status, events
-from avactl.reconcile.reporting.report import Result, as_text
-from avactl.terminal import inert
+from avactl.apply.pulumi.resource_plan import Key
+from avactl.apply.reconcile.actions import Action, Step
+from avactl.apply.reconcile.api import Gvk
+from avactl.apply.reconcile.health import Health, State
+from avactl.apply.reconcile.inventory import Records
+from avactl.apply.reconcile.reporting import commit_status, events
+from avactl.apply.reconcile.reporting.report import Result, as_text
+from avactl.base.terminal import inert
 
 HOSTILE = "::error::x\n##[error]y\x1b[2J\r\nsection_start:1:z " + "a" * 100_000
 

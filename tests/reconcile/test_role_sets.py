@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avactl.reconcile.health import Health, State, health
+from avactl.apply.reconcile.health import Health, State, health
 from tests.definitions import define_groups
 from tests.reconcile.world import World
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from avactl.reconcile.reporting import commit_status
-from avactl.reconcile.source import Branch, Revision, WorkingDirectory, without_credentials
-from avactl.source.git import GitError
-from avactl.source.tree import MemoryTree
+from avactl.apply.reconcile.reporting import commit_status
+from avactl.apply.reconcile.source import Branch, Revision, WorkingDirectory, without_credentials
+from avactl.spec.repository.git import GitError
+from avactl.spec.repository.tree import MemoryTree
 
 
 def git(directory: Path, *arguments: str) -> str:

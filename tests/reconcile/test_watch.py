@@ -11,9 +11,9 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from avactl.apply.reconcile.reconciler import Options, Reconciler
 from avactl.kube import access
 from avactl.kube.client import Client
-from avactl.reconcile.reconciler import Options, Reconciler
 from tests.reconcile.world import World
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]

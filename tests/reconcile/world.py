@@ -15,16 +15,16 @@ from typing import Any
 
 import orjson
 
+from avactl.apply.reconcile import command
+from avactl.apply.reconcile.command import Request
+from avactl.apply.reconcile.desired import INVENTORY, Wanted
+from avactl.apply.reconcile.live_state import ALWAYS
+from avactl.apply.reconcile.reconciler import once
+from avactl.apply.reconcile.reporting.report import Result
 from avactl.compiler import compile_tree
 from avactl.kube import access
 from avactl.kube.client import Client
-from avactl.reconcile import command
-from avactl.reconcile.command import Request
-from avactl.reconcile.desired import INVENTORY, Wanted
-from avactl.reconcile.live_state import ALWAYS
-from avactl.reconcile.reconciler import once
-from avactl.reconcile.reporting.report import Result
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
 from tests import forked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from avactl.change.review.comment import compose
+from avactl.change.review.comparison import LOWERING, SectionOf, Sides, review_of
 from avactl.compiler import Compilation, compile_tree
-from avactl.review.comment import compose
-from avactl.review.comparison import LOWERING, SectionOf, Sides, review_of
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 from tests.diff.sides import edited
 
 HERE = Path(__file__).parent.parent / "golden" / "pull-requests"

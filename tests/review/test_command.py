@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from avactl.review.environment import EnvironmentProblem, detect
+from avactl.change.review.environment import EnvironmentProblem, detect
 from tests.cli.running import Run
 from tests.diff.repository import Repository
 from tests.diff.sides import HEAD, PLATFORM, job

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from avactl.change.diff.model import Diff
+from avactl.change.review.comment import Artifact, Review, Section, compose, marker, whole
+from avactl.change.review.comparison import Sides
+from avactl.change.review.environment import LIMITS
 from avactl.cli.changes.ci import plan_of
-from avactl.diff.model import Diff
-from avactl.review.comment import Artifact, Review, Section, compose, marker, whole
-from avactl.review.comparison import Sides
-from avactl.review.environment import LIMITS
 from tests.diff.sides import HEAD
 from tests.review.scenarios import BASE, CASES, case_sides, comment_of, sides_of
 

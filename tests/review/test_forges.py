@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from avactl.review.environment import Pipeline
-from avactl.review.forge import ForgeError, ReadOnlyError
-from avactl.review.publish import open_forge, publish
+from avactl.change.review.environment import Pipeline
+from avactl.change.review.forge import ForgeError, ReadOnlyError
+from avactl.change.review.publish import open_forge, publish
 from tests.review.forges import TOKEN, Answer, FakeForge, FakeGitHub, FakeGitLab, Fault, serving
 
 MARK = "<!-- avactl comment: . -->"
@@ -127,7 +127,7 @@ def test_entries_that_are_no_comments(forge: FakeForge) -> None:
 
 
 def test_a_long_answer_is_not_read_to_its_end(forge: FakeForge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("avactl.review.forge.MAX_ANSWER", 1 << 20)
+    monkeypatch.setattr("avactl.change.review.forge.MAX_ANSWER", 1 << 20)
     forge.add("x" * (2 << 20), "ada")
     with pytest.raises(ForgeError, match="larger than 1 MiB"):
         write(forge)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from avactl.review.forge import ForgeError
-from avactl.review.proposals import GitHubProposals, GitLabProposals, Proposals, open_proposals
+from avactl.change.review.forge import ForgeError
+from avactl.change.review.proposals import GitHubProposals, GitLabProposals, Proposals, open_proposals
 from tests.review.pulls import TOKEN, FakePulls, serve_pulls
 
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from avactl import names
-from avactl.kinds.manifest import Manifest
-from avactl.plan.snapshot.loader import strip
-from avactl.reconcile.role_sets import comparable
+from avactl.apply.reconcile.role_sets import comparable
+from avactl.change.plan.snapshot.loader import strip
+from avactl.contracts import names
+from avactl.program.manifest import Manifest
 from tests.cluster_fixtures import unavailable
 from tests.kinds.compiling import compiled
 from tests.scheduler.world import SPECS, World

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from avactl import names
-from avactl.placement.quota import Limit, Quota
+from avactl.contracts import names
+from avactl.hardware.placement.quota import Limit, Quota
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.dataset_gate import DatasetGate
 from avactl.scheduler.cache.job_gate import JobGate

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from avactl.placement.allocation import Booking
+from avactl.hardware.placement.allocation import Booking
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.config import TeamQuota
 from tests.scheduler.memory import Memory

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avactl.names import DATA_LOCALITY
+from avactl.contracts.names import DATA_LOCALITY
 from tests.scheduler.memory import Memory
 from tests.scheduler.test_dataset_gate import IMAGENET, status, told
 

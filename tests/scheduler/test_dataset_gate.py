@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from avactl.names import CACHE_STATUS, START_WHEN_WARM
+from avactl.contracts.names import CACHE_STATUS, START_WHEN_WARM
 from tests.kinds.compiling import compiled
 from tests.kinds.test_cluster import ALL_DAEMONS, TIER
 from tests.scheduler.memory import Memory

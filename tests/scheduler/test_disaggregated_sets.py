@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from avactl import names
-from avactl.plan.workloads import Maker, WorkloadId, surroundings, workloads
-from avactl.reconcile import role_sets
-from avactl.reconcile.health import Health, State, health
+from avactl.apply.reconcile import role_sets
+from avactl.apply.reconcile.health import Health, State, health
+from avactl.change.plan.workloads import Maker, WorkloadId, surroundings, workloads
+from avactl.contracts import names
 from tests.kinds.compiling import DIGEST, apply
 from tests.scheduler.groups import groups, seen, specs, uids
 from tests.scheduler.world import World

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from avactl import names
+from avactl.contracts import names
 from tests.scheduler.memory import Memory
 
 INDEX = "batch.kubernetes.io/job-completion-index"

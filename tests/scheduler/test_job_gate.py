@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avactl.names import AFTER
+from avactl.contracts.names import AFTER
 from tests.scheduler.memory import Memory
 from tests.scheduler.world import World
 

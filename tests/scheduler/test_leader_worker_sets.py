@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from avactl import names
-from avactl.plan.workloads import Maker, WorkloadId, surroundings, workloads
-from avactl.reconcile.health import State, health
+from avactl.apply.reconcile.health import State, health
+from avactl.change.plan.workloads import Maker, WorkloadId, surroundings, workloads
+from avactl.contracts import names
 from tests.kinds.compiling import DIGEST, apply
 from tests.scheduler.groups import groups, seen, specs, uids
 from tests.scheduler.world import World

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avactl.quantity import MOST, amount, whole
+from avactl.base.quantity import MOST, amount, whole
 from avactl.scheduler.cel.compiler import CelError, Device, compile_selector
 from avactl.scheduler.objects.limits import TEXT, bounded, quote
 from avactl.scheduler.objects.pod_info import read_pod

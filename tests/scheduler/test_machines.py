@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from avactl import names
+from avactl.contracts import names
 from avactl.hardware.machine import Machine, Nvlink
 from avactl.scheduler.objects.config import Pool
 from tests.hardware.topo_matrices import library_machine

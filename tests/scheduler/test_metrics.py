@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from avactl.placement.expected_workload import Workload
-from avactl.placement.fragmentation import Measure
-from avactl.placement.request import Request
+from avactl.hardware.placement.expected_workload import Workload
+from avactl.hardware.placement.fragmentation import Measure
+from avactl.hardware.placement.request import Request
 from avactl.scheduler import metrics, metrics_collector
 from avactl.scheduler.inspection import usage
 from avactl.scheduler.objects.config import TeamQuota

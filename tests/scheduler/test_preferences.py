@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from avactl.placement.gang import Gang, Role, place_gang
+from avactl.hardware.placement.gang import Gang, Role, place_gang
 from avactl.scheduler.cache.cluster import ClusterCache
 from benchmarks.clusters import running
 from tests.kinds.on_base import objects

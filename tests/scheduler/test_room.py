@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from avactl import names
-from avactl.placement.allocation import MILLI_PER_GPU
+from avactl.contracts import names
+from avactl.hardware.placement.allocation import MILLI_PER_GPU
 from avactl.scheduler.preemption import preemptor
 from tests.scheduler.memory import Memory
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl import names
+from avactl.contracts import names
 from tests.scheduler.memory import Memory
 
 SPOT = {"key": names.CAPACITY, "value": names.SPOT, "effect": "NoSchedule"}

@@ -6,7 +6,7 @@ import random
 from contextlib import suppress
 from typing import Any
 
-from avactl.placement.allocation import Booking, BookingError
+from avactl.hardware.placement.allocation import Booking, BookingError
 from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.objects.pod_info import PodInfo
 from tests.scheduler.memory import LEVELS, Memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.names import TIMED_OUT, TIMEOUT
+from avactl.contracts.names import TIMED_OUT, TIMEOUT
 from tests.scheduler.world import World
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from avactl.serving.config import (
+from avactl.daemons.serving.config import (
     Analysis,
     Config,
     ConfigError,
@@ -20,10 +20,10 @@ from avactl.serving.config import (
     parse_rules,
     parse_state,
 )
-from avactl.serving.decide import decide
-from avactl.serving.revisions import new_body, revisions_of
-from avactl.serving.sizes import Sizes, toward, wanted
-from avactl.serving.view import Answers, Create, Plan, Reject, Scale, View, Weigh
+from avactl.daemons.serving.decide import decide
+from avactl.daemons.serving.revisions import new_body, revisions_of
+from avactl.daemons.serving.sizes import Sizes, toward, wanted
+from avactl.daemons.serving.view import Answers, Create, Plan, Reject, Scale, View, Weigh
 
 LABELS = {"app": "web", "app.kubernetes.io/component": "server"}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from avactl.names import MANAGED_BY, MANAGER, REJECTED_VERSION, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
+from avactl.contracts.names import MANAGED_BY, MANAGER, REJECTED_VERSION, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
 from tests.kinds.tenancy_attempts import pod_spec
 from tests.serving.prometheus import Prometheus
 from tests.serving.world import World

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from avactl.serving.questions import pod_problem
+from avactl.daemons.serving.questions import pod_problem
 
 
 def container(name: str, **more: Any) -> dict[str, Any]:

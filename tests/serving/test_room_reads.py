@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from avactl.serving import questions
-from avactl.serving.config import State, parse_config
-from avactl.serving.questions import Room
-from avactl.serving.stores import ANSWER
-from avactl.serving.view import View
+from avactl.daemons.serving import questions
+from avactl.daemons.serving.config import State, parse_config
+from avactl.daemons.serving.questions import Room
+from avactl.daemons.serving.stores import ANSWER
+from avactl.daemons.serving.view import View
 
 CONFIG = """{
   "traffic": "gateway", "steps": [{"percent": 50, "pause": 1}], "surge": 1, "inPlace": false, "port": 80,

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from avactl.kinds.manifest import templates_of
+from avactl.program.manifest import templates_of
 from tests.cluster_fixtures import unavailable
 from tests.kinds.compiling import DIGEST, compiled
 from tools.controlplane import ControlPlane, KubeClient, UnavailableError

@@ -6,8 +6,8 @@ from typing import Any
 
 import orjson
 
-from avactl.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
-from avactl.serving.revisions import (
+from avactl.contracts.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
+from avactl.daemons.serving.revisions import (
     HASH_LABEL,
     NUMBER,
     REJECTED,
@@ -17,7 +17,7 @@ from avactl.serving.revisions import (
     same,
     template_of,
 )
-from avactl.serving.stores import LARGEST, MOST, objects_of
+from avactl.daemons.serving.stores import LARGEST, MOST, objects_of
 
 BIG = [{"name": f"A{number}", "value": "x"} for number in range(4000)]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from avactl.contracts.names import ROLLOUT
+from avactl.daemons.serving.daemon import STUCK, Daemon, Options
 from avactl.kube.access import Access
 from avactl.kube.client import Client
-from avactl.names import ROLLOUT
-from avactl.serving.daemon import STUCK, Daemon, Options
 
 
 def deployment(key: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from avactl.names import POOL_LABEL, WEIGHTS
-from avactl.serving.weights import parse_speeds
+from avactl.contracts.names import POOL_LABEL, WEIGHTS
+from avactl.daemons.serving.weights import parse_speeds
 from tests.serving.world import World
 from tools.controlplane import ApiError
 

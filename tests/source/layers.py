@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from avactl.source import sandbox_runner
-from avactl.source.sandbox_runner import Answer
+from avactl.spec.python_files import sandbox_runner
+from avactl.spec.python_files.sandbox_runner import Answer
 
 NO_HOOK = "sandbox._forget_ctypes = lambda: None; audit.apply = lambda *_: None; import ctypes"
 NO_NAMESPACES = "process.namespaces = lambda libc: False"
@@ -38,8 +38,8 @@ out = next(fd for fd in range(3, 4096) if is_pipe(fd))
 
 def change(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
     """Let children run these Python statements before their sandbox begins."""
-    modules = "from avactl.source import sandbox; "
-    modules += "from avactl.source.sandbox import audit, landlock, limits, process, seccomp"
+    modules = "from avactl.spec.python_files import sandbox; "
+    modules += "from avactl.spec.python_files.sandbox import audit, landlock, limits, process, seccomp"
     begin, end = sandbox_runner._BOOTSTRAP.split("; from importlib")
     boot = "; ".join((begin, modules, *statements, f"from importlib{end}"))
     monkeypatch.setattr(sandbox_runner, "_BOOTSTRAP", boot)
@@ -47,4 +47,4 @@ def change(monkeypatch: pytest.MonkeyPatch, *statements: str) -> None:
 
 def run(root: Path, source: str, seconds: float = 30.0) -> Answer:
     (root / "spec.py").write_text(textwrap.dedent(source))
-    return sandbox_runner.run("avactl.kinds.python_capture", os.path.realpath(root), seconds, {"path": "spec.py"})
+    return sandbox_runner.run("avactl.program.python_capture", os.path.realpath(root), seconds, {"path": "spec.py"})

@@ -11,9 +11,9 @@ import pytest
 from avactl.compiler import compile_tree
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.text import render_text
-from avactl.source import answers, sandbox_runner
-from avactl.source.sandbox_runner import Answer
-from avactl.source.tree import MemoryTree
+from avactl.spec.python_files import answers, sandbox_runner
+from avactl.spec.python_files.sandbox_runner import Answer
+from avactl.spec.repository.tree import MemoryTree
 
 CONFIG = "python: {allow: true, timeout: 20s}\n"
 TEAM = "apiVersion: avactl.dev/v1\nkind: Team\nmetadata: {name: a}\n"
@@ -195,7 +195,7 @@ def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     """A system without seccomp and Landlock."""
     boot = sandbox_runner._BOOTSTRAP.replace(
         "; from importlib",
-        "; from avactl.source.sandbox import landlock, seccomp; seccomp.apply = landlock.apply = lambda *_: False"
+        "; from avactl.spec.python_files.sandbox import landlock, seccomp; seccomp.apply = landlock.apply = lambda *_: False"
         "; from importlib",
     )
     monkeypatch.setattr(sandbox_runner, "_BOOTSTRAP", boot)

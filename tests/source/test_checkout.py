@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.source.tree import DirTree
-from avactl.source.trees.checkout import CommitTree, open_tree
+from avactl.spec.repository.checkout import CommitTree, open_tree
+from avactl.spec.repository.tree import DirTree
 from tests.cli.running import Run
 from tests.diff.repository import Repository
 from tests.diff.sides import HEAD, PLATFORM, job

@@ -7,7 +7,7 @@ import pytest
 from avactl.compiler import compile_tree
 from avactl.diagnostics.machine import render_github, render_json, render_sarif
 from avactl.diagnostics.text import render_text
-from avactl.source.tree import MemoryTree
+from avactl.spec.repository.tree import MemoryTree
 
 SHAPES = [
     *("AKIAIOSFODNN7EXAMPLE", "LTAI" + "a1" * 8, "AIza" + "a" * 35, "ya29." + "a" * 20, "ghr_" + "a" * 20),

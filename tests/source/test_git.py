@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from avactl.source import git as module
-from avactl.source import git_tree
-from avactl.source.git import Access, GitCommandError, GitError, git, git_work_tree, init_bare, locate
-from avactl.source.git_tree import GitTree
-from avactl.source.trees.files import NOWHERE
+from avactl.spec.repository import git as module
+from avactl.spec.repository import git_tree
+from avactl.spec.repository.git import Access, GitCommandError, GitError, git, git_work_tree, init_bare, locate
+from avactl.spec.repository.git_tree import GitTree
+from avactl.spec.repository.tree_files import NOWHERE
 from tests.diff.repository import Repository
 
 SOURCES = Path(module.__file__).parents[2]
 PROCESSES = {
-    "avactl/source/git.py", "avactl/source/sandbox_runner.py", "avactl/topology/daemon.py", "avactl/cli/main.py",
-    "avactl/datasets/pack/workers.py", "avactl/local/process.py", "avactl/kube/exec_plugin.py",
+    "avactl/spec/repository/git.py", "avactl/spec/python_files/sandbox_runner.py", "avactl/daemons/topology/daemon.py", "avactl/cli/main.py",
+    "avactl/datasets/pack/workers.py", "avactl/workbench/local/process.py", "avactl/kube/exec_plugin.py",
 }  # fmt: skip
 """Modules that start a program: git, Python for a spec file, nvidia-smi, Python for the command line itself and for the
 workers of a pack, the pods of a local run, and the credential programs of the user's kubeconfig."""
@@ -65,7 +65,7 @@ def test_one_module_starts_git() -> None:
                 if any(isinstance(node, ast.Constant) and node.value == "git" for node in ast.walk(tree)):
                     named.add(place)
     assert found == PROCESSES
-    assert named == {"avactl/source/git.py"}
+    assert named == {"avactl/spec/repository/git.py"}
 
 
 def test_where_a_directory_is(repository: Repository, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.machine import render_github, render_json, render_sarif
 from avactl.diagnostics.text import render_one, render_text
-from avactl.source.git_tree import GitTree
-from avactl.source.tree import DirTree, MemoryTree
+from avactl.spec.repository.git_tree import GitTree
+from avactl.spec.repository.tree import DirTree, MemoryTree
 
 IMPORTS = """\
 from avactl.kinds import Cluster, Metadata, Team, Workspace
@@ -339,7 +339,7 @@ raise ValueError("\\ud800 in a message")
 def test_a_deep_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     deep = b'{"a":' * 500 + b"1" + b"}" * 500
     answer = b'{"documents": [{"value": ' + deep + b', "places": []}], "error": null}'
-    monkeypatch.setattr("avactl.source.python._evaluate", lambda *_: answer)
+    monkeypatch.setattr("avactl.spec.python_files.load._evaluate", lambda *_: answer)
     assert error_of("specs = []").message.endswith("its output is malformed")
 
 

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from avactl.source import sandbox_runner
-from avactl.source.sandbox import LAYERS
+from avactl.spec.python_files import sandbox_runner
+from avactl.spec.python_files.sandbox import LAYERS
 from tests.source.layers import DARWIN, NO_HOOK, NO_NAMESPACES, NOTHING, OLD_LANDLOCK, PIPE, change, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's layers are Linux's")
@@ -194,14 +194,14 @@ def test_the_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
     (tmp_path / "spec.py").write_text("import time\ntime.sleep(3600)\n")
     program = """
     import os, subprocess, sys
-    from avactl.source import sandbox_runner
+    from avactl.spec.python_files import sandbox_runner
     begun = subprocess.Popen
     def popen(*arguments, **options):
         child = begun(*arguments, **options)
         print(child.pid, flush=True)
         return child
     subprocess.Popen = popen
-    sandbox_runner.run("avactl.kinds.python_capture", sys.argv[1], 60.0, {"path": "spec.py"})
+    sandbox_runner.run("avactl.program.python_capture", sys.argv[1], 60.0, {"path": "spec.py"})
     """
     command = [sys.executable, "-c", textwrap.dedent(program), os.path.realpath(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:

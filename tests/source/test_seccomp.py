@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from avactl.source.sandbox import seccomp
+from avactl.spec.python_files.sandbox import seccomp
 from tests.source.layers import NO_HOOK, NO_LANDLOCK, NO_LIMITS, NO_NAMESPACES, PIPE, change, run
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="seccomp is Linux's")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.source.tree import DirTree, read_input
+from avactl.spec.repository.tree import DirTree, read_input
 
 CLUSTER = "apiVersion: avactl.dev/v1\nkind: Cluster\nmetadata: {name: main}\n"
 
@@ -108,5 +108,5 @@ def test_what_a_spec_may_name(root: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert read_input(tree, "a.jsonl") == b"long"
     for path in ("link.jsonl", "up/secret.jsonl", "../secret.jsonl", str(tmp_path / "secret.jsonl"), "pipe", "a\0"):
         assert read_input(tree, path) is None
-    monkeypatch.setattr("avactl.source.tree.MAX_INPUT", 3)
+    monkeypatch.setattr("avactl.spec.repository.tree.MAX_INPUT", 3)
     assert read_input(tree, "a.jsonl") is None

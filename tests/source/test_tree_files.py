@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from avactl.compiler import compile_tree
-from avactl.source.git_tree import GitTree
-from avactl.source.tree import DirTree, MemoryTree, read_input
-from avactl.source.trees.files import NOWHERE, ODD_NAME, RENDERED
+from avactl.spec.repository.git_tree import GitTree
+from avactl.spec.repository.tree import DirTree, MemoryTree, read_input
+from avactl.spec.repository.tree_files import NOWHERE, ODD_NAME, RENDERED
 from tests.diff.repository import Repository
 
 CLUSTER = "apiVersion: avactl.dev/v1\nkind: Cluster\nmetadata: {name: main}\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.source.scalars import resolve_plain
-from avactl.source.tree import MemoryTree
-from avactl.source.yaml import MAX_BYTES, MAX_DEPTH, load_yaml
+from avactl.spec.documents.scalars import resolve_plain
+from avactl.spec.documents.yaml import MAX_BYTES, MAX_DEPTH, load_yaml
+from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
 from tests.work import calls
 

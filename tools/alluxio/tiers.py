@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from avactl.compiler import compile_tree
-from avactl.source.tree import DirTree
+from avactl.spec.repository.tree import DirTree
 from tools.alluxio.cluster import Alluxio
 from tools.alluxio.fuse import Fuse
 from tools.objectstore import ACCESS_KEY, SECRET_KEY, ObjectStore

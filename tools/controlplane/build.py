@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from avactl.directories import cache_directory
+from avactl.base.directories import cache_directory
 from tools.controlplane import process, progress
 
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from avactl.scaffold import LOCK
+from avactl.workbench.scaffold import LOCK
 from tools.controlplane import progress
 from tools.controlplane.build import BuildError, UnavailableError, build_binaries, cache_dir, make_once
 from tools.image import debian, oci
@@ -188,7 +188,7 @@ def _compile(root: Path, folder: Path) -> None:
 
 def _locked_wheels() -> str:
     """Return the lines of the scaffold's lock, with hashes, for the packages that `avactl[cluster]` needs here."""
-    blocks = re.split(r"\n(?=\S)", (ROOT / "avactl/scaffold/template" / LOCK).read_text().strip())
+    blocks = re.split(r"\n(?=\S)", (ROOT / "avactl/workbench/scaffold/template" / LOCK).read_text().strip())
     locked: dict[str, str] = {canonicalize_name(block.partition("==")[0]): block for block in blocks}
     needed = _dependencies("avactl", frozenset({"cluster"})) - {"avactl"}
     if missing := sorted(needed - locked.keys()):

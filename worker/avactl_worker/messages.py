@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl_worker.wire import Field, Message
 
-PACKAGE = "avactl.elastic.v1"
+PACKAGE = "avactl.daemons.elastic.v1"
 SESSION = f"/{PACKAGE}.Master/Session"
 STATUS = f"/{PACKAGE}.Master/Status"
 LIMIT = 16 * 1024 * 1024

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.directories import write_file
+from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.base.installation import install_command
 from avactl.cli.common import accessing, choose_environment, fail
 from avactl.cli.environments import EnvironmentOption
-from avactl.directories import write_file
-from avactl.exit_codes import MISSING, PROBLEMS, USAGE
-from avactl.installation import install_command
-from avactl.source.tree import DirTree, find_root
+from avactl.spec.repository.tree import DirTree, find_root
 
 if TYPE_CHECKING:
+    from avactl.change.diff import Diff
+    from avactl.change.review.comparison import SectionOf, Sides
+    from avactl.change.review.environment import Pipeline
     from avactl.compiler import Compilation
-    from avactl.diff import Diff
-    from avactl.review.comparison import SectionOf, Sides
-    from avactl.review.environment import Pipeline
 
 PLAN = 15_000
 """Maximum size of the plan in a comment, in bytes: below a quarter of the smaller forge's comment limit."""
@@ -78,12 +78,12 @@ def comment(
     GITHUB_TOKEN or GITLAB_TOKEN. Exit codes: 0 written, or nothing to report; 1 the specs have errors, which the
     comment reports; 2 usage error; 3 git or the forge failed.
     """
+    from avactl.change.review.comment import whole
+    from avactl.change.review.comparison import base_of, look
+    from avactl.change.review.environment import detect
     from avactl.compiler.layers.environments import environments_of
-    from avactl.review.comment import whole
-    from avactl.review.comparison import base_of, look
-    from avactl.review.environment import detect
-    from avactl.source.git import UnknownRevisionError
-    from avactl.source.git_tree import GitTree
+    from avactl.spec.repository.git import UnknownRevisionError
+    from avactl.spec.repository.git_tree import GitTree
 
     pipeline = detect(os.environ, forge.value if forge else None, pr)
     if not dry_run:
@@ -117,14 +117,14 @@ def comment(
 
 def plan_of(snapshot: Path | None) -> SectionOf:
     """Return the plan section of the comment. Exits if the snapshot is invalid."""
+    from avactl.change.review.comment import Section
     from avactl.cli.changes.plan import read_snapshot
-    from avactl.review.comment import Section
 
     live = read_snapshot(snapshot) if snapshot is not None else None
 
     def make(before: Compilation, after: Compilation, changes: Diff) -> Section | None:
-        from avactl.plan.output.markdown import TITLE, render_body
-        from avactl.plan.planner import clusters, make_plan
+        from avactl.change.plan.output.markdown import TITLE, render_body
+        from avactl.change.plan.planner import clusters, make_plan
 
         base = before if before.ok else None
         states = {name: live if live and live.cluster == name else None for name in clusters(base, after)}
@@ -146,7 +146,7 @@ def _want_pipeline(pipeline: Pipeline | None) -> None:
         if pipeline.forge == "github":
             hint = "`env: {GITHUB_TOKEN: ${{ github.token }}}` passes the job's own token"
             fail("GITHUB_TOKEN is not set", MISSING, hint)
-        from avactl.review.gitlab import NEEDED
+        from avactl.change.review.gitlab import NEEDED
 
         why = "CI_JOB_TOKEN cannot write comments, and GITLAB_TOKEN is not set"
         fail(why if pipeline.job_token else "GITLAB_TOKEN is not set", MISSING, NEEDED)
@@ -154,8 +154,8 @@ def _want_pipeline(pipeline: Pipeline | None) -> None:
 
 def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None, differences: str) -> tuple[str, str]:
     """Return the comment and its marker; `differences` is written to `file`."""
-    from avactl.review.comment import Artifact, compose, marker
-    from avactl.review.environment import LIMITS
+    from avactl.change.review.comment import Artifact, compose, marker
+    from avactl.change.review.environment import LIMITS
 
     artifact = None
     if file is not None:
@@ -168,8 +168,8 @@ def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None, difference
 
 def _publish(pipeline: Pipeline, marker: str, body: str, quiet: bool) -> None:
     try:
-        from avactl.review.forge import ReadOnlyError
-        from avactl.review.publish import open_forge, publish
+        from avactl.change.review.forge import ReadOnlyError
+        from avactl.change.review.publish import open_forge, publish
     except ImportError:
         fail("comments require the package httpx", MISSING, install_command("ci"))
 

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import CHANGES, PROBLEMS, USAGE
+from avactl.base.terminal import colour
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig
 from avactl.cli.common import Format as ProblemFormat
 from avactl.cli.common import fail, render_diagnostics, want_path
 from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
-from avactl.exit_codes import CHANGES, PROBLEMS, USAGE
-from avactl.source.tree import DirTree, find_root
-from avactl.source.trees.checkout import CommitTree
-from avactl.terminal import colour
+from avactl.spec.repository.checkout import CommitTree
+from avactl.spec.repository.tree import DirTree, find_root
 
 if TYPE_CHECKING:
+    from avactl.change.diff import Diff
     from avactl.compiler import Compilation
-    from avactl.diff import Diff
 
 
 HeadOption = Annotated[str | None, typer.Option(metavar="REV", help="New revision. Default: the work tree.")]
@@ -77,7 +77,7 @@ def diff(
         raise typer.Exit(_live(path, head, cluster, kubeconfig, context, format is Format.json, exit_code))
     if full and (format is not Format.text or not objects):
         fail("--full prints text with objects", USAGE)
-    from avactl.diff.compare import compare, touches
+    from avactl.change.diff.compare import compare, touches
 
     root = find_root(path)
     before, after = compile_sides(path, base, head, merge_base)
@@ -105,8 +105,8 @@ def _live(
 
 def compile_sides(path: Path, base: str, head: str | None, merge_base: bool) -> tuple[Compilation, Compilation]:
     """Compile both revisions of a repository. Raises GitError; exits with USAGE if the path does not exist."""
+    from avactl.change.diff.revisions import open_sides
     from avactl.compiler.driver import compile_change
-    from avactl.diff.revisions import open_sides
 
     want_path(path, head)
     sides = open_sides(find_root(path), base, head, common=merge_base)
@@ -124,18 +124,18 @@ def head_problems(after: Compilation, coloured: bool) -> str:
 
 def _render(changes: Diff, format: Format, objects: bool, full: bool) -> str:
     if full:
-        from avactl.diff.record import render_record
+        from avactl.change.diff.record import render_record
 
         return render_record(changes)
     if format is Format.json:
-        from avactl.diff.json_output import render_json
+        from avactl.change.diff.json_output import render_json
 
         return render_json(changes, objects=objects)
     if format is Format.markdown:
-        from avactl.diff.markdown import render_markdown
+        from avactl.change.diff.markdown import render_markdown
 
         return render_markdown(changes, objects=objects)
-    from avactl.diff.text import render_text
+    from avactl.change.diff.text import render_text
 
     return render_text(changes, colour=colour(), objects=objects)
 
@@ -143,13 +143,13 @@ def _render(changes: Diff, format: Format, objects: bool, full: bool) -> str:
 def _problems(after: Compilation, format: Format) -> None:
     """Print the problems of the head in place of its diff."""
     if format is Format.json:
-        from avactl.diff.json_output import render_problems
+        from avactl.change.diff.json_output import render_problems
 
         sys.stdout.write(render_problems(after.diagnostics))
         return
     text = head_problems(after, format is Format.text and colour())
     if format is Format.markdown:
-        from avactl.diff.markdown import render_problems as as_markdown
+        from avactl.change.diff.markdown import render_problems as as_markdown
 
         text = as_markdown(text)
     sys.stdout.write(text)

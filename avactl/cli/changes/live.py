@@ -6,9 +6,9 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
+from avactl.base.exit_codes import CHANGES, OK, USAGE
 from avactl.cli.cluster.cluster_session import chosen_context, connection, packages
 from avactl.cli.common import fail
-from avactl.exit_codes import CHANGES, OK, USAGE
 
 
 def compare_live(
@@ -19,7 +19,7 @@ def compare_live(
     `revision` is that of the specs, by default the work tree. Nothing is written.
     """
     with packages():
-        from avactl.reconcile import command
+        from avactl.apply.reconcile import command
 
     try:
         request = command.Request(

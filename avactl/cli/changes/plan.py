@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import CHANGES, PROBLEMS, USAGE
+from avactl.base.terminal import colour
 from avactl.cli.changes.diff import Format, HeadOption, MergeBaseOption, compile_sides, head_problems
 from avactl.cli.common import accessing, fail
 from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
-from avactl.exit_codes import CHANGES, PROBLEMS, USAGE
-from avactl.source.tree import DirTree, find_root
-from avactl.source.trees.checkout import CommitTree, open_tree
-from avactl.terminal import colour
+from avactl.spec.repository.checkout import CommitTree, open_tree
+from avactl.spec.repository.tree import DirTree, find_root
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from avactl.change.plan.cluster_state import ClusterState
+    from avactl.change.plan.model import Plan
     from avactl.compiler import Compilation
-    from avactl.plan.cluster_state import ClusterState
-    from avactl.plan.model import Plan
-    from avactl.source.git_tree import GitTree
+    from avactl.spec.repository.git_tree import GitTree
 
 _WIDE = 160
 """Default terminal width."""
@@ -82,7 +82,7 @@ def read_snapshot(path: Path) -> ClusterState:
 
 
 def _content(path: Path) -> bytes:
-    from avactl.plan.snapshot.loader import MAX_BYTES
+    from avactl.change.plan.snapshot.loader import MAX_BYTES
 
     if str(path) == "-":
         return sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -91,13 +91,13 @@ def _content(path: Path) -> bytes:
 
 
 def _parsed(path: Path, text: bytes) -> ClusterState:
-    from avactl.plan.snapshot.loader import read
+    from avactl.change.plan.snapshot.loader import read
 
     return read(text, "standard input" if str(path) == "-" else str(path))
 
 
 def _maker() -> ModuleType:
-    from avactl.plan import planner
+    from avactl.change.plan import planner
 
     return planner
 
@@ -123,8 +123,8 @@ def _at_once(
     path: Path, base: str, head: str | None, common: bool, everything: bool, snapshot: Path, text: bytes
 ) -> list[Plan] | None:
     """Plan with both sides compiled in parallel to reading the snapshot. None: it has to be done sequentially."""
-    from avactl import parallel
-    from avactl.plan.parallel_compile import GoneWrongError, begin
+    from avactl.base import parallel
+    from avactl.change.plan.parallel_compile import GoneWrongError, begin
 
     if head is None and not path.exists():
         return None
@@ -145,14 +145,14 @@ def _side(index: int, root: Path, base: str, head: str | None, common: bool) -> 
     """Return the tree of the base (0), of the head (1), or of what it is to be merged into (2)."""
     if index == 1 and head is None:
         return open_tree(root)
-    from avactl.diff.revisions import open_sides
+    from avactl.change.diff.revisions import open_sides
 
     return open_sides(root, base, head, common=common)[index]
 
 
 def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Compilation | None, Compilation]:
     """Return base (None if it has errors) and head. Exits if there is no head to plan for."""
-    from avactl import parallel
+    from avactl.base import parallel
 
     parallel.allow()  # before importing anything that uses threads
     before, after = compile_sides(path, base, head, common)
@@ -160,7 +160,7 @@ def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Co
         sys.stderr.write(head_problems(after, colour(sys.stderr)))
         raise typer.Exit(PROBLEMS)
     if not before.ok:
-        from avactl.diff.text import NO_BASE, empty_base
+        from avactl.change.diff.text import NO_BASE, empty_base
 
         nothing = empty_base(before.diagnostics)
         print(f"avactl: {NO_BASE if nothing else 'the base does not compile: all specs count as new'}", file=sys.stderr)
@@ -170,15 +170,15 @@ def _compiled(path: Path, base: str, head: str | None, common: bool) -> tuple[Co
 
 def _render(plans: Sequence[Plan], format: Format) -> str:
     if format is Format.json:
-        from avactl.plan.output.json_output import render_json
+        from avactl.change.plan.output.json_output import render_json
 
         return render_json(plans)
     if format is Format.markdown:
-        from avactl.plan.output.markdown import render_markdown
+        from avactl.change.plan.output.markdown import render_markdown
 
         return render_markdown(plans)
     import shutil
 
-    from avactl.plan.output.text import render_text
+    from avactl.change.plan.output.text import render_text
 
     return render_text(plans, colour=colour(), width=shutil.get_terminal_size((_WIDE, 24)).columns)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import CHANGES, USAGE
+from avactl.base.terminal import inert
 from avactl.cli.cluster.cluster_session import chosen_context, connection, packages, plain, refused
 from avactl.cli.common import fail, open_repository, report
 from avactl.cli.completion import stacks
 from avactl.cli.environments import EnvironmentOption, SourceOption
-from avactl.exit_codes import CHANGES, USAGE
-from avactl.terminal import inert
 
 if TYPE_CHECKING:
-    from avactl.emit.engine import Session
+    from avactl.apply.pulumi.engine import Session
     from avactl.kube.identity import Target
 
 PathArgument = Annotated[Path, typer.Argument(help="Repository.")]
@@ -78,8 +78,8 @@ def each_stack(
     fast: bool = False,
 ) -> None:
     """Compile a repository and open its stacks one by one; `apply`: only stacks applied from here."""
+    from avactl.apply.pulumi import engine
     from avactl.compiler import compile_tree
-    from avactl.emit import engine
 
     tree, _ = open_repository([path])
     if kubeconfig is not None and not kubeconfig.is_file():
@@ -143,7 +143,7 @@ def print_head(
     session: Session, kubeconfig: Path | None, carries: list[str] | None, refresh: bool, *, apply: bool = False
 ) -> None:
     """Print the stack, its cluster and its notes; refresh it to find drift. Raises WrongClusterError."""
-    from avactl.emit.engine_report import object_of, spec_of
+    from avactl.apply.pulumi.engine_report import object_of, spec_of
 
     target = identify_stack(session, kubeconfig, carries, apply=apply)
     print(inert(plain(f"stack {session.name} · {target}")), flush=True)
@@ -158,7 +158,7 @@ def print_head(
 
 def print_preview(session: Session) -> bool:
     """Print the changes that `up` would make to a stack; return True if there are any."""
-    from avactl.emit.engine_report import lines, summary
+    from avactl.apply.pulumi.engine_report import lines, summary
 
     found = session.preview()
     for line in lines(found):

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
+from avactl.base.exit_codes import PROBLEMS, USAGE
+from avactl.base.terminal import colour
 from avactl.cli.changes.diff import HeadOption
 from avactl.cli.common import choose_environment, fail, want_path
 from avactl.cli.environments import EnvironmentOption, SourceOption
 from avactl.cli.options import Output
-from avactl.exit_codes import PROBLEMS, USAGE
-from avactl.source.tree import find_root
-from avactl.terminal import colour
+from avactl.spec.repository.tree import find_root
 
 
 class Owner(str, Enum):  # noqa: UP042 - typer reads the values of str enums
@@ -46,8 +46,8 @@ def stacks(
     usage error; 3 git or a revision is missing.
     """
     from avactl.compiler.layers.environments import environments_of
-    from avactl.source.git_tree import GitTree
-    from avactl.source.trees.checkout import open_tree
+    from avactl.spec.repository.checkout import open_tree
+    from avactl.spec.repository.git_tree import GitTree
 
     want_path(path, head)
     root = find_root(path)
@@ -76,11 +76,11 @@ def _write(data: list[Any] | None, lines: list[str]) -> None:
 
 def _stacks(root: Path, base: str | None, head: str | None, only: Owner | None) -> list[str]:
     """Return the names of the stacks in the chosen environment. Exits with PROBLEMS if the head has errors."""
+    from avactl.apply.pulumi.stacks import touched
     from avactl.compiler import compile_tree
     from avactl.diagnostics.text import render_problems
-    from avactl.emit.stacks import touched
-    from avactl.source.git_tree import GitTree
-    from avactl.source.trees.checkout import open_tree
+    from avactl.spec.repository.checkout import open_tree
+    from avactl.spec.repository.git_tree import GitTree
 
     compilation = compile_tree(open_tree(root) if head is None else GitTree(root, head))
     if not compilation.ok:

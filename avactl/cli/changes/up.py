@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import USAGE
 from avactl.cli.changes.preview import (
     AdoptOption,
     CarriesOption,
@@ -23,11 +24,10 @@ from avactl.cli.changes.preview import (
 )
 from avactl.cli.common import fail
 from avactl.cli.environments import EnvironmentOption, SourceOption
-from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
-    from avactl.emit.engine import Session
-    from avactl.emit.engine_report import Change
+    from avactl.apply.pulumi.engine import Session
+    from avactl.apply.pulumi.engine_report import Change
 
 
 def up(
@@ -53,7 +53,7 @@ def up(
         fail("`up` asks for confirmation, but there is no terminal", USAGE, "add --yes")
 
     def apply(session: Session) -> None:
-        from avactl.emit.engine_report import line, summary, warnings
+        from avactl.apply.pulumi.engine_report import line, summary, warnings
 
         print_head(session, kubeconfig, carries, refresh, apply=True)
         if not yes and not (print_preview(session) and typer.confirm("  apply?")):

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
+from avactl.base.exit_codes import INCOMPLETE, USAGE
+from avactl.base.terminal import duration, json_output
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
@@ -27,8 +29,6 @@ from avactl.cli.cluster.cluster_session import (
 )
 from avactl.cli.common import fail
 from avactl.cli.options import Output, OutputFormat
-from avactl.exit_codes import INCOMPLETE, USAGE
-from avactl.terminal import duration, json_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -63,8 +63,8 @@ def run(
 ) -> None:
     """Run the daemon: prewarm datasets, write data back, guard drains, follow FUSE mounts."""
     with packages():
-        from avactl.cache import daemon
-        from avactl.names import CACHE_NAMESPACE
+        from avactl.contracts.names import CACHE_NAMESPACE
+        from avactl.daemons.cache import daemon
     options = daemon.Options(
         namespace or os.environ.get("POD_NAMESPACE", "") or CACHE_NAMESPACE, lease, listen, interval
     )
@@ -83,7 +83,7 @@ def status(
 ) -> None:
     """Show tiers and datasets as the daemon reports them, live until Ctrl-C. Read-only."""
     with packages():
-        from avactl.cache.status import StatusWriter
+        from avactl.daemons.cache.status import StatusWriter
         from avactl.kube.client import ApiError, Client, UnreachableError
         from avactl.kube.identity import identify
     access = connection(kubeconfig, context, cluster)
@@ -124,8 +124,8 @@ def flush(
     Exit codes: 0 all are in the store · 5 some are not after --timeout; the daemon goes on.
     """
     with packages():
-        from avactl.cache.config import ConfigError, parse_flush
-        from avactl.cache.flush import flush as wait_for
+        from avactl.daemons.cache.config import ConfigError, parse_flush
+        from avactl.daemons.cache.flush import flush as wait_for
         from avactl.kube.client import ApiError, Client, UnreachableError
         from avactl.kube.identity import identify
     try:
@@ -165,7 +165,7 @@ def _page(data: dict[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
-    from avactl.quantity import format_quantity
+    from avactl.base.quantity import format_quantity
 
     def size(value: Any) -> str:
         return format_quantity(int(value)) if isinstance(value, int | float) else ""

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 import typer
 
+from avactl.base.exit_codes import MISSING, USAGE
+from avactl.base.installation import install_command
+from avactl.base.terminal import colour, duration, inert, shortened
 from avactl.cli.common import fail
 from avactl.cli.completion import clusters
-from avactl.exit_codes import MISSING, USAGE
-from avactl.installation import install_command
 from avactl.kube.timestamps import seconds_since
-from avactl.terminal import colour, duration, inert, shortened
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -82,7 +82,7 @@ def chosen_context(kubeconfig: Path | None, context: str) -> str:
 
     Exits with USAGE if the kubeconfig is invalid.
     """
-    from avactl.kubeconfig import KubeconfigError, current_context
+    from avactl.base.kubeconfig import KubeconfigError, current_context
 
     try:
         return context or current_context(kubeconfig)

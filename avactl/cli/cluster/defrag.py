@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.base.terminal import duration, inert, json_output
 from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, SystemNamespace, plain, viewing, write
 from avactl.cli.common import fail
 from avactl.cli.options import Output, OutputFormat
-from avactl.exit_codes import MISSING, PROBLEMS, USAGE
-from avactl.terminal import duration, inert, json_output
 
 if TYPE_CHECKING:
+    from avactl.hardware.placement.request import Request
     from avactl.kube.identity import Target
-    from avactl.placement.request import Request
     from avactl.scheduler.defrag.planner import DefragPlan, Move
     from avactl.scheduler.inspection.cluster_view import ClusterView
     from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
@@ -71,8 +71,8 @@ def defrag(
 
 
 def _request(view: ClusterView, gpus: int, gpu: str, cpu: str, memory: str) -> Request:
+    from avactl.base.quantity import amount
     from avactl.diagnostics.suggest import did_you_mean
-    from avactl.quantity import amount
     from avactl.scheduler.defrag import planner
 
     known = planner.models(view)

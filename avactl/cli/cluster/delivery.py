@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avactl.base.exit_codes import USAGE
+from avactl.base.terminal import duration, json_output, plural
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
@@ -26,8 +28,6 @@ from avactl.cli.cluster.cluster_session import (
 from avactl.cli.common import fail
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
-from avactl.exit_codes import USAGE
-from avactl.terminal import duration, json_output, plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,10 +64,10 @@ def stage(
     endpoint: Endpoint = "",
 ) -> None:
     """Copy a model to the directory of a version, with the SHA-256 of each file. It is not published yet."""
+    from avactl.daemons.delivery import publish
+    from avactl.daemons.delivery.decide import COPIED, NONE, REJECTED, UNCHANGED
     from avactl.datasets.stores.opening import open_store
     from avactl.datasets.text import size_text
-    from avactl.delivery import publish
-    from avactl.delivery.decide import COPIED, NONE, REJECTED, UNCHANGED
 
     versions = open_store(to.rstrip("/").rpartition("/")[0], endpoint) if "/" in to.rstrip("/") else None
     own, target = open_store(source, endpoint), open_store(to, endpoint)
@@ -101,9 +101,9 @@ def seal(
     """Publish a staged version: write lineage.json, of the JSON object in AVACTL_LINEAGE, and remove old versions."""
     import orjson
 
+    from avactl.daemons.delivery import publish
     from avactl.datasets.stores.opening import open_store
     from avactl.datasets.text import size_text
-    from avactl.delivery import publish
 
     text = os.environ.get("AVACTL_LINEAGE", "") or "{}"
     try:
@@ -153,10 +153,10 @@ def run(
 ) -> None:
     """Run the daemon: begin runs of pipelines, publish what passes validation, deploy it by commits."""
     with packages():
-        from avactl.delivery import daemon
-        from avactl.delivery.commits.repository import Author, Repository
-        from avactl.review.proposals import open_proposals
-    from avactl.source.git import use_credentials
+        from avactl.change.review.proposals import open_proposals
+        from avactl.daemons.delivery import daemon
+        from avactl.daemons.delivery.commits.repository import Author, Repository
+    from avactl.spec.repository.git import use_credentials
 
     # A container's user has no home; compiling keeps a cache there.
     os.environ["HOME"] = os.environ["XDG_CACHE_HOME"] = str(cache)
@@ -180,7 +180,7 @@ def status(
 ) -> None:
     """Show the pipelines of a cluster: what their runs do, and how the last ones ended. Read-only."""
     with packages():
-        from avactl.delivery.status import entries, read
+        from avactl.daemons.delivery.status import entries, read
         from avactl.kube.client import ApiError, Client, UnreachableError
         from avactl.kube.identity import Target, identify
     access = connection(kubeconfig, context, cluster)

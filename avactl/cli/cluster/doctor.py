@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avactl.base.exit_codes import INCOMPLETE, USAGE
+from avactl.base.terminal import inert, json_output, plural
 from avactl.cli.cluster.cluster_session import (
     Context,
     Kubeconfig,
@@ -24,14 +26,12 @@ from avactl.cli.common import fail, open_repository, report
 from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
-from avactl.exit_codes import INCOMPLETE, USAGE
-from avactl.terminal import inert, json_output, plural
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from avactl.doctor.model import Finding
-    from avactl.doctor.needs import Needs
+    from avactl.apply.doctor.model import Finding
+    from avactl.apply.doctor.needs import Needs
     from avactl.kube.access import Access
     from avactl.kube.identity import Target
 
@@ -68,7 +68,7 @@ def doctor(
     compilation = compile_tree(tree)
     report(compilation, tree)
     with packages():
-        from avactl.doctor.needs import needs_of
+        from avactl.apply.doctor.needs import needs_of
     declared = sorted(item.name for item in compilation.program.clusters())
     name = _chosen(cluster, declared, chosen_context(kubeconfig, context))
     access = connection(kubeconfig, context, name)
@@ -110,7 +110,7 @@ def _findings(
     access: Access, cluster: str, namespace: str, needs: Needs, rights: bool, applier: Access
 ) -> tuple[Target, str, list[Finding]]:
     """Exits with USAGE if the cluster carries another Cluster. Exits with MISSING if the API server does not answer."""
-    from avactl.doctor import checks, live
+    from avactl.apply.doctor import checks, live
     from avactl.kube.client import ApiError, Client, UnreachableError
     from avactl.kube.identity import identify
 

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from avactl.base.exit_codes import MISSING, USAGE
 from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, packages
 from avactl.cli.common import fail
-from avactl.exit_codes import MISSING, USAGE
 
 _MOST_RUN = 253
 elastic = typer.Typer(add_completion=False, rich_markup_mode=None, help="Run the master of an elastic job.")
@@ -31,7 +31,7 @@ def library(
     `python DIRECTORY health_check …` then runs its module `avactl_worker.health_check`.
     """
     with packages():
-        from avactl.elastic.library import copy_library
+        from avactl.daemons.elastic.library import copy_library
     try:
         copy_library(directory)
     except OSError as error:
@@ -87,9 +87,9 @@ def master(
     authenticated: listen on an address that only the job's workers can reach.
     """
     with packages():
-        from avactl.elastic import daemon
-        from avactl.elastic.state.store import LostError, StoreError
-        from avactl.elastic.workers import Stragglers
+        from avactl.daemons.elastic import daemon
+        from avactl.daemons.elastic.state.store import LostError, StoreError
+        from avactl.daemons.elastic.workers import Stragglers
         from avactl.kube.listen import ListenError
     if not re.fullmatch(r".+:\d{1,5}", listen):
         fail(f"`--listen {listen}` is not HOST:PORT", USAGE, "`0.0.0.0:2380` listens on all addresses")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import USAGE
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, SystemNamespace, packages, tell_target, viewing
 from avactl.cli.common import fail, open_repository, report, write_text
 from avactl.cli.completion import clusters, pools
-from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
     from avactl.kube.identity import Target
@@ -67,7 +67,7 @@ def _declared(path: Path, cluster: str) -> ClusterCache:
     if not cluster and len(known) != 1:
         fail("--specs needs one cluster", USAGE, f"choose it with --cluster: {one_of(known)}")
     with packages():
-        from avactl.plan.planner import declared_cluster
+        from avactl.change.plan.planner import declared_cluster
 
     return declared_cluster(compilation, cluster or known[0])
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import INCOMPLETE, USAGE
 from avactl.cli.cluster.cluster_session import (
     Context,
     DaemonKubeconfig,
@@ -22,10 +23,9 @@ from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.fast_path import prepare_short_run
 from avactl.cli.options import Output, OutputFormat
-from avactl.exit_codes import INCOMPLETE, USAGE
 
 if TYPE_CHECKING:
-    from avactl.reconcile.command import Request
+    from avactl.apply.reconcile.command import Request
 
 
 def reconcile(
@@ -91,13 +91,13 @@ def reconcile(
     if not watch:
         prepare_short_run()
     with packages():
+        from avactl.apply.reconcile import command
+        from avactl.apply.reconcile.diffing.field_policy import Hands
         from avactl.kube import client  # noqa: F401 - the connection needs it, but is made after a compile
-        from avactl.reconcile import command
-        from avactl.reconcile.diffing.field_policy import Hands
 
         run = command.run
         if watch:  # the daemon's imports take longer than a small run
-            from avactl.reconcile.daemon import follow as run
+            from avactl.apply.reconcile.daemon import follow as run
 
     try:
         request: Request = command.Request(

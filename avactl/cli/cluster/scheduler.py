@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
+from avactl.base.exit_codes import USAGE
 from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, listening, packages
 from avactl.cli.common import accessing, fail
-from avactl.exit_codes import USAGE
 
 
 def scheduler(

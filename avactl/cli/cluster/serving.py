@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avactl.base.terminal import duration, json_output
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
@@ -24,7 +25,6 @@ from avactl.cli.cluster.cluster_session import (
     write,
 )
 from avactl.cli.options import Output, OutputFormat
-from avactl.terminal import duration, json_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -54,7 +54,7 @@ def run(
 ) -> None:
     """Run the daemon: carry out canary and blue-green rollouts, and roll bad versions back."""
     with packages():
-        from avactl.serving import daemon
+        from avactl.daemons.serving import daemon
     own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
     options = daemon.Options(own, lease, listen, prometheus, interval, settle)
     with listening(listen):
@@ -74,10 +74,10 @@ def status(
 ) -> None:
     """Show the rollouts of services, live until Ctrl-C. Read-only."""
     with packages():
+        from avactl.daemons.serving.daemon import services
+        from avactl.daemons.serving.status import entries
         from avactl.kube.client import ApiError, Client, UnreachableError
         from avactl.kube.identity import identify
-        from avactl.serving.daemon import services
-        from avactl.serving.status import entries
     access = connection(kubeconfig, context, cluster)
     live = format is Output.text and not once and sys.stdout.isatty()
 

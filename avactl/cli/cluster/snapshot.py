@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import USAGE
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
@@ -19,7 +20,6 @@ from avactl.cli.cluster.cluster_session import (
     tell_target,
 )
 from avactl.cli.common import accessing
-from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -41,7 +41,7 @@ def snapshot(
     For pods, only scheduling data is included: no environment, arguments or images, and only avactl's own annotations.
     """
     with packages():
-        from avactl.plan.snapshot import capture  # noqa: F401 - what reads snapshots schedules too
+        from avactl.change.plan.snapshot import capture  # noqa: F401 - what reads snapshots schedules too
     text = asyncio.run(_take(connection(kubeconfig, context, cluster), cluster, namespace))
     if out is None:
         sys.stdout.buffer.write(text)
@@ -52,9 +52,9 @@ def snapshot(
 
 
 async def _take(found: Access, cluster: str, namespace: str) -> bytes:
+    from avactl.change.plan.snapshot.capture import take
     from avactl.kube.client import ApiError, Client, UnreachableError
     from avactl.kube.identity import identify
-    from avactl.plan.snapshot.capture import take
 
     async with Client(found, "avactl-snapshot", connections=8) as client:
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avactl.base.terminal import duration, json_output
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
@@ -22,7 +23,6 @@ from avactl.cli.cluster.cluster_session import (
 )
 from avactl.cli.cluster.tables import cell, live, table
 from avactl.cli.options import Output, OutputFormat
-from avactl.terminal import duration, json_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -63,7 +63,7 @@ def top(
 
 def _facts(view: ClusterView, namespace: str) -> tuple[list[Team], list[Pool], list[Job]]:
     """Include teams and pools only if all the data that they summarize is readable."""
-    from avactl.placement.fragmentation import Measure
+    from avactl.hardware.placement.fragmentation import Measure
     from avactl.scheduler.inspection import usage
 
     view.fresh()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avactl.base.exit_codes import PROBLEMS, USAGE
+from avactl.base.terminal import colour
 from avactl.cli.cluster.cluster_session import DaemonKubeconfig, connection, packages
 from avactl.cli.common import fail, open_repository
-from avactl.exit_codes import PROBLEMS, USAGE
-from avactl.source.tree import find_root
-from avactl.terminal import colour
+from avactl.spec.repository.tree import find_root
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,12 +87,12 @@ def import_(
 ) -> None:
     """Print a MachineType as YAML from the output of `nvidia-smi topo -m`."""
     from avactl.compiler.validate import validate_document
-    from avactl.emit.machine_type import machine_type_yaml
+    from avactl.hardware.machine_type_yaml import machine_type_yaml
     from avactl.hardware.topo_gpu import listed
     from avactl.hardware.topo_spec import Given, describe
     from avactl.kinds.machine_type.check import problems
-    from avactl.kinds.program import Item
-    from avactl.source.yaml import load_yaml
+    from avactl.program.program import Item
+    from avactl.spec.documents.yaml import load_yaml
 
     content, shown = _read(file)
     matrix = _matrix(content, shown)
@@ -151,8 +151,8 @@ def _declared(name: str, path: Path | None) -> tuple[Machine, int | None]:
     from avactl.hardware import library
     from avactl.hardware.machine import Machine
     from avactl.kinds.machine_type.check import problems
-    from avactl.kinds.machine_type.hardware import machine_facts
-    from avactl.kinds.program import Item
+    from avactl.program.capacity.machine_hardware import machine_facts
+    from avactl.program.program import Item
 
     items: dict[str, Item] = {}
     wrong: list[Diagnostic] = []
@@ -181,7 +181,7 @@ def _machine_types(tree: Any) -> tuple[dict[str, Any], list[Diagnostic]]:
     from avactl.compiler.load import load
     from avactl.compiler.pass_state import State
     from avactl.compiler.validate import validate
-    from avactl.kinds.program import Item
+    from avactl.program.program import Item
 
     state = validate(load(State(tree)))
     items = {r.metadata.name: Item(doc, r) for doc, r in state.resources if r.KIND == "MachineType"}
@@ -204,7 +204,7 @@ def watch(
     import shlex
 
     with packages():
-        from avactl.topology import daemon
+        from avactl.daemons.topology import daemon
     try:
         words = shlex.split(command)
     except ValueError as error:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from avactl import names
+from avactl.base.exit_codes import USAGE
+from avactl.base.terminal import inert
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
@@ -21,8 +22,7 @@ from avactl.cli.cluster.cluster_session import (
     write,
 )
 from avactl.cli.common import fail
-from avactl.exit_codes import USAGE
-from avactl.terminal import inert
+from avactl.contracts import names
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access

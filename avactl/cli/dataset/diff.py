@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from avactl.base.exit_codes import CHANGES
+from avactl.base.terminal import colour
 from avactl.cli.options import Output, OutputFormat
-from avactl.exit_codes import CHANGES
-from avactl.terminal import colour
 
 
 def diff(

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from avactl.base.terminal import plural
 from avactl.cli.dataset.options import Endpoint, Exclude, Follow, Match, Url
 from avactl.datasets.pack.model import Format
-from avactl.terminal import plural
 
 
 def pack(

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from avactl.base.terminal import plural
 from avactl.cli.dataset.options import Endpoint, Exclude, Follow, Match, Url
-from avactl.terminal import plural
 
 
 def snapshot(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import PROBLEMS
+from avactl.base.terminal import colour
 from avactl.cli.common import Format, render_machine
 from avactl.cli.dataset.options import Endpoint, Follow
-from avactl.exit_codes import PROBLEMS
-from avactl.terminal import colour
 
 if TYPE_CHECKING:
     from avactl.datasets.verify import Report
@@ -51,8 +51,8 @@ def verify(
     if format is Format.text:
         _print(report, manifest)
     elif format is Format.json:
+        from avactl.base.terminal import json_output
         from avactl.datasets.verify import data
-        from avactl.terminal import json_output
 
         sys.stdout.write(json_output(data(report)))
     else:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import MISSING, OK, USAGE
 from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, SystemNamespace, tell_target
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import load_view, with_client
-from avactl.exit_codes import MISSING, OK, USAGE
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -38,10 +38,10 @@ def dashboard(
     _want_loopback(listen)
 
     async def show(client: Client, access: Access, target: Target) -> None:
-        from avactl.jobs.dashboard.server import serve
-        from avactl.jobs.dashboard.source import Source
         from avactl.kube.listen import ListenError
         from avactl.scheduler.inspection.cluster_view import ClusterView
+        from avactl.workbench.jobs.dashboard.server import serve
+        from avactl.workbench.jobs.dashboard.source import Source
 
         tell_target(target)
         jobs = await load_view(client, namespace, access.namespace)
@@ -60,7 +60,7 @@ def dashboard(
 
 
 def _want_loopback(listen: str) -> None:
-    from avactl.jobs.dashboard.server import loopback
+    from avactl.workbench.jobs.dashboard.server import loopback
 
     if not re.fullmatch(r".+:\d{1,5}", listen):
         fail(f"`--listen {listen}` is not HOST:PORT", USAGE)

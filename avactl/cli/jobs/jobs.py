@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import OK, USAGE
+from avactl.base.terminal import duration, json_output
 from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, age, plain, write
 from avactl.cli.cluster.tables import cell, live, table
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import load_view, with_client
 from avactl.cli.options import Output, OutputFormat
-from avactl.exit_codes import OK, USAGE
-from avactl.terminal import duration, json_output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from avactl.jobs.state import TrainingJob
-    from avactl.jobs.view import JobsView
     from avactl.kube.access import Access
     from avactl.kube.client import Client
     from avactl.kube.identity import Target
+    from avactl.workbench.jobs.state import TrainingJob
+    from avactl.workbench.jobs.view import JobsView
 
 _COLOURS = {"running": "green", "queued": "yellow", "starting": "yellow", "failed": "red", "suspended": "dim"}
 
@@ -131,6 +131,6 @@ def _progress(job: TrainingJob) -> tuple[str, str, str, str]:
 
 def note(job: TrainingJob, now: datetime) -> str:
     """Return the reason of a job's state, and what is unusual about a running one."""
-    from avactl.jobs.state import unusual
+    from avactl.workbench.jobs.state import unusual
 
     return "; ".join(filter(None, (job.why, *unusual(job, now))))

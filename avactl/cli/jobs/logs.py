@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import USAGE
 from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, tell_target
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job, with_client
 from avactl.diagnostics.suggest import one_of
-from avactl.exit_codes import USAGE
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -35,9 +35,9 @@ def logs(
     """
 
     async def work(client: Client, access: Access, target: Target) -> None:
-        from avactl.jobs.log_stream import JobLogs, Selection, TooManyPodsError
-        from avactl.jobs.view import JobsView
-        from avactl.local.output import Output
+        from avactl.workbench.jobs.log_stream import JobLogs, Selection, TooManyPodsError
+        from avactl.workbench.jobs.view import JobsView
+        from avactl.workbench.local.output import Output
 
         tell_target(target)
         place = job_of(name, namespace, access)

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.base.terminal import colour, inert, plural
 from avactl.cli.changes.diff import head_problems
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, plain, tell_target
 from avactl.cli.common import fail
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.jobs.session import with_client
-from avactl.exit_codes import MISSING, PROBLEMS, USAGE
-from avactl.terminal import colour, inert, plural
 
 if TYPE_CHECKING:
-    from avactl.jobs.branch import Change
-    from avactl.jobs.experiment import Experiment
     from avactl.kube.access import Access
     from avactl.kube.client import Client
     from avactl.kube.identity import Target
+    from avactl.workbench.jobs.branch import Change
+    from avactl.workbench.jobs.experiment import Experiment
 
 _LIVES, _KEEP = "4h", "1h"
 
@@ -60,7 +60,7 @@ def run(
     The file is compiled on top of the last commit; other uncommitted files are not included. Work tree, index and the
     current branch are not touched.
     """
-    from avactl.jobs.branch import change_of, check
+    from avactl.workbench.jobs.branch import change_of, check
 
     if now and (branch or message):
         fail("`--branch` and `--message` are of a commit, which `--now` does not make", USAGE)
@@ -83,7 +83,7 @@ def _want_valid(change: Change) -> None:
 
 
 def _duration(text: str, option: str) -> int:
-    from avactl.reconcile.command import duration
+    from avactl.apply.reconcile.command import duration
 
     try:
         return max(1, round(duration(text, option)))
@@ -92,10 +92,10 @@ def _duration(text: str, option: str) -> int:
 
 
 def _commit(change: Change, branch: str, message: str, remote: str) -> None:
-    from avactl.diff.compare import compare
-    from avactl.diff.text import render_text
-    from avactl.emit.publish.store import PublishError
-    from avactl.jobs import branch as branches
+    from avactl.apply.publish.store import PublishError
+    from avactl.change.diff.compare import compare
+    from avactl.change.diff.text import render_text
+    from avactl.workbench.jobs import branch as branches
 
     store, jobs = change.store, change.jobs
     titles = ", ".join(f"{item.team}/{item.spec_name}" for item in jobs[:3]) + (", …" if len(jobs) > 3 else "")
@@ -118,7 +118,7 @@ def _commit(change: Change, branch: str, message: str, remote: str) -> None:
 
 
 def _start(change: Change, lives: str, keep: str, kubeconfig: Path | None, context: str) -> None:
-    from avactl.jobs.experiment import experiment, renamed
+    from avactl.workbench.jobs.experiment import experiment, renamed
 
     change, item = renamed(change, change.jobs[0])
     _want_valid(change)
@@ -139,7 +139,7 @@ def _start(change: Change, lives: str, keep: str, kubeconfig: Path | None, conte
 
 
 async def _apply(client: Client, wanted: Experiment) -> None:
-    from avactl.jobs.experiment import RefusedError, start
+    from avactl.workbench.jobs.experiment import RefusedError, start
 
     try:
         await start(client, wanted)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 
 import typer
 
+from avactl.base.exit_codes import MISSING, USAGE
 from avactl.cli.cluster.cluster_session import connection, packages, refused
 from avactl.cli.common import fail
-from avactl.exit_codes import MISSING, USAGE
 
 if TYPE_CHECKING:
-    from avactl.jobs.view import JobsView
     from avactl.kube.access import Access
     from avactl.kube.client import Client
     from avactl.kube.identity import Target
+    from avactl.workbench.jobs.view import JobsView
 
 Namespace = Annotated[
     str, typer.Option("--namespace", "-n", help="Namespace.", show_default="that of the kubeconfig's context")
@@ -62,8 +62,8 @@ async def load_view(client: Client, namespace: str, own: str) -> JobsView:
 
     It has the progress of all jobs, also what scripts print.
     """
-    from avactl.jobs.view import JobsView
     from avactl.kube.client import ApiError
+    from avactl.workbench.jobs.view import JobsView
 
     view = JobsView(client, namespace)
     try:

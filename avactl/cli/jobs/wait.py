@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import OK, USAGE
+from avactl.base.terminal import inert
 from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, plain, tell_target
 from avactl.cli.common import fail
 from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job, with_client
-from avactl.exit_codes import OK, USAGE
-from avactl.terminal import inert
 
 if TYPE_CHECKING:
-    from avactl.jobs.state import TrainingJob
     from avactl.kube.access import Access
     from avactl.kube.client import Client
     from avactl.kube.identity import Target
+    from avactl.workbench.jobs.state import TrainingJob
 
 FAILED, DELETED, TIMED_OUT = 5, 6, 124
 """Exit codes, besides those of all commands. 124 is that of timeout(1)."""
@@ -38,7 +38,7 @@ def wait(
 
     Exit code: 0 the job has succeeded · 5 it has failed · 6 it was deleted · 124 timeout.
     """
-    from avactl.reconcile.command import duration
+    from avactl.apply.reconcile.command import duration
 
     try:
         seconds = duration(timeout, "--timeout") if timeout else None
@@ -53,8 +53,8 @@ def wait(
 
 
 async def _wait(client: Client, access: Access, name: str, namespace: str, seconds: float | None) -> int:
-    from avactl.jobs.view import JobsView
-    from avactl.jobs.waiting import ended
+    from avactl.workbench.jobs.view import JobsView
+    from avactl.workbench.jobs.waiting import ended
 
     place = job_of(name, namespace, access)
     view = JobsView(client, *place)

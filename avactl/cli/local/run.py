@@ -35,9 +35,9 @@ def run(
     leading pod.
     """
     from avactl.compiler import compile_tree
-    from avactl.local.selection import select, select_pipelines
-    from avactl.local.start import run as start
-    from avactl.local.volumes import parse_mounts
+    from avactl.workbench.local.selection import select, select_pipelines
+    from avactl.workbench.local.start import run as start
+    from avactl.workbench.local.volumes import parse_mounts
 
     tree, asked = open_repository([file])
     compilation = compile_tree(tree)
@@ -46,7 +46,7 @@ def run(
     files = [path for path in asked if file.is_file()] or [item.doc.file for item in compilation.program.items]
     pipelines = [] if workers else select_pipelines(compilation, set(files) if file.is_file() else (), name)
     if len(pipelines) == 1:
-        from avactl.local.pipeline import run_pipeline
+        from avactl.workbench.local.pipeline import run_pipeline
 
         item = pipelines[0]
         sys.exit(run_pipeline(item, compilation.program, compilation.manifests, directory, parse_mounts(mount)))

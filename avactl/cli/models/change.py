@@ -6,15 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from avactl.base.exit_codes import MISSING, USAGE
+from avactl.base.terminal import inert, visible
 from avactl.cli.common import fail
 from avactl.cli.models.models import compiled, find
-from avactl.exit_codes import MISSING, USAGE
-from avactl.terminal import inert, visible
 
 if TYPE_CHECKING:
-    from avactl.delivery.commits.repository import Repository
-    from avactl.delivery.models import Model, Served
-    from avactl.review.proposals import Proposals
+    from avactl.change.review.proposals import Proposals
+    from avactl.daemons.delivery.commits.repository import Repository
+    from avactl.daemons.delivery.models import Model, Served
 
 
 class Change(NamedTuple):
@@ -48,10 +48,10 @@ def chosen(specs: Path, name: str, service: str) -> tuple[Model, Served]:
 
 def repository(specs: Path, branch: str, remote: str) -> Repository:
     """Return the repository that a remote names, as a clone in avactl's cache; exits if there is none."""
-    from avactl.delivery.commits.repository import Author, Repository
-    from avactl.directories import cache_directory
-    from avactl.source.git import GitError, git, locate
-    from avactl.source.tree import find_root
+    from avactl.base.directories import cache_directory
+    from avactl.daemons.delivery.commits.repository import Author, Repository
+    from avactl.spec.repository.git import GitError, git, locate
+    from avactl.spec.repository.tree import find_root
 
     root = find_root(specs)
 
@@ -81,7 +81,7 @@ def change(
     served: Served, wanted: Change, specs: Path, branch: str, remote: str, pull_request: bool, dry_run: bool
 ) -> None:
     """Commit a change and push it, or open a pull request; prints what is done."""
-    from avactl.delivery.commits.repository import Served as Now
+    from avactl.daemons.delivery.commits.repository import Served as Now
 
     place = repository(specs, branch, remote)
     proposals = _proposals(place) if pull_request and not dry_run else None
@@ -113,9 +113,9 @@ def change(
 
 
 def _proposals(place: Repository) -> Proposals:
-    from avactl.review.environment import token
-    from avactl.review.proposals import GitHubProposals, GitLabProposals
-    from avactl.source.forges import forge_of
+    from avactl.change.review.environment import token
+    from avactl.change.review.proposals import GitHubProposals, GitLabProposals
+    from avactl.spec.repository.forges import forge_of
 
     forge, api, project = forge_of(place.url)
     if not forge:

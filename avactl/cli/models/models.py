@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avactl.base.exit_codes import MISSING, USAGE
+from avactl.base.terminal import json_output
 from avactl.cli.common import fail, open_repository, report
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
-from avactl.exit_codes import MISSING, USAGE
-from avactl.terminal import json_output
 
 if TYPE_CHECKING:
     from avactl.compiler import Compilation
-    from avactl.delivery.models import Model
+    from avactl.daemons.delivery.models import Model
 
 Endpoint = Annotated[str, typer.Option(help="URL of an S3 service. Default: AWS_ENDPOINT_URL.")]
 
@@ -30,8 +30,8 @@ def models(
     format: OutputFormat = Output.text,
 ) -> None:
     """List versions of models: what they were made from, their metrics, and which services serve them."""
+    from avactl.daemons.delivery.models import entries, published
     from avactl.datasets.errors import DatasetError, StoreError
-    from avactl.delivery.models import entries, published
 
     chosen = find(compiled(path), name)
     known: list[tuple[Model, dict[int, dict[str, Any]]]] = []
@@ -66,7 +66,7 @@ def compiled(path: Path) -> Compilation:
 
 def find(compilation: Compilation, name: str) -> list[Model]:
     """Return the models of that name, or all; exits if there is none."""
-    from avactl.delivery.models import models as models_of
+    from avactl.daemons.delivery.models import models as models_of
     from avactl.diagnostics.suggest import did_you_mean
 
     every = models_of(compilation.program)

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from avactl.base.exit_codes import MISSING, USAGE
 from avactl.cli.common import fail
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.models.change import Change, change, chosen
 from avactl.cli.models.models import Endpoint
-from avactl.exit_codes import MISSING, USAGE
 
 Service = Annotated[str, typer.Option(help="Service that serves the model: NAME or TEAM/NAME, if there are several.")]
 Specs = Annotated[Path, typer.Option("--specs", metavar="DIR", help="Directory of the specs.")]
@@ -44,8 +44,8 @@ def promote(
     The commit is made on the newest commit of the remote's branch; work tree, index and branches here are not touched.
     The service's rollout brings the version to its requests.
     """
+    from avactl.daemons.delivery.models import published
     from avactl.datasets.errors import DatasetError, StoreError
-    from avactl.delivery.models import published
 
     found, served = chosen(specs, model, service)
     if not found.directory:

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from avactl.base.exit_codes import USAGE
 from avactl.cli.common import fail
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.models.change import Change, change, chosen, repository
 from avactl.cli.models.promote import Branch, DryRun, Message, PullRequest, RemoteName, Service, Specs
-from avactl.exit_codes import USAGE
 
 
 def rollback(

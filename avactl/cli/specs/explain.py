@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
+from avactl.base.exit_codes import PROBLEMS
+from avactl.base.terminal import colour
 from avactl.cli.common import Format, open_repository, render_diagnostics
 from avactl.cli.completion import topics
 from avactl.cli.environments import EnvironmentOption
-from avactl.exit_codes import PROBLEMS
-from avactl.terminal import colour
 
 
 def _policies() -> None:
     from avactl.compiler.policies.listing import policies_text
-    from avactl.source.tree import DirTree, MemoryTree, find_root
+    from avactl.spec.repository.tree import DirTree, MemoryTree, find_root
 
     root = find_root(Path())
     ours = (root / "avactl.yaml").is_file() or (root / "policies").is_dir()
@@ -63,13 +63,13 @@ def explain(
     if origin is not None:
         _origin(Path(origin[0]), origin[1], name)
         return
-    from avactl.kinds.reference.explain import drift_text, explain_text
+    from avactl.program.explain.explain import drift_text, explain_text
 
     if topic == "policies" and not drift:
         _policies()
         return
     if recursive and topic is not None:
-        from avactl.kinds.reference.recursive import recursive_text
+        from avactl.program.explain.recursive import recursive_text
 
         print(recursive_text(topic, colour()), end="")
         return

@@ -14,11 +14,11 @@ from avactl.cli.environments import EnvironmentOption
 def graph(
     path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
     environment: EnvironmentOption = "",
-    out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "avactl.svg",
+    out: Annotated[str, typer.Option("--out", "-o", help="Output file; - prints.")] = "avactl.base.svg",
 ) -> None:
     """Draw teams, quotas, pools, cache tiers, jobs and services (SVG)."""
     from avactl.compiler import compile_tree
-    from avactl.emit.graph import draw
+    from avactl.workbench.graph import draw
 
     tree, _ = open_repository([path])
     compilation = compile_tree(tree)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import INCOMPLETE, MISSING, USAGE
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, refused, tell_target
 from avactl.cli.common import accessing, fail
-from avactl.exit_codes import INCOMPLETE, MISSING, USAGE
 
 if TYPE_CHECKING:
-    from avactl.importer.adopt import Adopted
-    from avactl.importer.model import Given
-    from avactl.importer.session import Imported
-    from avactl.importer.sources.context import Options
     from avactl.kube.access import Access
+    from avactl.workbench.importer.adopt import Adopted
+    from avactl.workbench.importer.model import Given
+    from avactl.workbench.importer.session import Imported
+    from avactl.workbench.importer.sources.context import Options
 
 
 class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
@@ -78,8 +78,8 @@ def import_(
     Exit codes: 0 imported · 2 usage error, or the input cannot be imported · 3 the cluster is unreachable · 5 not all
     objects are adopted, with --adopt.
     """
-    from avactl.importer import reading
-    from avactl.importer.session import import_objects, write
+    from avactl.workbench.importer import reading
+    from avactl.workbench.importer.session import import_objects, write
 
     if live == bool(paths):
         fail("import either PATHs or the cluster, with --live", USAGE)
@@ -103,7 +103,7 @@ def import_(
             write(made, root)
     adopted = _adopt(access, made) if adopt and access is not None else None
     if format is Format.json:
-        from avactl.importer.report import as_json
+        from avactl.workbench.importer.report import as_json
 
         print(as_json(made, adopted), end="")
     else:
@@ -114,9 +114,9 @@ def import_(
 
 def _read(access: Access, cluster: str, namespaces: list[str]) -> tuple[list[Given], str]:
     with packages():
-        from avactl.importer.live import read
         from avactl.kube.client import ApiError, Client, UnreachableError
         from avactl.kube.identity import identify
+        from avactl.workbench.importer.live import read
 
     async def run() -> tuple[list[Given], str]:
         async with Client(access, agent="avactl-import") as client:
@@ -130,10 +130,10 @@ def _read(access: Access, cluster: str, namespaces: list[str]) -> tuple[list[Giv
 
 
 def _adopt(access: Access, made: Imported) -> Adopted:
-    from avactl.importer.adopt import adopt
+    from avactl.apply.reconcile.command import AGENT
     from avactl.kube.client import ApiError, Client, UnreachableError
     from avactl.kube.identity import identify
-    from avactl.reconcile.command import AGENT
+    from avactl.workbench.importer.adopt import adopt
 
     async def run() -> Adopted:
         async with Client(access, agent=AGENT) as client:
@@ -148,7 +148,7 @@ def _adopt(access: Access, made: Imported) -> Adopted:
 
 
 def _options(cluster: str, namespace: str, team: list[str], image: list[str], as_is: bool) -> Options:
-    from avactl.importer.sources.context import Options
+    from avactl.workbench.importer.sources.context import Options
 
     return Options(cluster, namespace, _pairs(team, "--team"), as_is, _pairs(image, "--image"))
 
@@ -162,10 +162,10 @@ def _pairs(given: list[str], option: str) -> dict[str, str]:
 
 
 def _print(made: Imported, out: Path | None, adopted: Adopted | None) -> None:
+    from avactl.base.terminal import inert, visible
     from avactl.cli.cluster.cluster_session import write
     from avactl.cli.cluster.tables import cell, table
-    from avactl.importer import report
-    from avactl.terminal import inert, visible
+    from avactl.workbench.importer import report
 
     shown = table(*((name, False) for name in ("source", "object", "became", "how", "file")), gives=("file",))
     for row in report.rows(made):

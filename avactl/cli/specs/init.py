@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avactl.base.exit_codes import MISSING, USAGE
 from avactl.cli.common import fail
-from avactl.exit_codes import MISSING, USAGE
 
 if TYPE_CHECKING:
-    from avactl.scaffold.choice import Choice
+    from avactl.workbench.scaffold.choice import Choice
 
 
 def init(
@@ -46,7 +46,7 @@ def init(
 
     In a terminal, it asks for the engine, forge and clusters that no option names.
     """
-    from avactl import scaffold
+    from avactl.workbench import scaffold
 
     if example and (engine or forge or clusters or environments or source):
         fail("--example excludes all other options", USAGE)
@@ -68,7 +68,7 @@ def init(
 
 
 def _choice(engine: str, forge: str, clusters: str, environments: str, source: str) -> Choice:
-    from avactl.scaffold.choice import ENGINES, FORGES, Choice, ChoiceError, source_of
+    from avactl.workbench.scaffold.choice import ENGINES, FORGES, Choice, ChoiceError, source_of
 
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
         about = ", ".join(f"{name} ({words})" for name, words in ENGINES.items())

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from avactl.base.exit_codes import PROBLEMS, USAGE
+from avactl.base.terminal import colour
 from avactl.cli.common import (
     ENVIRONMENT,
     SOURCE,
@@ -17,12 +19,10 @@ from avactl.cli.common import (
     want_path,
 )
 from avactl.cli.fast_path import Argument, Option
-from avactl.exit_codes import PROBLEMS, USAGE
-from avactl.source.tree import find_root
-from avactl.terminal import colour
+from avactl.spec.repository.tree import find_root
 
 if TYPE_CHECKING:
-    from avactl.emit.publish import Options, Outcome
+    from avactl.apply.publish import Options, Outcome
 
 
 def render(
@@ -64,13 +64,13 @@ def render(
         fail(f"{'--out' if out else '--force'} and --publish exclude each other", USAGE, "render twice")
     if to and not push:
         fail("--to and --no-push exclude each other", USAGE, "remove one of them")
-    from avactl.emit.publish import Options
+    from avactl.apply.publish import Options
 
     _publish(path, Options(publish, remote, to or None, push, even_if_older, let_go))
 
 
 def _write(path: Path, out: str, force: bool, cache: bool) -> None:
-    from avactl.emit.render import print_objects, write_objects
+    from avactl.apply.files.render import print_objects, write_objects
 
     if not out:
         fail("`render` requires a destination", USAGE, "`-o DIR` writes files, `-o -` prints")
@@ -86,8 +86,8 @@ def _write(path: Path, out: str, force: bool, cache: bool) -> None:
 
 
 def _publish(path: Path, options: Options) -> None:
+    from avactl.apply.publish import looks_elsewhere, publish
     from avactl.diagnostics.text import render_problems
-    from avactl.emit.publish import looks_elsewhere, publish
 
     want_path(path)
     compilation, outcome = publish(find_root(path), options)

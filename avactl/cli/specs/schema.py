@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
+from avactl.base.directories import want_no_link, write_file
+from avactl.base.exit_codes import MISSING, USAGE
 from avactl.cli.common import fail
-from avactl.directories import want_no_link, write_file
-from avactl.exit_codes import MISSING, USAGE
 
 
 def schema(
@@ -20,7 +20,7 @@ def schema(
     """Print or write the JSON Schemas of the kinds, for editors."""
     from avactl.compiler.json_schema import ALL, file_name, schemas
     from avactl.diagnostics.suggest import did_you_mean
-    from avactl.kinds import registry
+    from avactl.program import registry
 
     files = schemas()
     if out is None:

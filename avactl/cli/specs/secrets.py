@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avactl.base.exit_codes import USAGE
+from avactl.base.terminal import json_output
 from avactl.cli.common import fail, open_repository, report
 from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
-from avactl.exit_codes import USAGE
-from avactl.terminal import json_output
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from avactl.doctor.secrets import SecretNeed
+    from avactl.apply.doctor.secrets import SecretNeed
 
 
 def secrets(
@@ -27,9 +27,9 @@ def secrets(
     format: OutputFormat = Output.text,
 ) -> None:
     """List the Secrets that the specs need, with their keys, and the commands that create them. Shows no values."""
+    from avactl.apply.doctor.secrets import needed_secrets
     from avactl.compiler import compile_tree
     from avactl.diagnostics.suggest import did_you_mean
-    from avactl.doctor.secrets import needed_secrets
 
     tree, _ = open_repository([path])
     compilation = compile_tree(tree)

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
+from avactl.base.terminal import colour
 from avactl.cli import completion
 from avactl.cli.common import Format, choose_source, fail, open_repository, render_diagnostics, replace_file
-from avactl.exit_codes import MISSING, PROBLEMS, USAGE
-from avactl.terminal import colour
 
 
 def set_(
@@ -34,11 +34,11 @@ def set_(
 ) -> None:
     """Change values of a spec in place; comments, order and quoting are preserved."""
     from avactl.compiler.validate import validate_document
-    from avactl.source.credentials import new_credentials
-    from avactl.source.edit import parse_edit, set_values
-    from avactl.source.tree import DirTree
-    from avactl.source.trees.checkout import WORK_TREE
-    from avactl.source.yaml import load_yaml
+    from avactl.spec.documents.credentials import new_credentials
+    from avactl.spec.documents.edit import parse_edit, set_values
+    from avactl.spec.documents.yaml import load_yaml
+    from avactl.spec.repository.checkout import WORK_TREE
+    from avactl.spec.repository.tree import DirTree
 
     choose_source(WORK_TREE)  # that is what is changed, by one `set` after another
     if file.suffix == ".py":
@@ -90,14 +90,14 @@ def set_(
 def _decided_elsewhere(file: Path, index: int, edits: list[str]) -> list[str]:
     """Return a line for each value that an overlay decides in an environment."""
     from avactl.compiler.config import load_config
-    from avactl.source.edit import parse_edit
+    from avactl.spec.documents.edit import parse_edit
 
     tree, asked = open_repository([file])
     environments = load_config(tree)[0].environments if asked else {}
     if not environments:
         return []
     from avactl.compiler.layers.origin import OriginError, Specs, overlaid
-    from avactl.source.tree import DirTree
+    from avactl.spec.repository.tree import DirTree
 
     found = []
     for name in environments:
@@ -116,7 +116,7 @@ def _decided_elsewhere(file: Path, index: int, edits: list[str]) -> list[str]:
 def _want_no_new_errors(file: Path, text: str) -> None:
     """Exit with PROBLEMS if the repository would have an error that it does not have now."""
     from avactl.compiler.driver import compile_tree
-    from avactl.source.tree import OverlayTree
+    from avactl.spec.repository.tree import OverlayTree
 
     tree, _ = open_repository([file])
     path = (file.parent.resolve() / file.name).relative_to(tree.root.resolve()).as_posix()

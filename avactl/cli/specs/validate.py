@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
+from avactl.base.exit_codes import PROBLEMS
+from avactl.base.terminal import colour, visible
 from avactl.cli.common import (
     SOURCE,
     Format,
@@ -20,10 +22,8 @@ from avactl.cli.common import (
     select,
 )
 from avactl.cli.fast_path import Argument, Option
-from avactl.exit_codes import PROBLEMS
-from avactl.source.tree import DirTree, Tree
-from avactl.source.trees.checkout import WORK_TREE
-from avactl.terminal import colour, visible
+from avactl.spec.repository.checkout import WORK_TREE
+from avactl.spec.repository.tree import DirTree, Tree
 
 if TYPE_CHECKING:
     from avactl.compiler.incremental.compile import Compiled
@@ -42,10 +42,10 @@ def validate(
     code: Annotated[bool, Option("--code", help="Also ask git servers for the revisions of `code.git`.")] = False,
 ) -> None:
     """Check specs and report every problem with file, line, caret and remedy."""
+    from avactl.apply.files.paths import object_path
     from avactl.compiler.incremental.compile import compile_cached
     from avactl.compiler.layers.environments import environments_of
     from avactl.compiler.lint.unread import unread
-    from avactl.emit.paths import object_path
 
     choose_environment(environment)
     choose_source(WORK_TREE if fix else source)
@@ -104,8 +104,8 @@ def _fix(tree: DirTree, asked: list[str], told: TextIO) -> None:
 
 def _with_revisions(tree: Tree, compiled: Compiled) -> Compiled:
     """Add the problems of revisions that git servers do not have."""
+    from avactl.change.review.revisions import revision_problems
     from avactl.compiler.driver import compile_tree
-    from avactl.review.revisions import revision_problems
 
     with hinted():
         found = revision_problems(compile_tree(tree).program)

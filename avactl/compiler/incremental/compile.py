@@ -14,7 +14,8 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from avactl import collector, parallel
+from avactl.base import gc_control as collector
+from avactl.base import parallel
 from avactl.compiler.incremental.disk import Store
 from avactl.compiler.incremental.loading import IrregularError, Loader, digest, packed
 from avactl.compiler.incremental.records import ConfigRecord, InputRecord, PlainDependencies, Record, Result, unpack
@@ -30,16 +31,16 @@ from avactl.compiler.selection import (
     spec_files,
 )
 from avactl.diagnostics import Diagnostic, sort_diagnostics
-from avactl.kinds import registry
-from avactl.kinds.lowering.refused import RefusedError
-from avactl.source.tree import DirTree
-from avactl.source.trees.checkout import CommitTree
-from avactl.source.trees.files import OWN_REPOSITORY
+from avactl.program import registry
+from avactl.program.refused import RefusedError
+from avactl.spec.repository.checkout import CommitTree
+from avactl.spec.repository.tree import DirTree
+from avactl.spec.repository.tree_files import OWN_REPOSITORY
 
 if TYPE_CHECKING:
     from avactl.compiler.driver import Compilation
-    from avactl.kinds.manifest import Manifest
-    from avactl.kinds.program import Item
+    from avactl.program.manifest import Manifest
+    from avactl.program.program import Item
 
 OfManifest = Callable[["Manifest"], str]
 

@@ -19,7 +19,7 @@ from typing import Any
 from zlib import crc32
 
 import avactl
-from avactl.directories import cache_directory
+from avactl.base.directories import cache_directory
 
 _MAGIC = b"avactl 1\n"
 _LIBRARIES = ("pydantic", "pydantic_core", "yaml", "orjson")

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from avactl.compiler.layers.declarations import Declarations
     from avactl.diagnostics import Diagnostic
     from avactl.policy.owners import Owners
-    from avactl.source.document import Document, Locator
-    from avactl.source.tree import DirTree
+    from avactl.spec.documents.document import Document, Locator
+    from avactl.spec.repository.tree import DirTree
 
 
 class Layers:
@@ -122,7 +122,7 @@ class Layers:
 
     def locator(self, position: int, path: str) -> Locator:
         """Return the locator of a spec of the last run, which was kept merged."""
-        from avactl.source.yaml import load_yaml
+        from avactl.spec.documents.yaml import load_yaml
 
         if not self:
             return self._locator(path)

@@ -10,17 +10,17 @@ from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from avactl import parallel
+from avactl.base import parallel
 from avactl.compiler.incremental.layering import Layers
 from avactl.compiler.incremental.records import ConfigRecord, FileRecord, InputRecord, PackedDiagnostic, Record, pack
 from avactl.compiler.incremental.tracing import Dependency, FileContent, KeptDocument
 from avactl.compiler.selection import CONFIG_FILE
-from avactl.source.tree import DirTree, Stamp, read_input
+from avactl.spec.repository.tree import DirTree, Stamp, read_input
 
 if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic
-    from avactl.kinds.base import Resource
-    from avactl.source.document import Document, Locator
+    from avactl.spec.documents.document import Document, Locator
+    from avactl.spec.schema.base import Resource
 
 _SLICE = 200
 """Fewest files that are worth a process of their own: about 15 ms."""
@@ -157,7 +157,7 @@ class Loader:
     def _parse(self, path: str, stamp: Stamp, anew: bool) -> tuple[Any, ...] | None:
         """Return the fields of a `_ParsedFile` as plain data, for other processes; None for unchanged content, unless
         it is read `anew`."""
-        from avactl.source.yaml import MAX_BYTES, load_yaml
+        from avactl.spec.documents.yaml import MAX_BYTES, load_yaml
 
         data, content = b"", ""
         if stamp[1] <= MAX_BYTES:
@@ -217,7 +217,7 @@ class Loader:
 
     def locator(self, path: str) -> Locator:
         """Return the locator of a spec file."""
-        from avactl.source.yaml import YamlLocator, decode
+        from avactl.spec.documents.yaml import YamlLocator, decode
 
         found = self._locators.get(path)
         if found is None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from avactl.compiler.incremental.disk import Store, Table
 from avactl.compiler.incremental.tracing import Dependency, SpecKey
 from avactl.diagnostics import Diagnostic, Note, Span
-from avactl.source.tree import Stamp
+from avactl.spec.repository.tree import Stamp
 
 PackedDiagnostic = dict[str, Any]
 """A diagnostic as plain data."""

@@ -15,12 +15,12 @@ from avactl.compiler.incremental.records import DocumentRecord, SpecRecord
 from avactl.compiler.incremental.tracing import KeptDocument, SpecKey, SpecsOfKind, TracedItem, TracedProgram
 from avactl.compiler.lower import patched
 from avactl.compiler.selection import CONFIG_FILE
-from avactl.kinds import registry
-from avactl.kinds.program import STRUCTURE
+from avactl.program import registry
+from avactl.program.program import STRUCTURE
 
 if TYPE_CHECKING:
-    from avactl.kinds.program import Item
-    from avactl.source.document import Document
+    from avactl.program.program import Item
+    from avactl.spec.documents.document import Document
 
 
 class Resolver:
@@ -78,7 +78,7 @@ class Resolver:
     def _new_items(self) -> list[Item]:
         """Return the specs of the files that were parsed, and record their documents."""
         from avactl.compiler.validate import validate_document
-        from avactl.kinds.program import Item
+        from avactl.program.program import Item
 
         not_owned, layers = self.loader.not_owned(), self.loader.layers
         found: list[Item] = []

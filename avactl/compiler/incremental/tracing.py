@@ -9,9 +9,9 @@ import marshal
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
-from avactl.kinds import registry
-from avactl.kinds.program import Item, Program
-from avactl.source.document import Document, Locator
+from avactl.program import registry
+from avactl.program.program import Item, Program
+from avactl.spec.documents.document import Document, Locator
 
 SpecKey = tuple[str, str, str]
 """Kind, team or "", and name of a spec. As a dependency: its content, or that it does not exist."""

@@ -17,10 +17,10 @@ from avactl.compiler.layers.recognition import DEFAULTS, SpecName, name_of
 from avactl.compiler.lint.remedies import show
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import closest, did_you_mean, one_of
-from avactl.kinds import registry
-from avactl.kinds.base import API_VERSION, Metadata
-from avactl.kinds.reference import introspect
-from avactl.source.document import Document, Path
+from avactl.program import registry
+from avactl.program.explain import introspect
+from avactl.spec.documents.document import Document, Path
+from avactl.spec.schema.base import API_VERSION, Metadata
 
 if TYPE_CHECKING:
     from avactl.policy.owners import Owners
@@ -208,8 +208,8 @@ def _not_owned(document: Document, kind: str, team: str, owners: Sequence[Owners
     """Return a problem if a file may not declare specs of the kind and team, or their patches."""
     if not owners:
         return []
-    from avactl.kinds.base import Patch
     from avactl.policy.owners import problem
+    from avactl.spec.schema.base import Patch
 
     given = document.get("patches")
     patches = []

@@ -17,8 +17,8 @@ from avactl.compiler.layers.document import (
 from avactl.compiler.layers.recognition import SpecName, is_defaults, is_template, name_of
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
-from avactl.kinds import registry
-from avactl.source.document import Document
+from avactl.program import registry
+from avactl.spec.documents.document import Document
 
 MAX_CHAIN = 8
 """Maximum number of templates that a spec extends, directly and indirectly."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from avactl.compiler.layers.merge import Part, merged, removal, trace
 from avactl.diagnostics import Span
-from avactl.source.document import Document, Path
+from avactl.spec.documents.document import Document, Path
 
 SPEC = "spec"
 OVERLAY = "overlay"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from avactl.compiler.selection import CONFIG_FILE
-from avactl.source.tree import Tree
+from avactl.spec.repository.tree import Tree
 
 
 def environments_of(tree: Tree) -> list[str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from avactl.source.document import Path
+from avactl.spec.documents.document import Path
 
 DIRECTIVE = "$patch"
 

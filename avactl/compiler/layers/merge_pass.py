@@ -7,7 +7,7 @@ from dataclasses import replace
 from avactl.compiler.layers.recognition import declares, extends, name_of
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic
-from avactl.source.document import Document
+from avactl.spec.documents.document import Document
 
 
 def merge(state: State) -> State:

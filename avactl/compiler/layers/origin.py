@@ -10,6 +10,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from avactl.base.errors import HintedError
+from avactl.base.exit_codes import USAGE
 from avactl.compiler.layers.declarations import Declarations, titled
 from avactl.compiler.layers.document import OVERLAY, SPEC, Layer, LayeredDocument
 from avactl.compiler.layers.merge import Part, merged, removal, trace
@@ -18,13 +20,11 @@ from avactl.compiler.load import load
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import did_you_mean, one_of
-from avactl.errors import HintedError
-from avactl.exit_codes import USAGE
-from avactl.kinds import registry
-from avactl.kinds.reference import introspect
-from avactl.source.document import Document, Path
-from avactl.source.tree import Tree
-from avactl.source.value_path import Entry, PathError, Selector, parse_path
+from avactl.program import registry
+from avactl.program.explain import introspect
+from avactl.spec.documents.document import Document, Path
+from avactl.spec.documents.value_path import Entry, PathError, Selector, parse_path
+from avactl.spec.repository.tree import Tree
 
 _WIDEST = 60
 """Longest value that is printed in full, in characters."""

@@ -6,8 +6,8 @@ import copy
 from typing import Any
 
 from avactl.compiler.layers.recognition import DEFAULTS
-from avactl.kinds import registry
-from avactl.kinds.base import API_VERSION
+from avactl.program import registry
+from avactl.spec.schema.base import API_VERSION
 
 Schema = dict[str, Any]
 

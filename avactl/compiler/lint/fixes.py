@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import suggested
-from avactl.source.scalars import resolve_plain
-from avactl.source.tree import OverlayTree, Tree
+from avactl.spec.documents.scalars import resolve_plain
+from avactl.spec.repository.tree import OverlayTree, Tree
 
 _ROUNDS = 20
 """Maximum number of compiles: a remedy may reveal the next problem."""

@@ -10,9 +10,9 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.fields.words import flow
-from avactl.kinds.reference import introspect
-from avactl.source.document import Path
+from avactl.program.checks.words import flow
+from avactl.program.explain import introspect
+from avactl.spec.documents.document import Path
 
 Models = Sequence[type[BaseModel]]
 

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from avactl.compiler.lint import forms
-from avactl.kinds.fields.words import flow
-from avactl.kinds.reference import introspect, kubernetes_keys
-from avactl.source.document import Path
+from avactl.program.checks.words import flow
+from avactl.program.explain import introspect, kubernetes_keys
+from avactl.spec.documents.document import Path
 
 _DIGITS = 12
 """Numbers with at least this many digits are not suggested as fixes."""

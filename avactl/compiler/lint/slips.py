@@ -8,10 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.program import Item
-from avactl.kinds.reference import introspect
-from avactl.source.document import Path
-from avactl.source.yaml import YamlLocator, written
+from avactl.program.explain import introspect
+from avactl.program.program import Item
+from avactl.spec.documents.document import Path
+from avactl.spec.documents.yaml import YamlLocator, written
 
 _ZEROS = re.compile(r"(?<![\w.])0[0-9]+(?![\w.])").search
 

@@ -12,11 +12,11 @@ from functools import partial
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.kinds import registry
-from avactl.kinds.program import Item, Program
-from avactl.kinds.references import CLAIM, CONFIG_MAP, Reference, keys_of, references
-from avactl.kinds.registry import WrittenObject
-from avactl.source.document import Document, Path
+from avactl.program import registry
+from avactl.program.program import Item, Program
+from avactl.program.references import CLAIM, CONFIG_MAP, Reference, keys_of, references
+from avactl.program.registry import WrittenObject
+from avactl.spec.documents.document import Document, Path
 
 _SEPARATOR = re.compile("[-._]")
 _SHORT = 4

@@ -9,12 +9,12 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
-from avactl import names
 from avactl.compiler.selection import CONFIG_FILE, POLICIES, covered, spec_files
+from avactl.contracts import names
 from avactl.diagnostics import Diagnostic, Span
 from avactl.policy.path_patterns import matches
-from avactl.source.document import Document
-from avactl.source.tree import Tree
+from avactl.spec.documents.document import Document
+from avactl.spec.repository.tree import Tree
 
 _MOST = 1000
 """Maximum number of files outside of `include` that are searched for specs."""
@@ -55,7 +55,7 @@ def _settings(tree: Tree) -> _Settings:
         data = b""
     if b"clude" not in data and b"owners" not in data:
         return _Settings(["."], [], None)
-    from avactl.source.yaml import load_yaml
+    from avactl.spec.documents.yaml import load_yaml
 
     documents, _ = load_yaml(CONFIG_FILE, data)
     value = documents[0].value if documents else None

@@ -10,14 +10,14 @@ from avactl.compiler.patches.limits import refusals, target_refusal
 from avactl.compiler.patches.merge import PatchError, changed_paths, json_patched, merged
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean, one_of
-from avactl.kinds import kubernetes_schema
-from avactl.kinds.base import GROUP, Patch
-from avactl.kinds.kubernetes_schema import rules
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import RUN_ANNOTATION
-from avactl.kinds.lowering.refused import RefusedError
-from avactl.kinds.manifest import Manifest, Patched, templates_of, without_nulls
-from avactl.kinds.program import Item, Program
+from avactl.program import kubernetes_schema
+from avactl.program.kubernetes_schema import rules
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import RUN_ANNOTATION
+from avactl.program.manifest import Manifest, Patched, templates_of, without_nulls
+from avactl.program.program import Item, Program
+from avactl.program.refused import RefusedError
+from avactl.spec.schema.base import GROUP, Patch
 
 COMPONENT = "app.kubernetes.io/component"
 _MOST = 50

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from avactl.compiler.patches.pods import pod_refusals
-from avactl.kinds import registry
-from avactl.kinds.base import OF_CONTROLLERS, foreign_key
-from avactl.kinds.manifest import Body, Manifest, templates_of
-from avactl.kinds.pod_settings.spec import of_runtime
-from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import namespaces
+from avactl.program import registry
+from avactl.program.manifest import Body, Manifest, templates_of
+from avactl.program.program import Item, Program
+from avactl.spec.schema.base import OF_CONTROLLERS, foreign_key
+from avactl.spec.schema.pod_settings import of_runtime
 
 FORBIDDEN = frozenset(
     ("Namespace", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount", "Secret",

@@ -10,9 +10,9 @@ import copy
 from collections.abc import Sequence
 from typing import Any, cast
 
-from avactl.kinds import kubernetes_schema
-from avactl.kinds.base import JsonOperation
-from avactl.kinds.kubernetes_schema import Schema
+from avactl.program import kubernetes_schema
+from avactl.program.kubernetes_schema import Schema
+from avactl.spec.schema.base import JsonOperation
 
 DIRECTIVE = "$patch"
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from avactl.contracts.names import CAPACITY, GPU_VARIABLES
 from avactl.diagnostics.secrets import looks_secret
-from avactl.kinds.manifest import Body
-from avactl.kinds.pod_settings.affinity import NODE_TAINTS, foreign_terms, node_label
-from avactl.kinds.pod_settings.collisions import OWN_CONTAINERS, OWN_VOLUMES, hides
-from avactl.kinds.pod_settings.levels import BASELINE, RESTRICTED, level
-from avactl.kinds.pod_settings.spec import LONGEST_GRACE
-from avactl.kinds.program import Item, Program
-from avactl.names import CAPACITY, GPU_VARIABLES
+from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, level
+from avactl.program.lowering.pod_collisions import OWN_CONTAINERS, OWN_VOLUMES, hides
+from avactl.program.manifest import Body
+from avactl.program.program import Item, Program
+from avactl.spec.schema.pod_affinity import NODE_TAINTS, foreign_terms, node_label
+from avactl.spec.schema.pod_settings import LONGEST_GRACE
 
 Refused = tuple[tuple[str, ...], str, str]
 """Path, reason and remedy."""

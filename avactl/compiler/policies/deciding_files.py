@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from avactl.compiler.config import load_config
 from avactl.compiler.selection import CONFIG_FILE, POLICIES, spec_files
-from avactl.source.git import GitError, locate
-from avactl.source.git_tree import GitTree
-from avactl.source.tree import DirTree, Tree
-from avactl.source.trees.checkout import CommitTree
+from avactl.spec.repository.checkout import CommitTree
+from avactl.spec.repository.git import GitError, locate
+from avactl.spec.repository.git_tree import GitTree
+from avactl.spec.repository.tree import DirTree, Tree
 
 OF_SPECS = "decides what specs may do"
 OF_CI = "decides what CI runs"

@@ -14,14 +14,14 @@ from avactl.compiler.pass_state import State
 from avactl.compiler.selection import is_policy
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.suggest import closest
-from avactl.kinds import registry
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item
 from avactl.policy import Problem
 from avactl.policy.settings import Ready, Rules, SchemaFile
-from avactl.source.document import Document, Path, strings
-from avactl.source.tree import Tree
-from avactl.source.yaml import MAX_BYTES, load_yaml, too_large
+from avactl.program import registry
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item
+from avactl.spec.documents.document import Document, Path, strings
+from avactl.spec.documents.yaml import MAX_BYTES, load_yaml, too_large
+from avactl.spec.repository.tree import Tree
 
 if TYPE_CHECKING:
     from avactl.policy import custom
@@ -120,7 +120,7 @@ def _diagnostic(name: str, severity: str, message: str, span: Span, hint: str) -
 
 def _own(rules: Rules, tree: Tree, items: Sequence[Item], manifests: Sequence[Manifest]) -> list[Judged]:
     from avactl.policy import custom
-    from avactl.source.python import laid_out
+    from avactl.spec.python_files.load import laid_out
 
     sources, problems = read(rules, tree)
     found: list[Judged] = [(None, problem) for problem in problems]

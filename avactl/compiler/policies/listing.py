@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from avactl.compiler.config import load_config, rules_of
 from avactl.compiler.policies.evaluation import read
 from avactl.policy.settings import Ready, Rule, Rules
-from avactl.source.python import laid_out
-from avactl.source.tree import Tree
+from avactl.spec.python_files.load import laid_out
+from avactl.spec.repository.tree import Tree
 
 _OFF = "off"
 

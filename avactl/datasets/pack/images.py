@@ -7,8 +7,8 @@ import warnings
 from io import BytesIO
 from typing import Any, NamedTuple
 
+from avactl.base.installation import install_command
 from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
-from avactl.installation import install_command
 
 _SIZE = re.compile(r"([1-9][0-9]{0,4})(?:x([1-9][0-9]{0,4}))?").fullmatch
 _FORMATS = {

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, NamedTuple
 
+from avactl.base.quantity import quantity
 from avactl.datasets.errors import ArgumentError
-from avactl.quantity import quantity
 
 SHARDS, RECORDS, STATE, MANIFEST = "shards/", "records/", ".pack/", "manifest.jsonl"
 OPTIONS = f"{STATE}options.json"

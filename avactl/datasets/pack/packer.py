@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from avactl.base.installation import install_command
+from avactl.base.terminal import plural
 from avactl.datasets.errors import ArgumentError, DatasetError, StoreError
 from avactl.datasets.pack.model import MANIFEST, OPTIONS, SHARDS, STATE, Settings, Shard
 from avactl.datasets.pack.planner import plan
@@ -25,8 +27,6 @@ from avactl.datasets.stores.local import PARTIAL
 from avactl.datasets.stores.locations import Location
 from avactl.datasets.stores.store import Store
 from avactl.datasets.text import shown
-from avactl.installation import install_command
-from avactl.terminal import plural
 
 _EMPTY = "pack into an empty directory or prefix"
 

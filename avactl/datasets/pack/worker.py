@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
+from avactl.base.errors import HintedError
 from avactl.datasets.pack.model import Format, Settings, Shard
 from avactl.datasets.pack.writer import ShardWriter
 from avactl.datasets.stores.opening import open_store
-from avactl.errors import HintedError
 
 
 def _receive(lines: SimpleQueue[bytes]) -> None:

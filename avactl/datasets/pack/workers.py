@@ -12,10 +12,10 @@ from typing import Any
 
 import orjson
 
+from avactl.base.errors import HintedError
 from avactl.datasets.concurrent import in_threads
 from avactl.datasets.errors import StoreError
 from avactl.datasets.pack.model import Shard, Tell
-from avactl.errors import HintedError
 
 _COMMAND = [sys.executable, "-P", "-m", "avactl.datasets.pack.worker"]
 

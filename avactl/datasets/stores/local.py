@@ -7,10 +7,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
+from avactl.base.terminal import shortened, visible
 from avactl.datasets.errors import ChangedError, DatasetError, StoreError
 from avactl.datasets.stores.locations import Location, key_problem
 from avactl.datasets.stores.store import CHUNK, Found
-from avactl.terminal import shortened, visible
 
 PARTIAL = ".partial"
 """End of the names of files that are being written; such files are never listed."""

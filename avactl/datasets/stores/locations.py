@@ -6,7 +6,7 @@ import os
 import re
 from typing import NamedTuple
 
-from avactl import object_urls
+from avactl.base import object_urls
 from avactl.datasets.errors import ArgumentError
 
 SCHEMES = tuple(scheme for scheme in object_urls.SCHEMES if scheme != "hdfs")

@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from avactl.base.installation import install_command
+from avactl.base.terminal import shortened, visible
 from avactl.datasets.errors import ArgumentError, ChangedError, DatasetError, StoreError
 from avactl.datasets.stores.aws_profile import profile
 from avactl.datasets.stores.locations import Location, key_problem
 from avactl.datasets.stores.store import CHUNK, Found
-from avactl.installation import install_command
-from avactl.terminal import shortened, visible
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

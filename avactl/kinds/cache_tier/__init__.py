@@ -5,7 +5,8 @@ from avactl.kinds.cache_tier.check_machines import check_all
 from avactl.kinds.cache_tier.facts import facts
 from avactl.kinds.cache_tier.impact import impact
 from avactl.kinds.cache_tier.lower import lower
-from avactl.kinds.cache_tier.spec import (
+from avactl.program.registry import Kind
+from avactl.spec.platform.cache_tier import (
     CacheTier,
     CacheTierSpec,
     Fuse,
@@ -16,7 +17,6 @@ from avactl.kinds.cache_tier.spec import (
     Workers,
     WriteBack,
 )
-from avactl.kinds.registry import Kind
 
 KIND = Kind(model=CacheTier, lower=lower, check=check, check_all=check_all, facts=facts, impact=impact)
 

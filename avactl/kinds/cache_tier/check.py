@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.cache_tier.engines import Engine, engine_of
 from avactl.kinds.cache_tier.machines import machine_dir, pools
-from avactl.kinds.fields.images import require_image
-from avactl.kinds.ineffective_keys import without_effect
-from avactl.kinds.program import Item, Program
-from avactl.quantity import format_quantity, quantity
+from avactl.program.cache_engines import Engine, engine_of
+from avactl.program.images import require_image
+from avactl.program.ineffective_keys import without_effect
+from avactl.program.program import Item, Program
 
 SPEED = {"MEM": 0, "SSD": 1, "HDD": 2}
 

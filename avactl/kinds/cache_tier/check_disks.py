@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.cache_tier.engines import Engine, engine_of
 from avactl.kinds.cache_tier.machines import machine_dir, pools
-from avactl.kinds.program import Item, Program
-from avactl.quantity import format_quantity, quantity
+from avactl.program.cache_engines import Engine, engine_of
+from avactl.program.program import Item, Program
 
 Path = tuple[str | int, ...]
 

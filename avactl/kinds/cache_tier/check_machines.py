@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cache_tier.check_disks import disks
 from avactl.kinds.cache_tier.check_together import together
-from avactl.kinds.cache_tier.engines import engine_of
 from avactl.kinds.cache_tier.machines import pools
-from avactl.kinds.program import Item, Program
-from avactl.quantity import format_quantity, quantity
+from avactl.program.cache_engines import engine_of
+from avactl.program.program import Item, Program
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:

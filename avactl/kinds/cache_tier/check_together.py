@@ -7,10 +7,10 @@ from itertools import combinations
 from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.cache_tier.engines import engine_of
 from avactl.kinds.cache_tier.machines import machine_dir
-from avactl.kinds.dataset_access import host_path
-from avactl.kinds.program import Item, Program
+from avactl.program.cache_engines import engine_of
+from avactl.program.dataset_access import host_path
+from avactl.program.program import Item, Program
 
 Path = tuple[str | int, ...]
 

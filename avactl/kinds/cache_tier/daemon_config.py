@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from avactl.kinds.cache_tier.engines import engine_of
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE, CACHE_TIER_CONFIG, CONFIG_LABEL
+from avactl.contracts.names import CACHE_NAMESPACE, CACHE_TIER_CONFIG, CONFIG_LABEL
+from avactl.program.cache_engines import engine_of
+from avactl.program.lowering import k8s
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
 
 
 def config_map(item: Item, program: Program) -> list[Manifest]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.kinds.cache_tier.engines import engine_of
+from avactl.base.quantity import format_quantity, quantity
 from avactl.kinds.cache_tier.machines import worker_count
-from avactl.kinds.program import Item, Program
-from avactl.kinds.registry import Fact
-from avactl.quantity import format_quantity, quantity
+from avactl.program.cache_engines import engine_of
+from avactl.program.program import Item, Program
+from avactl.program.registry import Fact
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:

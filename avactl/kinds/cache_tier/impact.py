@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avactl.kinds.dataset_access import PUSHED, pushes
-from avactl.kinds.program import Item
-from avactl.kinds.registry import ObjectEffect
+from avactl.program.dataset_access import PUSHED, pushes
+from avactl.program.program import Item
+from avactl.program.registry import ObjectEffect
 
 
 def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from avactl.kinds.cache_tier.daemon_config import config_map
-from avactl.kinds.cache_tier.engines import engine_of
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item, Program
+from avactl.program.cache_engines import engine_of
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.kinds.program import Item, Program, pool_size
+from avactl.program.program import Item, Program, pool_size
 
 
 def pools(item: Item, program: Program) -> list[Item]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import pod_security
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE, POOL_LABEL, SYSTEM_PRIORITY
+from avactl.contracts.names import CACHE_NAMESPACE, POOL_LABEL, SYSTEM_PRIORITY
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import pod_security
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 
 def pod(item: Item, program: Program, **fields: Any) -> Body:

@@ -4,8 +4,8 @@ from avactl.kinds.cluster.check import check
 from avactl.kinds.cluster.facts import facts
 from avactl.kinds.cluster.lower import lower
 from avactl.kinds.cluster.prices import Prices
-from avactl.kinds.cluster.reconcile import Reconcile
-from avactl.kinds.cluster.spec import (
+from avactl.program.registry import Kind
+from avactl.spec.platform.cluster import (
     Cluster,
     ClusterSpec,
     Daemons,
@@ -16,7 +16,7 @@ from avactl.kinds.cluster.spec import (
     Placement,
     StorageClasses,
 )
-from avactl.kinds.registry import Kind
+from avactl.spec.platform.reconcile import Reconcile
 
 __all__ = [
     "KIND",

@@ -8,11 +8,11 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cluster import check_reconcile, delivery
 from avactl.kinds.cluster.daemons import builtin
 from avactl.kinds.cluster.prices import price_problems
-from avactl.kinds.exposure.check import cluster_problems
-from avactl.kinds.fields.images import require_image
-from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.lowering import namespaces
-from avactl.kinds.program import Item, Program
+from avactl.program.checks.exposure import cluster_problems
+from avactl.program.images import require_image
+from avactl.program.lowering import namespaces
+from avactl.program.program import Item, Program
+from avactl.program.unique_entries import duplicates
 
 OLDEST = (1, 30)
 """Oldest supported minor version: it has ValidatingAdmissionPolicy (KEP-3488) and node-bound tokens (KEP-4193)."""

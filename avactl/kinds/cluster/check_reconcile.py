@@ -8,9 +8,9 @@ from pydantic.alias_generators import to_camel
 
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.cluster.reconcile import USED, Reconcile
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.program import Item
+from avactl.program.program import Item
+from avactl.spec.platform.reconcile import USED, Reconcile
+from avactl.spec.schema.values import seconds
 
 
 def problems(item: Item) -> Iterator[Diagnostic]:

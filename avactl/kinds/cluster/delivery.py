@@ -9,11 +9,11 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.base import Model
-from avactl.kinds.cluster.reconcile import Branch, git_url
-from avactl.kinds.fields.values import Name, RelPath, Says, bad, want_length
-from avactl.kinds.program import Item
-from avactl.source.forges import forge_of
+from avactl.program.program import Item
+from avactl.spec.platform.reconcile import Branch, git_url
+from avactl.spec.repository.forges import forge_of
+from avactl.spec.schema.base import Model
+from avactl.spec.schema.values import Name, RelPath, Says, bad, want_length
 
 ForgeKind = Literal["github", "gitlab"]
 _FOLLOWS_SPECS = ("builtin", "pulumiOperator")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from avactl.kinds.fields.gpu import NVIDIA_DRIVER
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import device_class
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item, Program
+from avactl.program.lowering import k8s
+from avactl.program.lowering.gpu_request import NVIDIA_DRIVER
+from avactl.program.lowering.pods import device_class
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
 
 
 def dra_models(item: Item, program: Program) -> list[str]:

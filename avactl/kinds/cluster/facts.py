@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from avactl.kinds.cluster.prices import Prices
-from avactl.kinds.program import Item, Program, pool_size
-from avactl.kinds.registry import Fact
+from avactl.program.program import Item, Program, pool_size
+from avactl.program.registry import Fact
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds import registry
-from avactl.kinds.base import GROUP
-from avactl.kinds.cluster.reconcile import Reconcile
-from avactl.kinds.fields.reconcile_modes import rendered_branch
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.k8s import compact
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.source.tree import ENVIRONMENT_VARIABLE
+from avactl.program import registry
+from avactl.program.lowering import k8s
+from avactl.program.lowering.k8s import compact
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.platform.reconcile import Reconcile
+from avactl.spec.repository.tree import ENVIRONMENT_VARIABLE
+from avactl.spec.schema.base import GROUP
+from avactl.spec.schema.reconcile_modes import rendered_branch
+from avactl.spec.schema.values import seconds
 
 NAMESPACES = {"flux": "flux-system", "argocd": "argocd", "pulumiOperator": "pulumi-kubernetes-operator"}
 """Default namespace of each engine."""
@@ -69,7 +69,7 @@ def _object(item: Item, api_version: str, kind: str, name: str, spec: Body, **mo
 
 
 def _directory(item: Item, owner: str) -> str:
-    """Directory of the rendered files of the platform (`_platform`) or a team in the branch (`avactl.emit.paths`)."""
+    """Directory of the rendered files of the platform (`_platform`) or a team in the branch (`avactl.apply.files.paths`)."""
     path = (item.spec.reconcile.path or "").strip("/")
     return "/".join(part for part in path.split("/") if part not in ("", ".")) + f"/{item.name}/{owner}"
 

@@ -3,17 +3,16 @@ their RBAC, and the objects that make the GitOps engine follow the repository.""
 
 from __future__ import annotations
 
-from avactl import names
-from avactl.kinds.cluster import admission, guard
-from avactl.kinds.cluster.daemons import monitoring, rbac
+from avactl.contracts import names
+from avactl.contracts.names import CACHE_NAMESPACE
+from avactl.kinds.cluster.daemons import admission, guard, monitoring, rbac
 from avactl.kinds.cluster.daemons.lower import daemons, policy
 from avactl.kinds.cluster.devices import device_classes
 from avactl.kinds.cluster.follow import follow
 from avactl.kinds.cluster.priorities import priority_classes
-from avactl.kinds.lowering import k8s, namespaces
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE
+from avactl.program.lowering import k8s, namespaces
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:

@@ -9,10 +9,10 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.base import Model
-from avactl.kinds.fields.compute import GpuModel
-from avactl.kinds.fields.values import bad
-from avactl.kinds.program import Item, Program
+from avactl.program.program import Item, Program
+from avactl.spec.schema.base import Model
+from avactl.spec.schema.compute import GpuModel
+from avactl.spec.schema.values import bad
 
 _CURRENCY_PATTERN = r"^[A-Z]{3}$"
 

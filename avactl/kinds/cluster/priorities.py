@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from avactl import names
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item
+from avactl.contracts import names
+from avactl.program.lowering import k8s
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item
 
 PRIORITIES: tuple[tuple[str, int, bool, str], ...] = (
     (names.SYSTEM_PRIORITY, 1_000_000, True, "avactl's daemons."),

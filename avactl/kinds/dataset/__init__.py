@@ -3,8 +3,8 @@
 from avactl.kinds.dataset.check import check, check_all
 from avactl.kinds.dataset.facts import facts
 from avactl.kinds.dataset.lower import lower
-from avactl.kinds.dataset.spec import Dataset, DatasetSpec, Prewarm, Version
-from avactl.kinds.registry import Kind
+from avactl.program.registry import Kind
+from avactl.spec.platform.dataset import Dataset, DatasetSpec, Prewarm, Version
 
 KIND = Kind(model=Dataset, lower=lower, check=check, check_all=check_all, facts=facts)
 

@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
-from avactl.kinds.cache_tier.engines import engine_of
 from avactl.kinds.cache_tier.facts import capacity
-from avactl.kinds.dataset.listing import MAX_LIST, listing
 from avactl.kinds.dataset.lower import prewarmed
 from avactl.kinds.dataset.overlaps import overlaps
-from avactl.kinds.fields.tier_urls import url_in_tier
-from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.ineffective_keys import without_effect
-from avactl.kinds.program import Item, Program
-from avactl.quantity import format_quantity, quantity
-from avactl.source.tree import MAX_INPUT
+from avactl.program.cache_engines import engine_of
+from avactl.program.checks.tier_urls import url_in_tier
+from avactl.program.dataset_listing import MAX_LIST, listing
+from avactl.program.ineffective_keys import without_effect
+from avactl.program.program import Item, Program
+from avactl.program.unique_entries import duplicates
+from avactl.spec.repository.tree import MAX_INPUT
 
 Path = tuple[str | int, ...]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_DATASET_CONFIG, CACHE_NAMESPACE, CONFIG_LABEL
-from avactl.quantity import quantity
+from avactl.base.quantity import quantity
+from avactl.contracts.names import CACHE_DATASET_CONFIG, CACHE_NAMESPACE, CONFIG_LABEL
+from avactl.program.lowering import k8s
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 
 def config_map(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from avactl.kinds.dataset.lower import prewarmed
-from avactl.kinds.program import Item, Program
-from avactl.kinds.registry import Fact
+from avactl.program.program import Item, Program
+from avactl.program.registry import Fact
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds import registry
-from avactl.kinds.cache_tier.engines import Loaded, engine_of
+from avactl.base.quantity import quantity
 from avactl.kinds.dataset.daemon_config import config_map
-from avactl.kinds.dataset.listing import listing
-from avactl.kinds.dataset_access import claim_name, list_in_pods, mounted, tier_path
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.volumes import NOMINAL_SIZE, claimed_volume
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.quantity import quantity
+from avactl.program import registry
+from avactl.program.cache_engines import Loaded, engine_of
+from avactl.program.dataset_access import claim_name, list_in_pods, mounted, tier_path
+from avactl.program.dataset_listing import listing
+from avactl.program.lowering import k8s
+from avactl.program.lowering.volumes import NOMINAL_SIZE, claimed_volume
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 Place = tuple[str, str, str | None]
 """Cluster, namespace and team of pods that read a dataset."""

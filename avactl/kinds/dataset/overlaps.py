@@ -10,9 +10,9 @@ from itertools import product
 from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.dataset.listing import listing
-from avactl.kinds.dataset_access import under_store
-from avactl.kinds.program import Item, Program
+from avactl.program.dataset_access import under_store
+from avactl.program.dataset_listing import listing
+from avactl.program.program import Item, Program
 
 
 class Claim(NamedTuple):

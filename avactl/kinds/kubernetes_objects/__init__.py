@@ -3,7 +3,7 @@
 from avactl.kinds.kubernetes_objects.check import check
 from avactl.kinds.kubernetes_objects.lower import facts, lower, written
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjects, KubernetesObjectsSpec
-from avactl.kinds.registry import Kind
+from avactl.program.registry import Kind
 
 __all__ = ["KIND", "KubernetesObjects", "KubernetesObjectsSpec"]
 

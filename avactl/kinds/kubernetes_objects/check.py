@@ -10,13 +10,13 @@ from typing import Any
 from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.diagnostics.secrets import looks_secret
 from avactl.diagnostics.suggest import did_you_mean, one_of
-from avactl.kinds import kubernetes_schema
 from avactl.kinds.kubernetes_objects import tenancy
 from avactl.kinds.kubernetes_objects.lower import namespace_of
 from avactl.kinds.kubernetes_objects.sources import Source, sources
-from avactl.kinds.kubernetes_schema import rules
-from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import namespaces
+from avactl.program import kubernetes_schema
+from avactl.program.kubernetes_schema import rules
+from avactl.program.program import Item, Program
 
 _MOST = 50
 """Problems reported per spec."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 
-from avactl import names
-from avactl.kinds import kubernetes_schema
-from avactl.kinds.base import GROUP
-from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
+from avactl.contracts import names
 from avactl.kinds.kubernetes_objects.sources import sources
-from avactl.kinds.kubernetes_schema.templates import at, template_path
-from avactl.kinds.manifest import Body, Manifest, without_nulls
-from avactl.kinds.program import Item, Program
-from avactl.kinds.registry import Fact, WrittenObject
+from avactl.program import kubernetes_schema
+from avactl.program.kubernetes_schema.templates import at, template_path
+from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
+from avactl.program.manifest import Body, Manifest, without_nulls
+from avactl.program.program import Item, Program
+from avactl.program.registry import Fact, WrittenObject
+from avactl.spec.schema.base import GROUP
 
 _HOLD_DATA = ("PersistentVolumeClaim", "PersistentVolume", "Namespace", "CustomResourceDefinition")
 

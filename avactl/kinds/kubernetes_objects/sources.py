@@ -6,9 +6,9 @@ import posixpath
 from typing import Any, NamedTuple
 
 from avactl.diagnostics import Diagnostic, Span
-from avactl.kinds.program import Item, Program
-from avactl.source.document import Document
-from avactl.source.yaml import MAX_BYTES, load_yaml
+from avactl.program.program import Item, Program
+from avactl.spec.documents.document import Document
+from avactl.spec.documents.yaml import MAX_BYTES, load_yaml
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 MOST_OBJECTS = 5000

@@ -6,8 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.kinds.base import Model, Resource
-from avactl.kinds.fields.values import ClusterRef, Name, RepositoryFile
+from avactl.spec.schema.base import Model, Resource
+from avactl.spec.schema.values import ClusterRef, Name, RepositoryFile
 
 
 class KubernetesObjectsSpec(Model):

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avactl import names
-from avactl.kinds.base import foreign_key
-from avactl.kinds.fields.gpu import DEVICES_FIELD, VISIBLE_DEVICES
-from avactl.kinds.kubernetes_schema.templates import at, template_path
-from avactl.kinds.manifest import Body
-from avactl.kinds.pod_settings.affinity import NODE_TAINTS, foreign_terms
-from avactl.kinds.pod_settings.levels import BASELINE, RESTRICTED, level
-from avactl.kinds.pod_settings.spec import LONGEST_GRACE, of_runtime
-from avactl.kinds.program import Item, Program
+from avactl.contracts import names
 from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, level
+from avactl.program.kubernetes_schema.templates import at, template_path
+from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
+from avactl.program.manifest import Body
+from avactl.program.program import Item, Program
+from avactl.spec.schema.base import foreign_key
+from avactl.spec.schema.pod_affinity import NODE_TAINTS, foreign_terms
+from avactl.spec.schema.pod_settings import LONGEST_GRACE, of_runtime
 
 Problem = tuple[tuple[str, ...], str, str]
 """Path, reason and remedy."""

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 from avactl.kinds.machine_type.check import check
 from avactl.kinds.machine_type.lower import lower
-from avactl.kinds.machine_type.spec import (
+from avactl.program.program import Item, Program
+from avactl.program.registry import Fact, Kind
+from avactl.spec.platform.machine_type import (
     Bandwidth,
     Gpus,
     MachineType,
@@ -16,8 +18,6 @@ from avactl.kinds.machine_type.spec import (
     NvlinkPair,
     Switch,
 )
-from avactl.kinds.program import Item, Program
-from avactl.kinds.registry import Fact, Kind
 
 __all__ = [
     "KIND",

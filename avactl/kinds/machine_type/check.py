@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from avactl.base.quantity import quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.hardware.machine import NVLINK
-from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.program import Item, Program
-from avactl.quantity import quantity
+from avactl.program.program import Item, Program
+from avactl.program.unique_entries import duplicates
 
 _CODE = "invalid-topology"
 _GIB = 2**30

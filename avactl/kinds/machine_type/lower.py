@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item, Program
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:

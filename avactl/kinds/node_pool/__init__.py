@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from avactl.kinds.node_pool.check import check, check_all
 from avactl.kinds.node_pool.lower import lower
-from avactl.kinds.node_pool.spec import Autoscaling, NodePool, NodePoolSpec, Taint
-from avactl.kinds.program import Item, Program, pool_size
-from avactl.kinds.registry import Fact, Kind
+from avactl.program.program import Item, Program, pool_size
+from avactl.program.registry import Fact, Kind
+from avactl.spec.platform.node_pool import Autoscaling, NodePool, NodePoolSpec, Taint
 
 __all__ = ["KIND", "Autoscaling", "NodePool", "NodePoolSpec", "Taint"]
 

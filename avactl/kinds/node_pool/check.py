@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.program import Item, Program
+from avactl.program.program import Item, Program
+from avactl.program.unique_entries import duplicates
 
 _SIZES = ("count", "nodes", "autoscaling")
 

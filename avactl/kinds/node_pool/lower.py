@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl import names
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import device_class
-from avactl.kinds.machine_type.hardware import machine_facts
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
+from avactl.contracts import names
+from avactl.program.capacity.machine_hardware import machine_facts
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import device_class
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:

@@ -6,7 +6,7 @@ from avactl.kinds.pipeline.check import check, check_all
 from avactl.kinds.pipeline.lower import STATE, lower
 from avactl.kinds.pipeline.spec import Deploy, Metric, Pipeline, PipelineSpec, Publish, Train, Trigger, Validation
 from avactl.kinds.pipeline.workload import WORKLOAD, facts
-from avactl.kinds.registry import Kind
+from avactl.program.registry import Kind
 
 KIND = Kind(
     model=Pipeline, lower=lower, check=check, check_all=check_all, facts=facts, owned=(STATE,), workload=WORKLOAD

@@ -6,16 +6,7 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.kinds import dataset_access
 from avactl.kinds.cluster.delivery import place
-from avactl.kinds.dataset_access import mount_problems, read_problems
-from avactl.kinds.feasibility.capacity import gpu_problems
-from avactl.kinds.fields.compute import DatasetMount
-from avactl.kinds.fields.credentials import argument_problems, credential_problems
-from avactl.kinds.fields.images import require_image
-from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.fields.words import word_problems
 from avactl.kinds.pipeline.service import service_problems
 from avactl.kinds.pipeline.steps import STEPS, directory, step_name
 from avactl.kinds.pipeline.training import (
@@ -29,9 +20,18 @@ from avactl.kinds.pipeline.training import (
     training_problems,
 )
 from avactl.kinds.pipeline.workload import validation_role
-from avactl.kinds.pod_settings.check import pod_problems
-from avactl.kinds.program import Item, Program
 from avactl.kinds.team.buckets import bucket_problems, team_bucket, written_through
+from avactl.program import dataset_access
+from avactl.program.capacity.capacity import gpu_problems
+from avactl.program.checks.credentials import argument_problems, credential_problems
+from avactl.program.checks.pod_settings import pod_problems
+from avactl.program.checks.words import word_problems
+from avactl.program.dataset_access import mount_problems, read_problems
+from avactl.program.images import require_image
+from avactl.program.program import Item, Program
+from avactl.program.unique_entries import duplicates
+from avactl.spec.schema.compute import DatasetMount
+from avactl.spec.schema.values import seconds
 
 _DEPLOY = ("spec", "deploy")
 _SHORTEST = 60

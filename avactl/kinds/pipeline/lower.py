@@ -9,19 +9,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from avactl.kinds import dataset_access
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.k8s import compact
-from avactl.kinds.lowering.ownership import Owned
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.pipeline.service import deployed, live_urls, service_of, value_paths
-from avactl.kinds.pipeline.steps import SEAL, STAGE, VALIDATE, directory, step_name, step_objects
-from avactl.kinds.pipeline.training import running, running_jobs, training_objects
-from avactl.kinds.pipeline.workload import mounts, trigger
-from avactl.kinds.program import Item, Program
-from avactl.kinds.serving.rollout.lower import strategy
-from avactl.names import (
+from avactl.contracts.names import (
     CONFIG_LABEL,
     DELIVERY_DAEMON,
     PIPELINE_CONFIG,
@@ -29,6 +17,18 @@ from avactl.names import (
     PIPELINE_STATE_PREFIX,
     PIPELINE_STEP,
 )
+from avactl.kinds.pipeline.service import deployed, live_urls, service_of, value_paths
+from avactl.kinds.pipeline.steps import SEAL, STAGE, VALIDATE, directory, step_name, step_objects
+from avactl.kinds.pipeline.training import running, running_jobs, training_objects
+from avactl.kinds.pipeline.workload import mounts, trigger
+from avactl.kinds.serving.rollout.lower import strategy
+from avactl.program import dataset_access
+from avactl.program.lowering import k8s
+from avactl.program.lowering.k8s import compact
+from avactl.program.manifest import Body, Manifest
+from avactl.program.ownership import Owned
+from avactl.program.program import Item, Program
+from avactl.spec.schema.values import seconds
 
 STATE = Owned("ConfigMap", ("data",), "the delivery daemon, in the ConfigMap `pipeline-state.NAMESPACE.NAME`")
 _RBAC = "rbac.authorization.k8s.io"

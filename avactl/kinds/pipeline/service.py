@@ -8,7 +8,6 @@ from typing import Any
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.pipeline.steps import directory
-from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.models import models
 from avactl.kinds.serving.picker import picker
@@ -16,6 +15,7 @@ from avactl.kinds.serving.prefill.roles import prefill
 from avactl.kinds.serving.rollout.lower import strategy
 from avactl.kinds.serving.spec import ServingDeployment
 from avactl.kinds.team.buckets import below
+from avactl.program.program import Item, Program
 
 _AT = ("spec", "deploy")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from avactl import names
-from avactl.kinds.fields.compute import GpuLinkCompute
-from avactl.kinds.fields.gpu import link_annotations
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import k8s, pods
-from avactl.kinds.lowering.k8s import compact
-from avactl.kinds.manifest import Body, Manifest
+from avactl.contracts import names
 from avactl.kinds.pipeline.training import RUN, as_template, checkpoints, store_secrets
-from avactl.kinds.program import Item, Program
 from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.program.lowering import k8s, pods
+from avactl.program.lowering.gpu_request import link_annotations
+from avactl.program.lowering.k8s import compact
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.schema.compute import GpuLinkCompute
+from avactl.spec.schema.values import seconds
 
 STAGE, VALIDATE, SEAL = "stage", "validate", "seal"
 STEPS = (STAGE, VALIDATE, SEAL)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from avactl import names
+from avactl.contracts import names
 from avactl.diagnostics import Diagnostic, Span
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
 from avactl.kinds.training.check import check
 from avactl.kinds.training.lower import lower
 from avactl.kinds.training.pod import store_env
 from avactl.kinds.training.roles import MASTER, has_master, job_name, parts
 from avactl.kinds.training.spec import TrainingJob
 from avactl.kinds.training.workload import roles
-from avactl.kinds.workload import Role
-from avactl.source.document import Document, Path
+from avactl.program.lowering import k8s
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.program.workload import Role
+from avactl.spec.documents.document import Document, Path
 
 PREFIX: Path = ("spec", "train", "template")
 RUN = "$(AVACTL_RUN)"

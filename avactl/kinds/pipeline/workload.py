@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from avactl.kinds.feasibility.capacity import gpu_model
-from avactl.kinds.fields.compute import DatasetMount
 from avactl.kinds.pipeline.spec import TRIGGERS
 from avactl.kinds.pipeline.training import training_roles
-from avactl.kinds.program import Item, Program
-from avactl.kinds.registry import Fact
-from avactl.kinds.workload import Lifecycle, Role, WorkloadHooks
+from avactl.program.capacity.capacity import gpu_model
+from avactl.program.program import Item, Program
+from avactl.program.registry import Fact
+from avactl.program.workload import Lifecycle, Role, WorkloadHooks
+from avactl.spec.schema.compute import DatasetMount
 
 _VALIDATION = ("spec", "validation", "resources")
 

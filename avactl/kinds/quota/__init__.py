@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.check import check, check_all
 from avactl.kinds.quota.lower import lower
-from avactl.kinds.quota.spec import GpuQuota, Quota, QuotaSpec, Shape
-from avactl.kinds.registry import Fact, Kind
+from avactl.program.program import Item, Program
+from avactl.program.registry import Fact, Kind
+from avactl.spec.platform.quota import GpuQuota, Quota, QuotaSpec, Shape
 
 __all__ = ["KIND", "GpuQuota", "Quota", "QuotaSpec", "Shape"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from math import ceil
 
-from avactl.quantity import quantity
+from avactl.base.quantity import quantity
 
 Milli = int
 """An amount of GPUs, CPU cores or bytes, in thousandths: exact for every quantity, and fast to add."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.feasibility import fit
-from avactl.kinds.feasibility.capacity import unknown_model
-from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.demand import usage_problems
 from avactl.kinds.quota.limits import entry_span, gpu_limits, in_file_order, quota_of
-from avactl.quantity import format_quantity, quantity
+from avactl.program.capacity import fit
+from avactl.program.capacity.capacity import unknown_model
+from avactl.program.program import Item, Program
+from avactl.program.unique_entries import duplicates
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from avactl import names
-from avactl.kinds import registry
-from avactl.kinds.lowering.refused import RefusedError
-from avactl.kinds.manifest import Body, Manifest, groups_at, templates_of
-from avactl.kinds.program import Item, Program
+from avactl.contracts import names
 from avactl.kinds.quota.amounts import Amounts, Ask, Milli, milli
 from avactl.kinds.quota.lower import DEFAULT_CPU, DEFAULT_MEMORY
-from avactl.kinds.workload import Lifecycle
+from avactl.program import registry
+from avactl.program.manifest import Body, Manifest, groups_at, templates_of
+from avactl.program.program import Item, Program
+from avactl.program.refused import RefusedError
+from avactl.program.workload import Lifecycle
 
 _KEYS = ("cpu", "memory")
 _DEFAULTS = {"cpu": DEFAULT_CPU, "memory": DEFAULT_MEMORY}

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
+from avactl.base.quantity import format_quantity
 from avactl.diagnostics import Diagnostic, Note, Span
-from avactl.kinds import registry
-from avactl.kinds.feasibility import fit
-from avactl.kinds.feasibility.capacity import gpu_model, roles
-from avactl.kinds.program import Item, Program
 from avactl.kinds.quota.amounts import Ask, Milli, milli
 from avactl.kinds.quota.compiled import with_patches, written_asks
 from avactl.kinds.quota.limits import Limit, entry_span, gpu_limits, in_file_order, quota_of
-from avactl.kinds.workload import Lifecycle, Role
-from avactl.quantity import format_quantity
+from avactl.program import registry
+from avactl.program.capacity import fit
+from avactl.program.capacity.capacity import gpu_model, roles
+from avactl.program.program import Item, Program
+from avactl.program.workload import Lifecycle, Role
 
 _DEVICES = "devices"
 """No key of requests: the location is that of the requests."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from avactl.diagnostics import Span
-from avactl.kinds.program import Item, Program
-from avactl.kinds.quota.spec import QuotaSpec
+from avactl.program.program import Item, Program
+from avactl.spec.platform.quota import QuotaSpec
 
 
 class Limit(NamedTuple):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import device_class
-from avactl.kinds.lowering.quota_leaf import leaf
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
+from avactl.base.quantity import quantity
 from avactl.kinds.quota.limits import gpu_limits
 from avactl.kinds.team.names import namespaces
-from avactl.quantity import quantity
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import device_class
+from avactl.program.lowering.quota_leaf import leaf
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 DEFAULT_CPU = "100m"
 DEFAULT_MEMORY = "256Mi"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.kinds.feasibility.capacity import gpu_model
-from avactl.kinds.program import Item, Program
-from avactl.kinds.registry import Fact, Kind
 from avactl.kinds.serving import groups
 from avactl.kinds.serving.check import check
 from avactl.kinds.serving.llm import machines
@@ -31,6 +28,9 @@ from avactl.kinds.serving.spec import (
 )
 from avactl.kinds.serving.weights import DATA
 from avactl.kinds.serving.workload import WORKLOAD
+from avactl.program.capacity.capacity import gpu_model
+from avactl.program.program import Item, Program
+from avactl.program.registry import Fact, Kind
 
 __all__ = [
     "KIND",

@@ -15,17 +15,17 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.exposure.lower import fill_in
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.ineffective_keys import without_effect
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.monitoring.lower import is_monitored
-from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.groups import scale_target
 from avactl.kinds.serving.picker import picker
 from avactl.kinds.serving.probes import checks
 from avactl.kinds.serving.runtimes import RUNTIMES, default_startup, server
+from avactl.program.ineffective_keys import without_effect
+from avactl.program.lowering import k8s
+from avactl.program.lowering.exposure import fill_in
+from avactl.program.lowering.monitoring import is_monitored
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.schema.values import seconds
 
 IDLE = "15m"
 POLL = 10

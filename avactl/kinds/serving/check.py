@@ -7,17 +7,6 @@ from math import ceil
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.exposure.check import expose_problems
-from avactl.kinds.feasibility.capacity import gpu_problems
-from avactl.kinds.fields.credentials import argument_problems, credential_problems
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.fields.words import word_problems
-from avactl.kinds.ineffective_keys import unused_model, without_effect
-from avactl.kinds.lowering.pods import LONGEST_GRACE
-from avactl.kinds.monitoring.notify import SERVICE_EVENTS, notify_problems
-from avactl.kinds.pod_settings.check import pod_problems
-from avactl.kinds.pod_settings.levels import root_problem
-from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.autoscaling import metric_problems, zero_problems
 from avactl.kinds.serving.check_models import model_problems
 from avactl.kinds.serving.groups import group_problems
@@ -29,7 +18,18 @@ from avactl.kinds.serving.prefill.roles import DECODE, PREFILL, prefill
 from avactl.kinds.serving.probes import checks
 from avactl.kinds.serving.rollout.check import rollout_problems
 from avactl.kinds.serving.runtimes import LLM, RUNTIMES, default_ports, ports
-from avactl.kinds.spot import notice_problem, spot_problems
+from avactl.program.capacity.capacity import gpu_problems
+from avactl.program.checks.credentials import argument_problems, credential_problems
+from avactl.program.checks.exposure import expose_problems
+from avactl.program.checks.pod_security_levels import root_problem
+from avactl.program.checks.pod_settings import pod_problems
+from avactl.program.checks.spot import notice_problem, spot_problems
+from avactl.program.checks.words import word_problems
+from avactl.program.ineffective_keys import unused_model, without_effect
+from avactl.program.lowering.notifications import SERVICE_EVENTS, notify_problems
+from avactl.program.lowering.pods import LONGEST_GRACE
+from avactl.program.program import Item, Program
+from avactl.spec.schema.values import seconds
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:

@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.dataset_access import read_problems
-from avactl.kinds.dataset_start import start_problems
-from avactl.kinds.fields.compute import DatasetMount
-from avactl.kinds.fields.images import require_image
-from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.ineffective_keys import without_effect
-from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.llm import machines, parallelism
 from avactl.kinds.serving.models import has_files, model_mount, places, versions
 from avactl.kinds.serving.runtimes import LLM, RUNTIMES
 from avactl.kinds.team.buckets import bucket_problems
+from avactl.program.checks.dataset_start import start_problems
+from avactl.program.dataset_access import read_problems
+from avactl.program.images import require_image
+from avactl.program.ineffective_keys import without_effect
+from avactl.program.program import Item, Program
+from avactl.program.unique_entries import duplicates
+from avactl.spec.schema.compute import DatasetMount
 
 _SEVERAL = ("tensorflowServing", "triton")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from avactl.kinds.lowering.pods import VERIFY
 from avactl.kinds.serving.models import MODELS
+from avactl.program.lowering.pods import VERIFY
 
 LIST = "/etc/avactl-models"
 """Mount path of the list of models."""

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.k8s import compact
-from avactl.kinds.lowering.ownership import Owned
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.llm import machines, parallelism
 from avactl.kinds.serving.rollout.lower import strategy
 from avactl.kinds.serving.runtimes import LLM
+from avactl.program.lowering import k8s
+from avactl.program.lowering.k8s import compact
+from avactl.program.manifest import Body, Manifest
+from avactl.program.ownership import Owned
+from avactl.program.program import Item, Program
 
 API, KIND = "leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"
 WORKER = "worker"

@@ -6,19 +6,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from avactl import names
-from avactl.kinds.base import GROUP
-from avactl.kinds.dataset_start import start_when_warm
-from avactl.kinds.exposure.lower import exposed_ports, ingress_rules, routes
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import k8s, pods
-from avactl.kinds.lowering.k8s import compact
-from avactl.kinds.lowering.ownership import Owned
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.monitoring.lower import is_monitored, pod_monitor, readers
-from avactl.kinds.monitoring.notify import notifications
-from avactl.kinds.pod_settings.requests import on_spot, with_pod
-from avactl.kinds.program import Item, Program
+from avactl.contracts import names
 from avactl.kinds.serving.autoscaling import autoscaler
 from avactl.kinds.serving.groups import WORKER, leader_worker_set
 from avactl.kinds.serving.llm import machines
@@ -38,6 +26,18 @@ from avactl.kinds.serving.rollout.lower import with_rollout
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
 from avactl.kinds.serving.weights import with_weights
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
+from avactl.program.checks.dataset_start import start_when_warm
+from avactl.program.lowering import k8s, pods
+from avactl.program.lowering.exposure import exposed_ports, ingress_rules, routes
+from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.monitoring import is_monitored, pod_monitor, readers
+from avactl.program.lowering.notifications import notifications
+from avactl.program.manifest import Body, Manifest
+from avactl.program.ownership import Owned
+from avactl.program.program import Item, Program
+from avactl.spec.schema.base import GROUP
+from avactl.spec.schema.pod_requests import on_spot, with_pod
+from avactl.spec.schema.values import seconds
 
 CLASS_LABEL = f"{GROUP}/resource-class"
 """Label with a service's resource class. Pods of one class repel each other; different classes attract."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds import dataset_access
-from avactl.kinds.dataset_access import Access
-from avactl.kinds.fields.compute import DatasetMount
-from avactl.kinds.lowering import k8s, pods
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT, LIST, READY, WORK
 from avactl.kinds.serving.models import LIVE, MODELS, model_mount, places, secret_of
 from avactl.kinds.serving.runtimes import RUNTIMES, Dynamic, Server
+from avactl.program import dataset_access
+from avactl.program.dataset_access import Access
+from avactl.program.lowering import k8s, pods
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.schema.compute import DatasetMount
 
 FOLLOWER = "models"
 """Containers that copy the files of `spec.models`: once before the server starts, and while it runs."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds.program import Item, Program
+from avactl.program.program import Item, Program
 
 MODELS = "/models"
 """Directory of downloaded models; TensorFlow Serving images use it too."""

@@ -12,14 +12,14 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.base import Model
-from avactl.kinds.exposure.lower import ingress_rules
-from avactl.kinds.fields.values import Name, Port, label_key, label_value
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.rollout.lower import strategy
 from avactl.kinds.serving.runtimes import LLM
+from avactl.program.lowering import k8s
+from avactl.program.lowering.exposure import ingress_rules
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.schema.base import Model
+from avactl.spec.schema.values import Name, Port, label_key, label_value
 
 GROUP, KIND = "inference.networking.k8s.io", "InferencePool"
 COMPONENT = "picker"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import pods
-from avactl.kinds.manifest import Body
 from avactl.kinds.serving.runtimes import Server
+from avactl.program.lowering import pods
+from avactl.program.manifest import Body
+from avactl.spec.schema.values import seconds
 
 SCRIPTS = "/probes"
 """Directory of the scripts that probes run."""

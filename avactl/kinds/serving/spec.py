@@ -7,10 +7,17 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
 
-from avactl.kinds.base import ConfigMapKey, Env, Model, Resource
-from avactl.kinds.exposure.spec import ExposePorts
-from avactl.kinds.fields.compute import Compute, DatasetMount, DatasetName, PodUser, Spot, StartWhen
-from avactl.kinds.fields.values import (
+from avactl.kinds.serving.models import model_mount, places
+from avactl.kinds.serving.picker import EndpointPicker
+from avactl.kinds.serving.prefill.spec import Prefill
+from avactl.kinds.serving.rollout.spec import Rollout
+from avactl.kinds.serving.runtimes import RUNTIMES
+from avactl.spec.schema.base import ConfigMapKey, Env, Model, Resource
+from avactl.spec.schema.compute import Compute, DatasetMount, DatasetName, PodUser, Spot, StartWhen
+from avactl.spec.schema.exposure import ExposePorts
+from avactl.spec.schema.monitoring import Notify
+from avactl.spec.schema.pod_settings import PodSettings
+from avactl.spec.schema.values import (
     AbsPath,
     Bytes,
     ClusterRef,
@@ -24,13 +31,6 @@ from avactl.kinds.fields.values import (
     TeamRef,
     bad,
 )
-from avactl.kinds.monitoring.spec import Notify
-from avactl.kinds.pod_settings.spec import PodSettings
-from avactl.kinds.serving.models import model_mount, places
-from avactl.kinds.serving.picker import EndpointPicker
-from avactl.kinds.serving.prefill.spec import Prefill
-from avactl.kinds.serving.rollout.spec import Rollout
-from avactl.kinds.serving.runtimes import RUNTIMES
 
 ResourceClass = Literal["gpu", "cpu", "io"]
 

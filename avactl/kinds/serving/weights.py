@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl import names
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.ownership import Owned
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
+from avactl.contracts import names
+from avactl.program.lowering import k8s
+from avactl.program.manifest import Body, Manifest
+from avactl.program.ownership import Owned
+from avactl.program.program import Item, Program
 
 DATA = Owned("ConfigMap", ("data",), "the serving daemon, in the ConfigMap `NAME-weights` of `balance: headless`")
 _RBAC = "rbac.authorization.k8s.io"

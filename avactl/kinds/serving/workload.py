@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avactl.kinds.fields.compute import Compute
-from avactl.kinds.program import Item
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import bounds
 from avactl.kinds.serving.models import models, places, versions
 from avactl.kinds.serving.prefill.check import PATH, compute_of
 from avactl.kinds.serving.prefill.roles import DECODE, PREFILL, of_role, path_of, prefill
-from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
+from avactl.program.program import Item
+from avactl.program.workload import Lifecycle, Role, Unpinned, WorkloadHooks
+from avactl.spec.schema.compute import Compute
 
 
 def roles(item: Item) -> Iterator[Role]:

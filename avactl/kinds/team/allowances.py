@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl import names
+from avactl.contracts import names
 
 _LEVELS = ("low", "normal", "high")
 DEFAULT_PRIORITIES = ("avactl-low", "avactl-normal")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds import dataset_access
-from avactl.kinds.program import Item, Program
+from avactl.program import dataset_access
+from avactl.program.program import Item, Program
 
 
 def below(base: str, url: str) -> str | None:

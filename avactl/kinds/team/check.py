@@ -7,12 +7,12 @@ from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
-from avactl.kinds.cache_tier.engines import engine_of
-from avactl.kinds.fields.tier_urls import url_in_tier
-from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.lowering import namespaces
-from avactl.kinds.monitoring.notify import JOB_EVENTS, SERVICE_EVENTS, notify_problems
-from avactl.kinds.program import Item, Program
+from avactl.program.cache_engines import engine_of
+from avactl.program.checks.tier_urls import url_in_tier
+from avactl.program.lowering import namespaces
+from avactl.program.lowering.notifications import JOB_EVENTS, SERVICE_EVENTS, notify_problems
+from avactl.program.program import Item, Program
+from avactl.program.unique_entries import duplicates
 
 
 def check(item: Item, program: Program) -> Iterable[Diagnostic]:

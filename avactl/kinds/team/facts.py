@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.kinds.program import Item, Program
-from avactl.kinds.registry import Fact
 from avactl.kinds.team.names import namespaces
+from avactl.program.program import Item, Program
+from avactl.program.registry import Fact
 
 
 def facts(item: Item, program: Program) -> Mapping[str, Fact]:

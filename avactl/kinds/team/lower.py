@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from avactl import names
-from avactl.kinds.lowering import k8s, namespaces
-from avactl.kinds.lowering.quota_leaf import borrower
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.monitoring.notify import TEAM, offers, receivers
-from avactl.kinds.program import Item, Program
+from avactl.contracts import names
 from avactl.kinds.team.allowances import allowances
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.team.network import policies
 from avactl.kinds.team.rbac import daemon_roles, roles
-from avactl.kinds.team.spec import TeamNamespace
 from avactl.kinds.team.storage import buckets, prefixes
+from avactl.program.lowering import k8s, namespaces
+from avactl.program.lowering.notifications import TEAM, offers, receivers
+from avactl.program.lowering.quota_leaf import borrower
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.platform.team import TeamNamespace
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.kinds.program import Item
+from avactl.program.program import Item
 
 RUN_ACCOUNT = "avactl-run"
 """Service account of user pods that do not call the Kubernetes API; it has no permissions and its token is not

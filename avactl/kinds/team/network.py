@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avactl.kinds import registry
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program, name_label
-from avactl.kinds.workload import Lifecycle
-from avactl.names import TEAM_LABEL
+from avactl.contracts.names import TEAM_LABEL
+from avactl.program import registry
+from avactl.program.lowering import k8s
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program, name_label
+from avactl.program.workload import Lifecycle
 
 METADATA_SERVICES = ("169.254.169.254", "100.100.100.200", "fd00:ec2::254")
 """Cloud metadata services, which hand out a machine's credentials (AWS, Azure, GCP; Alibaba Cloud; AWS over IPv6)."""

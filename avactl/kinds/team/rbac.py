@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl.contracts.names import SERVING_DAEMON
 from avactl.kinds.cluster.daemons.rbac import serving_rules
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.k8s import policy_rule as rule
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import SERVING_DAEMON
+from avactl.program.lowering import k8s
+from avactl.program.lowering.k8s import policy_rule as rule
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 READ = ("get", "list", "watch")
 WRITE = ("create", "update", "patch", "delete")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from avactl.kinds import dataset_access
-from avactl.kinds.cache_tier.engines import engine_of
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.volumes import claimed_volume
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item, Program
+from avactl.program import dataset_access
+from avactl.program.cache_engines import engine_of
+from avactl.program.lowering import k8s
+from avactl.program.lowering.volumes import claimed_volume
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
 
 
 def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:

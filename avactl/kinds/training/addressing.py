@@ -13,10 +13,6 @@ from typing import Any
 
 import orjson
 
-from avactl.kinds.fields.host_network import host_port
-from avactl.kinds.lowering.pods import env_list
-from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item
 from avactl.kinds.training.roles import (
     MASTER,
     Part,
@@ -27,6 +23,10 @@ from avactl.kinds.training.roles import (
     hosts,
     rendezvous_name,
 )
+from avactl.program.lowering.host_network import host_port
+from avactl.program.lowering.pods import env_list
+from avactl.program.manifest import Body
+from avactl.program.program import Item
 
 INDEX = "JOB_COMPLETION_INDEX"
 _INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"

@@ -5,27 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import closest, one_of
-from avactl.kinds.dataset_access import mount_problems
-from avactl.kinds.dataset_start import start_problems
-from avactl.kinds.feasibility.capacity import gpu_problems, roles
-from avactl.kinds.feasibility.together import together_problem
-from avactl.kinds.fields.credentials import argument_problems, credential_problems
-from avactl.kinds.fields.host_network import host_network_problems
-from avactl.kinds.fields.images import require_image
-from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.fields.words import word_problems
-from avactl.kinds.ineffective_keys import unused_model
-from avactl.kinds.lowering.storage import sharing_problems
-from avactl.kinds.monitoring.notify import JOB_EVENTS, notify_problems
-from avactl.kinds.pod_settings.check import pod_problems
-from avactl.kinds.pod_settings.levels import root_problem
-from avactl.kinds.pod_settings.requests import with_pod
-from avactl.kinds.pod_settings.spec import PodSettings
-from avactl.kinds.program import Item, Program
-from avactl.kinds.spot import notice_problem, spot_problems
 from avactl.kinds.team.buckets import bucket_problems
 from avactl.kinds.training.addressing import implementation, listens, slots_per_worker
 from avactl.kinds.training.commands import mpirun_ranks, torchrun_options
@@ -51,8 +33,26 @@ from avactl.kinds.training.roles import (
 from avactl.kinds.training.starts.dependencies import order_problems
 from avactl.kinds.training.starts.schedule import schedule_problems
 from avactl.kinds.training.strategies import strategy_problems
-from avactl.kinds.workload import Role
-from avactl.quantity import format_quantity, quantity
+from avactl.program.capacity.capacity import gpu_problems, roles
+from avactl.program.capacity.together import together_problem
+from avactl.program.checks.credentials import argument_problems, credential_problems
+from avactl.program.checks.dataset_start import start_problems
+from avactl.program.checks.pod_security_levels import root_problem
+from avactl.program.checks.pod_settings import pod_problems
+from avactl.program.checks.spot import notice_problem, spot_problems
+from avactl.program.checks.words import word_problems
+from avactl.program.dataset_access import mount_problems
+from avactl.program.images import require_image
+from avactl.program.ineffective_keys import unused_model
+from avactl.program.lowering.host_network import host_network_problems
+from avactl.program.lowering.notifications import JOB_EVENTS, notify_problems
+from avactl.program.lowering.storage import sharing_problems
+from avactl.program.program import Item, Program
+from avactl.program.workload import Role
+from avactl.spec.schema.pod_requests import with_pod
+from avactl.spec.schema.pod_settings import PodSettings
+from avactl.spec.schema.reconcile_modes import STARTS_JOBS_AGAIN
+from avactl.spec.schema.values import seconds
 
 _YEAR = 366 * 24 * 3600
 _LONG = 24 * 3600

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import RUN_ANNOTATION, env_list, helper, resources
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
+from avactl.contracts.names import FOLLOWER
 from avactl.kinds.training.addressing import field
 from avactl.kinds.training.roles import Part
-from avactl.names import FOLLOWER
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import RUN_ANNOTATION, env_list, helper, resources
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 PARTNER = "partner"
 """Sidecar of leading pods that watches the other leading Jobs."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from math import ceil
 
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.ownership import Owned
-from avactl.kinds.lowering.pods import RUN_ANNOTATION, env_list, resources
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import field, master_port
 from avactl.kinds.training.followers import TOKEN_PATH
 from avactl.kinds.training.roles import MASTER, Part, bounds, replacing, workers_of
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import RUN_ANNOTATION, env_list, resources
+from avactl.program.manifest import Body, Manifest
+from avactl.program.ownership import Owned
+from avactl.program.program import Item, Program
+from avactl.spec.schema.values import seconds
 
 HTTP_PORT = 8080
 """Port of the master's metrics and probes."""

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.local_run import LocalHooks, LocalRole, LocalRun
-from avactl.kinds.program import Item
 from avactl.kinds.training import job_master
 from avactl.kinds.training.addressing import hostfile, slots_per_worker
 from avactl.kinds.training.followers import EVALUATOR_GRACE
 from avactl.kinds.training.roles import MASTER, Part, bounds, job_name, parts, rendezvous_name
 from avactl.kinds.training.strategies import strategy_problems
+from avactl.program.local_run import LocalHooks, LocalRole, LocalRun
+from avactl.program.program import Item
+from avactl.spec.schema.values import seconds
 
 
 def with_workers(item: Item, workers: int) -> Item | Diagnostic:

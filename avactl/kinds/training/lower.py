@@ -5,15 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from avactl import names
-from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import k8s, pods
-from avactl.kinds.lowering.k8s import compact
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.monitoring.lower import of_component
-from avactl.kinds.monitoring.notify import notifications
-from avactl.kinds.program import Item, Program
+from avactl.contracts import names
 from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import master_port, port, rendezvous
 from avactl.kinds.training.init_containers import health_check
@@ -35,7 +27,15 @@ from avactl.kinds.training.roles import (
 )
 from avactl.kinds.training.starts.schedule import cron_job
 from avactl.kinds.training.tensorboard import board
-from avactl.kinds.workload import FOLLOWERS_LATER
+from avactl.program.lowering import k8s, pods
+from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.monitoring import of_component
+from avactl.program.lowering.notifications import notifications
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.program.workload import FOLLOWERS_LATER
+from avactl.spec.schema.reconcile_modes import STARTS_JOBS_AGAIN
+from avactl.spec.schema.values import seconds
 
 TIMED_OUT_LATER = 30
 """Seconds for the scheduler to mark a pod that has run for its timeout, before the kubelet ends it."""

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds import dataset_access
-from avactl.kinds.lowering import pods
-from avactl.kinds.program import Item, Program
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.pod import CHECKPOINTS, log_path
 from avactl.kinds.training.roles import declared
+from avactl.program import dataset_access
+from avactl.program.lowering import pods
+from avactl.program.program import Item, Program
 
 Path = tuple[str | int, ...]
 _SYSTEM = (

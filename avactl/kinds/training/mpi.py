@@ -16,14 +16,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.ownership import Owned
-from avactl.kinds.lowering.pods import HOME, Volumes, env_list, helper, resources
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import config_value, implementation
 from avactl.kinds.training.followers import DIRECTORY as LAUNCH
 from avactl.kinds.training.followers import TOKEN_PATH, access, token_volume
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import HOME, Volumes, env_list, helper, resources
+from avactl.program.manifest import Body, Manifest
+from avactl.program.ownership import Owned
+from avactl.program.program import Item, Program
 
 CONFIG = "/etc/avactl/mpi"
 COMMANDS_DATA = Owned("ConfigMap", ("data",), "the launcher, in the ConfigMap `NAME-launch` of strategy `mpi`")

@@ -5,16 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from avactl import names
-from avactl.kinds.dataset_start import data_locality, start_when_warm
-from avactl.kinds.fields.compute import GpuLinkCompute
-from avactl.kinds.fields.gpu import link_annotations
-from avactl.kinds.fields.host_network import with_host_network
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import k8s, pods
-from avactl.kinds.lowering.k8s import compact
-from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item, Program
+from avactl.contracts import names
 from avactl.kinds.team.buckets import team_bucket, written_through
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, job_master, mpi
@@ -35,6 +26,15 @@ from avactl.kinds.training.roles import (
     whole,
 )
 from avactl.kinds.training.starts.dependencies import after
+from avactl.program.checks.dataset_start import data_locality, start_when_warm
+from avactl.program.lowering import k8s, pods
+from avactl.program.lowering.gpu_request import link_annotations
+from avactl.program.lowering.host_network import with_host_network
+from avactl.program.lowering.k8s import compact
+from avactl.program.manifest import Body
+from avactl.program.program import Item, Program
+from avactl.spec.schema.compute import GpuLinkCompute
+from avactl.spec.schema.values import seconds
 
 CHECKPOINTS = "/checkpoint"
 """Mount path of a checkpoint volume."""

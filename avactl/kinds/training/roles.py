@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from avactl.kinds.fields.compute import Compute
-from avactl.kinds.pod_settings.requests import on_spot, with_pod
-from avactl.kinds.pod_settings.spec import PodSettings, merged
-from avactl.kinds.program import Item
 from avactl.kinds.training.spec import Master, Role, Stragglers
+from avactl.program.program import Item
+from avactl.spec.schema.compute import Compute
+from avactl.spec.schema.pod_requests import on_spot, with_pod
+from avactl.spec.schema.pod_settings import PodSettings, merged
 
 DATA_ROLES = frozenset(("worker", "chief", "evaluator"))
 """Roles that read data and write checkpoints and logs. Launcher and scheduler only start."""

@@ -8,8 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from avactl.kinds.base import Env, Model, Resource
-from avactl.kinds.fields.compute import (
+from avactl.base.quantity import quantity
+from avactl.kinds.training.starts.schedule import Schedule
+from avactl.spec.schema.base import Env, Model, Resource
+from avactl.spec.schema.compute import (
     Code,
     Compute,
     DatasetMount,
@@ -19,7 +21,9 @@ from avactl.kinds.fields.compute import (
     Spot,
     StartWhen,
 )
-from avactl.kinds.fields.values import (
+from avactl.spec.schema.monitoring import Notify
+from avactl.spec.schema.pod_settings import PodSettings
+from avactl.spec.schema.values import (
     AbsPath,
     Bytes,
     ClusterRef,
@@ -31,10 +35,6 @@ from avactl.kinds.fields.values import (
     PodCpu,
     bad,
 )
-from avactl.kinds.monitoring.spec import Notify
-from avactl.kinds.pod_settings.spec import PodSettings
-from avactl.kinds.training.starts.schedule import Schedule
-from avactl.quantity import quantity
 
 Strategy = Literal["single", "parameterServer", "allReduce", "mpi", "elastic"]
 Framework = Literal["pytorch", "tensorflow", "mxnet", "caffe", "custom"]

@@ -7,10 +7,10 @@ from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.program import Item
 from avactl.kinds.training.addressing import implementation
 from avactl.kinds.training.mpi import MOST_WORKERS
 from avactl.kinds.training.roles import has_master, workers_of
+from avactl.program.program import Item
 
 _NAMES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet", "caffe": "Caffe"}
 

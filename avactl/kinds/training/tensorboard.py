@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from avactl.kinds.lowering import k8s, pods
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
+from avactl.contracts.names import WORKSPACE_PRIORITY
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training.pod import log_path, store_env
-from avactl.names import WORKSPACE_PRIORITY
+from avactl.program.lowering import k8s, pods
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 COMPONENT = "tensorboard"
 PORT = 6006

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from avactl.kinds import dataset_access
-from avactl.kinds.feasibility.capacity import gpu_model
-from avactl.kinds.fields.compute import DatasetMount
-from avactl.kinds.program import Item, Program
-from avactl.kinds.registry import Fact, ObjectEffect
 from avactl.kinds.training.local import LOCAL
 from avactl.kinds.training.roles import bounds, declared, has_master, master_compute, whole, workers_of
-from avactl.kinds.workload import Lifecycle, Role, Unpinned, WorkloadHooks
-from avactl.source.revisions import is_commit
+from avactl.program import dataset_access
+from avactl.program.capacity.capacity import gpu_model
+from avactl.program.program import Item, Program
+from avactl.program.registry import Fact, ObjectEffect
+from avactl.program.workload import Lifecycle, Role, Unpinned, WorkloadHooks
+from avactl.spec.repository.revisions import is_commit
+from avactl.spec.schema.compute import DatasetMount
 
 
 def roles(item: Item) -> Iterator[Role]:

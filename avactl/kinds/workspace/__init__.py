@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.kinds.feasibility.capacity import gpu_model
-from avactl.kinds.program import Item, Program
-from avactl.kinds.registry import Fact, Kind
 from avactl.kinds.workspace.check import check
 from avactl.kinds.workspace.lower import image, lower, storage
 from avactl.kinds.workspace.spec import Workspace, WorkspaceSpec
 from avactl.kinds.workspace.workload import WORKLOAD, impact
+from avactl.program.capacity.capacity import gpu_model
+from avactl.program.program import Item, Program
+from avactl.program.registry import Fact, Kind
 
 __all__ = ["KIND", "Workspace", "WorkspaceSpec"]
 

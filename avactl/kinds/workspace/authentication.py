@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.base import EnvSource
-from avactl.kinds.program import Item, Program
+from avactl.program.program import Item, Program
+from avactl.spec.schema.base import EnvSource
 
 VARIABLES = ("JUPYTER_TOKEN", "PASSWORD", "HASHED_PASSWORD")
 """Variables from which editors take the credentials of their user: Jupyter; code-server and RStudio; code-server.

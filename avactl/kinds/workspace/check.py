@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.dataset_access import mount_problems
-from avactl.kinds.exposure.check import expose_problems
-from avactl.kinds.feasibility.capacity import gpu_problems
-from avactl.kinds.fields.credentials import argument_problems, credential_problems
-from avactl.kinds.fields.words import word_problems
-from avactl.kinds.ineffective_keys import unused_model
-from avactl.kinds.lowering.storage import sharing_problems
-from avactl.kinds.pod_settings.check import pod_problems
-from avactl.kinds.pod_settings.levels import root_problem
-from avactl.kinds.pod_settings.requests import on_spot, with_pod
-from avactl.kinds.program import Item, Program
-from avactl.kinds.spot import spot_problems
 from avactl.kinds.workspace.authentication import authentication_problems
 from avactl.kinds.workspace.lower import image, is_shared
+from avactl.program.capacity.capacity import gpu_problems
+from avactl.program.checks.credentials import argument_problems, credential_problems
+from avactl.program.checks.exposure import expose_problems
+from avactl.program.checks.pod_security_levels import root_problem
+from avactl.program.checks.pod_settings import pod_problems
+from avactl.program.checks.spot import spot_problems
+from avactl.program.checks.words import word_problems
+from avactl.program.dataset_access import mount_problems
+from avactl.program.ineffective_keys import unused_model
+from avactl.program.lowering.storage import sharing_problems
+from avactl.program.program import Item, Program
+from avactl.spec.schema.pod_requests import on_spot, with_pod
 
 
 def check(item: Item, program: Program) -> Iterator[Diagnostic]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from math import ceil
 
-from avactl.kinds.base import GROUP
-from avactl.kinds.exposure.lower import ingress_rules, routes
-from avactl.kinds.fields.compute import Compute
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import k8s, pods
-from avactl.kinds.lowering.k8s import compact
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.pod_settings.requests import on_spot, with_pod
-from avactl.kinds.program import Item, Program
+from avactl.contracts.names import GPU_SHARE, PREEMPTIBLE, WORKSPACE_PRIORITY
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
-from avactl.names import GPU_SHARE, PREEMPTIBLE, WORKSPACE_PRIORITY
+from avactl.program.lowering import k8s, pods
+from avactl.program.lowering.exposure import ingress_rules, routes
+from avactl.program.lowering.k8s import compact
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.schema.base import GROUP
+from avactl.spec.schema.compute import Compute
+from avactl.spec.schema.pod_requests import on_spot, with_pod
+from avactl.spec.schema.values import seconds
 
 COMPONENT = "workspace"
 _JUPYTER = "/etc/avactl/jupyter"

@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.kinds.base import Env, Resource
-from avactl.kinds.exposure.spec import Expose
-from avactl.kinds.fields.compute import TOLERATES, DatasetMount, GpuModel, PodUser, Spot, Tolerates
-from avactl.kinds.fields.values import AbsPath, Bytes, ClusterRef, Duration, Image, NodePoolRef, PodCpu, Port
-from avactl.kinds.pod_settings.spec import PodSettings
+from avactl.spec.schema.base import Env, Resource
+from avactl.spec.schema.compute import TOLERATES, DatasetMount, GpuModel, PodUser, Spot, Tolerates
+from avactl.spec.schema.exposure import Expose
+from avactl.spec.schema.pod_settings import PodSettings
+from avactl.spec.schema.values import AbsPath, Bytes, ClusterRef, Duration, Image, NodePoolRef, PodCpu, Port
 
 
 class WorkspaceSpec(PodUser):

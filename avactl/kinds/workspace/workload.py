@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from avactl.kinds.pod_settings.requests import beside, on_spot, with_pod
-from avactl.kinds.program import Item, Program
-from avactl.kinds.registry import ObjectEffect
-from avactl.kinds.workload import Home, Lifecycle, Role, WorkloadHooks
 from avactl.kinds.workspace.lower import home_claim
+from avactl.program.program import Item, Program
+from avactl.program.registry import ObjectEffect
+from avactl.program.workload import Home, Lifecycle, Role, WorkloadHooks
+from avactl.spec.schema.pod_requests import beside, on_spot, with_pod
 
 
 def roles(item: Item) -> Iterator[Role]:

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, BookingError
+from avactl.hardware.placement.fragmentation import Floats
+from avactl.hardware.placement.request import Request
+from avactl.hardware.placement.score import Choice
 from avactl.hardware.topology import LEVELS
 from avactl.kube import logs
-from avactl.placement.allocation import MILLI_PER_GPU, Booking, BookingError
-from avactl.placement.fragmentation import Floats
-from avactl.placement.request import Request
-from avactl.placement.score import Choice
 from avactl.scheduler.cache.requests import RequestBuilder
 from avactl.scheduler.cache.tables import ClusterTables, Mask
 from avactl.scheduler.dra.allocator import AllocatedDevice, StuckError

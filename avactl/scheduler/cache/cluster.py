@@ -11,12 +11,12 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from avactl import names
+from avactl.contracts import names
+from avactl.hardware.placement.allocation import Booking, BookingError
+from avactl.hardware.placement.fragmentation import Floats
+from avactl.hardware.placement.request import Request
+from avactl.hardware.placement.score import Choice, Objective
 from avactl.kube import logs
-from avactl.placement.allocation import Booking, BookingError
-from avactl.placement.fragmentation import Floats
-from avactl.placement.request import Request
-from avactl.placement.score import Choice, Objective
 from avactl.scheduler.cache.claim_bookings import ClaimBookings
 from avactl.scheduler.cache.node_offers import NodeOffers
 from avactl.scheduler.cache.pod_bookings import PodBookings

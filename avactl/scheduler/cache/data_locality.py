@@ -9,8 +9,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import orjson
 
-from avactl import names
-from avactl.placement.fragmentation import Floats
+from avactl.contracts import names
+from avactl.hardware.placement.fragmentation import Floats
 from avactl.scheduler.cache.tables import ClusterTables, Mask
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import RuleError

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl import names
+from avactl.contracts import names
 from avactl.kube import logs
 from avactl.scheduler.cache.data_locality import MOST_VERSIONS, check_version, locality_of
 from avactl.scheduler.objects.limits import quote

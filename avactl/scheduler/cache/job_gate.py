@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from avactl import names
+from avactl.contracts import names
 from avactl.kube.objects import object_key
 from avactl.scheduler.cache.dataset_gate import GateError
 from avactl.scheduler.objects.limits import quote

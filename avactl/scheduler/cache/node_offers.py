@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from avactl.hardware.machine import Machine, PcieSwitch
-from avactl.placement.allocation import MAX_GPUS, BookingError, Node
+from avactl.hardware.placement.allocation import MAX_GPUS, BookingError, Node
 from avactl.scheduler.cache.pod_bookings import PodBookings
 from avactl.scheduler.cache.requests import RequestBuilder
 from avactl.scheduler.cache.tables import ClusterTables

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
+from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU, Booking
 from avactl.hardware.topology import members
 from avactl.kube import logs
-from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU, Booking
 from avactl.scheduler.cache.requests import RequestBuilder
 from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.objects.device_mask import format_devices, parse_devices

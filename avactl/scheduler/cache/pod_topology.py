@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from avactl.placement.fragmentation import Floats
+from avactl.hardware.placement.fragmentation import Floats
 from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
 from avactl.scheduler.objects.node_rules import Matcher, equals, every, selector
 from avactl.scheduler.objects.pod_info import PodInfo

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from avactl import names
-from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU
-from avactl.placement.diagnosis import fits_empty, why_gang
-from avactl.placement.gang import Gang
-from avactl.placement.request import Request
+from avactl.contracts import names
+from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU
+from avactl.hardware.placement.diagnosis import fits_empty, why_gang
+from avactl.hardware.placement.gang import Gang
+from avactl.hardware.placement.request import Request
 from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
 from avactl.scheduler.dra.manager import ClaimDemand, DraManager
 from avactl.scheduler.objects.node_info import NodeInfo

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from types import TracebackType
 
-from avactl.placement.allocation import Booking
+from avactl.hardware.placement.allocation import Booking
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.dra.resource_slices import Result
 from avactl.scheduler.interfaces import ClaimAllocation

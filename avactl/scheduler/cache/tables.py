@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from avactl import names
-from avactl.placement.allocation import State
-from avactl.placement.score import Objective, Scorer
+from avactl.contracts import names
+from avactl.hardware.placement.allocation import State
+from avactl.hardware.placement.score import Objective, Scorer
 from avactl.scheduler.objects.config import Pool
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.pod_info import PodInfo

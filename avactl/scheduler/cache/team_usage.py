@@ -9,10 +9,10 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from avactl import names
-from avactl.placement.allocation import MILLI_PER_GPU
-from avactl.placement.quota import Ledger, Limit, Quota, Refusal, Shape, TeamWorkload
-from avactl.placement.request import Request
+from avactl.contracts import names
+from avactl.hardware.placement.allocation import MILLI_PER_GPU
+from avactl.hardware.placement.quota import Ledger, Limit, Quota, Refusal, Shape, TeamWorkload
+from avactl.hardware.placement.request import Request
 from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
 from avactl.scheduler.objects.config import TeamQuota
 from avactl.scheduler.objects.pod_info import PodInfo

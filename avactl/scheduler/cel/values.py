@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import re2  # type: ignore[import-untyped]
 
-from avactl.quantity import whole
+from avactl.base.quantity import whole
 
 Value = Any
 _NANO = 10**9

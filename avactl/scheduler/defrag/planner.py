@@ -6,14 +6,14 @@ from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking
+from avactl.hardware.placement.defrag import make_whole
+from avactl.hardware.placement.diagnosis import gang_message, why_gang
+from avactl.hardware.placement.gang import Gang, Role, place_gang
+from avactl.hardware.placement.request import Request
+from avactl.hardware.placement.score import Scorer
 from avactl.hardware.topology import members
 from avactl.kube.timestamps import seconds_since
-from avactl.placement.allocation import MILLI_PER_GPU, Booking
-from avactl.placement.defrag import make_whole
-from avactl.placement.diagnosis import gang_message, why_gang
-from avactl.placement.gang import Gang, Role, place_gang
-from avactl.placement.request import Request
-from avactl.placement.score import Scorer
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.inspection import usage
 from avactl.scheduler.inspection.cluster_view import ClusterView

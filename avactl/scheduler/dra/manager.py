@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from avactl.placement.allocation import MAX_GPUS
+from avactl.hardware.placement.allocation import MAX_GPUS
 from avactl.scheduler.cel import compiler as cel
 from avactl.scheduler.dra.allocator import AllocatedDevice, Allocator, StuckError, takes
 from avactl.scheduler.dra.resource_claim import (

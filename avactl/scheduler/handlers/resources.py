@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from avactl import names
+from avactl.contracts import names
 from avactl.kube import logs
 from avactl.kube.objects import object_key
 from avactl.scheduler.cache.cluster import ClusterCache

@@ -7,14 +7,14 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from avactl import names
+from avactl.contracts import names
+from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU
+from avactl.hardware.placement.expected_workload import Workload
+from avactl.hardware.placement.request import Request
 from avactl.kube.client import ApiError, Client
 from avactl.kube.live_view import LiveView
 from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector, Store
-from avactl.placement.allocation import MAX_GPUS, MILLI_PER_GPU
-from avactl.placement.expected_workload import Workload
-from avactl.placement.request import Request
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager

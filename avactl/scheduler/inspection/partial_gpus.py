@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from avactl.placement.allocation import MILLI_PER_GPU
+from avactl.hardware.placement.allocation import MILLI_PER_GPU
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.dra.resource_claim import ResourceClaim
 from avactl.scheduler.dra.resource_slices import Device, Key

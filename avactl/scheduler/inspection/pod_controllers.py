@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from avactl import names
+from avactl.contracts import names
 from avactl.kube.client import ApiError, Client
 
 _PATHS = {"Job": "batch/v1", "Deployment": "apps/v1", "StatefulSet": "apps/v1"}

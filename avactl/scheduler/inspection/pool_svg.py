@@ -10,14 +10,14 @@ import re
 from collections.abc import Hashable, Iterable
 from typing import NamedTuple
 
+from avactl.base.svg import Svg
 from avactl.hardware.machine import Machine
+from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, Booking
 from avactl.hardware.topology import members
-from avactl.placement.allocation import ABSENT, MILLI_PER_GPU, Booking
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.inspection import partial_gpus, usage
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.pod_info import PodInfo
-from avactl.svg import Svg
 
 _MARGIN = 24.0
 _WIDTH = 1500.0

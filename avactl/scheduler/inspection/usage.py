@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from avactl import names
-from avactl.placement.allocation import MILLI_PER_GPU
-from avactl.placement.fragmentation import Measure
+from avactl.contracts import names
+from avactl.hardware.placement.allocation import MILLI_PER_GPU
+from avactl.hardware.placement.fragmentation import Measure
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.inspection import partial_gpus
 from avactl.scheduler.objects.node_info import NodeInfo

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, get_args
 import orjson
 
 from avactl.hardware.machine import Machine
-from avactl.placement.allocation import MAX_GPUS
-from avactl.placement.objective import Objective
-from avactl.placement.quota import Limit, Quota, Shape
+from avactl.hardware.placement.allocation import MAX_GPUS
+from avactl.hardware.placement.objective import Objective
+from avactl.hardware.placement.quota import Limit, Quota, Shape
 
 
 @dataclass(frozen=True, slots=True)

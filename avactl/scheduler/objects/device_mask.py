@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.placement.allocation import MAX_GPUS
+from avactl.hardware.placement.allocation import MAX_GPUS
 
 
 def parse_devices(text: str | None) -> int:

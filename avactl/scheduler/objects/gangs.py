@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl import names
+from avactl.contracts import names
 
 GANG_LABELS = frozenset((names.GANG_LABEL, names.LWS_GROUP))
 """Labels by which the pods of a gang are known."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from avactl import names
+from avactl.contracts import names
 from avactl.scheduler.objects.gangs import GANG_LABELS
 
 TEXT = 64

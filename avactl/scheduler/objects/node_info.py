@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from sys import intern
 from typing import Any
 
-from avactl import names
-from avactl.quantity import amount
+from avactl.base.quantity import amount
+from avactl.contracts import names
 
 _RESOURCES = 128
 """Maximum number of resources that are read from one node."""

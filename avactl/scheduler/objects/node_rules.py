@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl import names
+from avactl.contracts import names
 
 Labels = Mapping[str, str]
 Matcher = Callable[[Labels], bool]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from sys import intern
 from typing import Any
 
-from avactl import names
+from avactl.contracts import names
 from avactl.kube import logs
 from avactl.kube.objects import object_key
 from avactl.kube.timestamps import unix_time

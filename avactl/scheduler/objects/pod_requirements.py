@@ -8,8 +8,8 @@ from weakref import WeakValueDictionary
 
 import orjson
 
-from avactl import names
-from avactl.quantity import amount
+from avactl.base.quantity import amount
+from avactl.contracts import names
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NodeRules, RuleError, selector
 

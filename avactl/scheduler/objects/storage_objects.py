@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.quantity import whole
+from avactl.base.quantity import whole
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 LATER = "WaitForFirstConsumer"

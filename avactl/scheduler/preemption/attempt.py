@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from avactl.placement.allocation import MILLI_PER_GPU, Booking
-from avactl.placement.quota import TeamWorkload
-from avactl.placement.reclaim import Reclaim
+from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking
+from avactl.hardware.placement.quota import TeamWorkload
+from avactl.hardware.placement.reclaim import Reclaim
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.cache.tables import Mask

@@ -6,10 +6,10 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from avactl.hardware.placement.allocation import MILLI_PER_GPU
+from avactl.hardware.placement.quota import Ledger, TeamWorkload
+from avactl.hardware.placement.reclaim import Reclaim
 from avactl.kube.timestamps import unix_time
-from avactl.placement.allocation import MILLI_PER_GPU
-from avactl.placement.quota import Ledger, TeamWorkload
-from avactl.placement.reclaim import Reclaim
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue

@@ -1,7 +1,7 @@
 """Preemption: plans for units that fit nowhere, and nominations that reserve their places until they have started.
 
 A unit that fits nowhere but is entitled to resources by its quota or its rank gets a plan
-(`avactl.placement.reclaim`). Its pods are nominated for nodes, the victims are evicted, and the resources that they
+(`avactl.hardware.placement.reclaim`). Its pods are nominated for nodes, the victims are evicted, and the resources that they
 release are booked for the unit. After a restart all of that is read back from the API server: nominated nodes, and
 annotations of pods and victims.
 """
@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import cast
 
+from avactl.hardware.placement.allocation import Booking, BookingError
+from avactl.hardware.placement.quota import TeamWorkload
+from avactl.hardware.placement.reclaim import Reclaim, make_room
 from avactl.kube import logs
-from avactl.placement.allocation import Booking, BookingError
-from avactl.placement.quota import TeamWorkload
-from avactl.placement.reclaim import Reclaim, make_room
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.statement import Statement
 from avactl.scheduler.cache.tables import Mask

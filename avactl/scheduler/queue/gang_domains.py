@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from avactl.placement.allocation import State
+from avactl.hardware.placement.allocation import State
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 Mask = npt.NDArray[np.bool_]

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from avactl.placement.gang import Gang, Role
-from avactl.placement.request import Request
+from avactl.hardware.placement.gang import Gang, Role
+from avactl.hardware.placement.request import Request
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Any, NamedTuple
 
-from avactl import names
+from avactl.contracts import names
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
 from avactl.kube.events import events_path, new_event
 from avactl.kube.timestamps import timestamp

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from avactl import names
+from avactl.contracts import names
 from avactl.kube import logs
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
 from avactl.kube.timestamps import timestamp, unix_time

@@ -5,7 +5,7 @@ from avactl.kinds.cache_tier.alluxio.checks.tier import check
 from avactl.kinds.cache_tier.alluxio.daemon_config import document
 from avactl.kinds.cache_tier.alluxio.lower import lower
 from avactl.kinds.cache_tier.alluxio.reserved import reserved
-from avactl.kinds.cache_tier.engines import Engine
+from avactl.program.cache_engines import Engine
 
 ENGINE = Engine(
     title="Alluxio",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from avactl.base.quantity import quantity
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.stores import mounted
-from avactl.kinds.dataset_access import PUSHED, host_path, pushes, volume_directory
-from avactl.kinds.fields.values import percent, seconds
-from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item
-from avactl.quantity import quantity
+from avactl.program.dataset_access import PUSHED, host_path, pushes, volume_directory
+from avactl.program.manifest import Body
+from avactl.program.program import Item
+from avactl.spec.schema.values import percent, seconds
 
 
 def document(item: Item) -> Body:

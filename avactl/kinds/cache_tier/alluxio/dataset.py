@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from avactl.base.quantity import quantity
+from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.cache_tier.alluxio.shell import shell_pod
-from avactl.kinds.cache_tier.engines import Loaded
 from avactl.kinds.cache_tier.pods import job, template
-from avactl.kinds.dataset_access import full_name, volume_path
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE
-from avactl.quantity import quantity
+from avactl.program.cache_engines import Loaded
+from avactl.program.dataset_access import full_name, volume_path
+from avactl.program.lowering import k8s
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.schema.values import seconds
 
 
 def check(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:

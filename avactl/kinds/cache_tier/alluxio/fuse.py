@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from avactl.base.quantity import quantity
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import (
     LOGGING_MOUNT,
@@ -16,13 +17,12 @@ from avactl.kinds.cache_tier.alluxio.pods import (
     socket_volume,
 )
 from avactl.kinds.cache_tier.alluxio.properties import fuse_options
-from avactl.kinds.cache_tier.engines import Needs
 from avactl.kinds.cache_tier.pods import pod, tolerations
-from avactl.kinds.dataset_access import host_path
-from avactl.kinds.lowering.pods import resources
-from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item, Program, pool_size
-from avactl.quantity import quantity
+from avactl.program.cache_engines import Needs
+from avactl.program.dataset_access import host_path
+from avactl.program.lowering.pods import resources
+from avactl.program.manifest import Body
+from avactl.program.program import Item, Program, pool_size
 
 _ANSWER = 20
 """Seconds in which FUSE answers a request, if it does not hang."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl.contracts.names import CACHE_NAMESPACE, SAFE_TO_DRAIN
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.fuse import fuse_pod, fuse_script, health_script
 from avactl.kinds.cache_tier.alluxio.masters import master_pod
@@ -13,12 +14,11 @@ from avactl.kinds.cache_tier.alluxio.stores import environment, mount_script
 from avactl.kinds.cache_tier.alluxio.volumes import KEY, volume_list, volumes_script
 from avactl.kinds.cache_tier.alluxio.workers import worker_pod
 from avactl.kinds.cache_tier.pods import job, template
-from avactl.kinds.dataset_access import unpersisted
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.storage import class_name
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE, SAFE_TO_DRAIN
+from avactl.program.dataset_access import unpersisted
+from avactl.program.lowering import k8s
+from avactl.program.lowering.storage import class_name
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 _ALL = 1_000_000
 """More pods than a tier has: `minAvailable` of a budget that allows no eviction. Of a DaemonSet's pods the disruption

@@ -15,9 +15,9 @@ from avactl.kinds.cache_tier.alluxio.pods import (
     split_memory,
 )
 from avactl.kinds.cache_tier.pods import apart, pod, spare_tolerations
-from avactl.kinds.lowering.pods import resources
-from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item, Program
+from avactl.program.lowering.pods import resources
+from avactl.program.manifest import Body
+from avactl.program.program import Item, Program
 
 _START = 30 * 60
 """Seconds in which a master reads its journal: of many million files, that takes long."""

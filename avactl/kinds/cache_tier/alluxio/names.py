@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from avactl.kinds.program import Item
-from avactl.names import CACHE_NAMESPACE
+from avactl.contracts.names import CACHE_NAMESPACE
+from avactl.program.program import Item
 
 MASTER_PORT, MASTER_WEB_PORT, JOURNAL_PORT = 19998, 19999, 19200
 JOB_MASTER_PORT, JOB_MASTER_WEB_PORT, JOB_JOURNAL_PORT = 20001, 20002, 20003

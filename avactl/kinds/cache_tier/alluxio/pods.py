@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from avactl.base.quantity import format_quantity, quantity
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.kinds.dataset_access import cached_files, pushes
-from avactl.kinds.lowering.pods import container_security
-from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item, Program
-from avactl.quantity import format_quantity, quantity
+from avactl.program.dataset_access import cached_files, pushes
+from avactl.program.lowering.pods import container_security
+from avactl.program.manifest import Body
+from avactl.program.program import Item, Program
 
 MIB = 1024 * 1024
 JOB_SHARE = 4

@@ -5,12 +5,12 @@ Names and defaults: Alluxio 2.9.4, `alluxio.conf.PropertyKey`.
 
 from __future__ import annotations
 
+from avactl.base.quantity import quantity
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import direct_memory, split_memory
-from avactl.kinds.dataset_access import host_path
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.program import Item
-from avactl.quantity import quantity
+from avactl.program.dataset_access import host_path
+from avactl.program.program import Item
+from avactl.spec.schema.values import seconds
 
 USER = "alluxio"
 """The user that all processes log in as. Alluxio's `SIMPLE` authentication trusts the client's user name, so tenants

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from avactl.kinds.program import Item
+from avactl.program.program import Item
 
 PROPERTY = "alluxio.worker.management.tier.align.reserved.bytes"
 DEFAULT = 1024**3

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import SITE_MOUNT, config_volume, image, java
 from avactl.kinds.cache_tier.pods import pod, spare_tolerations
-from avactl.kinds.lowering.pods import container_security, resources
-from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item, Program
+from avactl.program.lowering.pods import container_security, resources
+from avactl.program.manifest import Body
+from avactl.program.program import Item, Program
 
 MEMORY = 1024
 """Memory of a shell, in MiB. Listing a directory of a million files takes a few hundred."""

@@ -6,9 +6,9 @@ import shlex
 from typing import Any, NamedTuple
 
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.kinds.dataset_access import PUSHED, pushes
-from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item
+from avactl.program.dataset_access import PUSHED, pushes
+from avactl.program.manifest import Body
+from avactl.program.program import Item
 
 
 class Scheme(NamedTuple):

@@ -13,8 +13,8 @@ import shlex
 
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.dataset.lower import source
-from avactl.kinds.dataset_access import host_path, pushed_path, tier_path, volume_directory, volume_path
-from avactl.kinds.program import Item, Program
+from avactl.program.dataset_access import host_path, pushed_path, tier_path, volume_directory, volume_path
+from avactl.program.program import Item, Program
 
 KEY = "volumes"
 """Key of the list in its ConfigMap."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from avactl.base.quantity import format_quantity, quantity
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import (
     LOGGING_MOUNT,
@@ -16,14 +17,13 @@ from avactl.kinds.cache_tier.alluxio.pods import (
     socket_volume,
     split_memory,
 )
-from avactl.kinds.cache_tier.engines import Needs
 from avactl.kinds.cache_tier.machines import machine_dir, pools
 from avactl.kinds.cache_tier.pods import apart, on_pools, pod, tolerations
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import USER_ID, resources
-from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item, Program
-from avactl.quantity import format_quantity, quantity
+from avactl.program.cache_engines import Needs
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import USER_ID, resources
+from avactl.program.manifest import Body
+from avactl.program.program import Item, Program
 
 JOB_WORKER_CPU = "500m"
 """CPU requested by the job worker next to each cache worker."""

@@ -2,11 +2,11 @@
 
 from fractions import Fraction
 
-from avactl.kinds.cache_tier.engines import Engine
 from avactl.kinds.cache_tier.juicefs import dataset, volumes
 from avactl.kinds.cache_tier.juicefs.checks import check, check_dataset
 from avactl.kinds.cache_tier.juicefs.lower import lower
 from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE
+from avactl.program.cache_engines import Engine
 
 ENGINE = Engine(
     title="JuiceFS",

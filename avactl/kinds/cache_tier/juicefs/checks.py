@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
+from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.secrets import looks_secret
 from avactl.kinds.cache_tier.juicefs.known_options import VERSION, options, similar
 from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE, MIB
 from avactl.kinds.cache_tier.machines import pools
-from avactl.kinds.ineffective_keys import without_effect
-from avactl.kinds.program import Item, Program
-from avactl.quantity import format_quantity, quantity
+from avactl.program.ineffective_keys import without_effect
+from avactl.program.program import Item, Program
 
 Path = tuple[str | int, ...]
 

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from avactl.kinds.cache_tier.engines import Loaded
+from avactl.contracts.names import CACHE_NAMESPACE, GROUP
 from avactl.kinds.cache_tier.juicefs import names
 from avactl.kinds.cache_tier.machines import pools
 from avactl.kinds.cache_tier.pods import job, on_pools, pod, spare_tolerations, template, tolerations
-from avactl.kinds.dataset_access import full_name, under_store
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import container_security, resources
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE, GROUP
+from avactl.program.cache_engines import Loaded
+from avactl.program.dataset_access import full_name, under_store
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import container_security, resources
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 
 def dataset(item: Item, program: Program, tier: Item, versions: Sequence[Loaded]) -> list[Manifest]:

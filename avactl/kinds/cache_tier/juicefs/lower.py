@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.kinds.cache_tier.juicefs import names
 from avactl.kinds.cache_tier.juicefs.scripts import IMPORT_SCRIPT, WARM_SCRIPT
 from avactl.kinds.cache_tier.juicefs.volumes import whole
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE
+from avactl.program.lowering import k8s
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
 
 
 def lower(item: Item, program: Program) -> list[Manifest]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from avactl.kinds.program import Item
-from avactl.names import CACHE_NAMESPACE
+from avactl.contracts.names import CACHE_NAMESPACE
+from avactl.program.program import Item
 
 DRIVER = "csi.juicefs.com"
 """The CSI driver, which runs a client (a mount pod) on each machine where a pod uses a volume."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from avactl.base.quantity import quantity
 from avactl.kinds.cache_tier.machines import machine_dir
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.program import Item
-from avactl.quantity import quantity
+from avactl.program.program import Item
+from avactl.spec.schema.values import seconds
 
 MIB = 1024 * 1024
 FREE_SPACE = "0.1"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from avactl.kinds.cache_tier.engines import Needs
+from avactl.base.quantity import format_quantity, quantity
+from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.kinds.cache_tier.juicefs import names
 from avactl.kinds.cache_tier.juicefs.options import import_options, read_options
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.volumes import claimed_volume
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE
-from avactl.quantity import format_quantity, quantity
+from avactl.program.cache_engines import Needs
+from avactl.program.lowering import k8s
+from avactl.program.lowering.volumes import claimed_volume
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 
 def _memory_level(item: Item) -> int:

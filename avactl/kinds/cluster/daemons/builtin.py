@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.kinds.cluster.daemons import delivery, limits, rbac
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.k8s import compact
-from avactl.kinds.lowering.pods import container_security, pod_security, resources
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
+from avactl.program.lowering import k8s
+from avactl.program.lowering.k8s import compact
+from avactl.program.lowering.pods import container_security, pod_security, resources
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 NAME = "avactl-reconcile"
 COMPONENT = "reconcile"

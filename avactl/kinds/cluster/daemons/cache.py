@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.kinds.cluster.daemons import dashboard, rbac
 from avactl.kinds.cluster.daemons.deployment import Daemon, metrics_only
-from avactl.kinds.dataset_access import unpersisted
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import TMP, resources
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE
+from avactl.program.dataset_access import unpersisted
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import TMP, resources
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 NAME = "avactl-cache"
 COMPONENT = "cache"

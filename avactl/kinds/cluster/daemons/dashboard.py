@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item
-from avactl.names import CACHE_NAMESPACE
+from avactl.contracts.names import CACHE_NAMESPACE
+from avactl.program.lowering import k8s
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item
 
 NAME = "avactl-cache-dashboard"
 _WIDTH, _HEIGHT = 12, 8

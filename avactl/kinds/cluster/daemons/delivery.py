@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from avactl.contracts.names import DELIVERY_DAEMON
 from avactl.kinds.cluster.daemons import rbac
 from avactl.kinds.cluster.daemons.deployment import Daemon
 from avactl.kinds.cluster.delivery import place
-from avactl.kinds.lowering.pods import TMP, resources
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import DELIVERY_DAEMON
+from avactl.program.lowering.pods import TMP, resources
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 COMPONENT = "delivery"
 _CREDENTIALS, _CACHE = "/etc/avactl/git", "/cache"

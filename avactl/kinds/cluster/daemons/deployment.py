@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from avactl import names
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import container_security, pod_security
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item
+from avactl.contracts import names
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import container_security, pod_security
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item
 
 HTTP_PORT = 8080
 """Port of the daemons' metrics (`/metrics`) and probes (`/livez`, `/readyz`)."""

@@ -14,14 +14,13 @@ from typing import Any
 
 import orjson
 
-from avactl import names
-from avactl.kinds.cache_tier.engines import engine_of
-from avactl.kinds.cluster import admission, guard
-from avactl.kinds.cluster.admission import Rule
-from avactl.kinds.cluster.daemons import topology
-from avactl.kinds.lowering import k8s, namespaces
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
+from avactl.contracts import names
+from avactl.kinds.cluster.daemons import admission, guard, topology
+from avactl.kinds.cluster.daemons.admission import Rule
+from avactl.program.cache_engines import engine_of
+from avactl.program.lowering import k8s, namespaces
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 _REMEDY = "an administrator applies it with `avactl reconcile --once`"
 _SERVERS = ("generation", "managedFields", "resourceVersion")

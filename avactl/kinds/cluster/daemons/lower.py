@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from avactl import names
-from avactl.kinds.base import GROUP
+from avactl.contracts import names
+from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.kinds.cluster.daemons import builtin, cache, delivery, limits, rbac, serving, topology
 from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, Daemon, metrics_only
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import resources
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CACHE_NAMESPACE
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import resources
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.schema.base import GROUP
 
 
 def policy(item: Item, program: Program) -> Manifest:

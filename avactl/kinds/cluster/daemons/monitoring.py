@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.kinds.cluster.daemons import builtin, cache
 from avactl.kinds.cluster.daemons.dashboard import Panel, dashboard
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Manifest
-from avactl.kinds.monitoring.lower import is_monitored, pod_monitor
-from avactl.kinds.program import Item, Program, name_label
-from avactl.names import CACHE_NAMESPACE
+from avactl.program.lowering import k8s
+from avactl.program.lowering.monitoring import is_monitored, pod_monitor
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program, name_label
 
 NAME = "avactl-daemons"
 DASHBOARD = "avactl-scheduler-dashboard"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from avactl.kinds.lowering.k8s import policy_rule as rule
-from avactl.kinds.manifest import Body
-from avactl.names import CACHE_STATUS, POLICY
+from avactl.contracts.names import CACHE_STATUS, POLICY
+from avactl.program.lowering.k8s import policy_rule as rule
+from avactl.program.manifest import Body
 
 WATCH = ("get", "list", "watch")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from avactl.contracts.names import SERVING_DAEMON
 from avactl.kinds.cluster.daemons import rbac
 from avactl.kinds.cluster.daemons.deployment import Daemon
-from avactl.kinds.lowering.pods import TMP, resources
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item
-from avactl.names import SERVING_DAEMON
+from avactl.program.lowering.pods import TMP, resources
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item
 
 COMPONENT = "serving"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl import names
+from avactl.contracts import names
 from avactl.kinds.cluster.daemons import rbac
-from avactl.kinds.lowering import k8s
-from avactl.kinds.lowering.pods import container_security, pod_security, resources
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
+from avactl.program.lowering import k8s
+from avactl.program.lowering.pods import container_security, pod_security, resources
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 NAME = "avactl-topology"
 COMPONENT = "topology"

@@ -6,14 +6,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
+from avactl.base.quantity import quantity
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.feasibility.capacity import gpu_model, gpu_problems
-from avactl.kinds.feasibility.fit import total_gpus, unknown_capacity
-from avactl.kinds.fields.credentials import argument_problems
-from avactl.kinds.fields.words import word_problems
-from avactl.kinds.ineffective_keys import unused_model, without_effect
-from avactl.kinds.pod_settings.requests import on_spot, with_pod
-from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.llm import machines, parallelism
 from avactl.kinds.serving.prefill.lower import ROUTER_METRICS
 from avactl.kinds.serving.prefill.roles import (
@@ -28,7 +22,13 @@ from avactl.kinds.serving.prefill.roles import (
 )
 from avactl.kinds.serving.rollout.lower import strategy
 from avactl.kinds.serving.runtimes import LLM, RUNTIMES, ports
-from avactl.quantity import quantity
+from avactl.program.capacity.capacity import gpu_model, gpu_problems
+from avactl.program.capacity.fit import total_gpus, unknown_capacity
+from avactl.program.checks.credentials import argument_problems
+from avactl.program.checks.words import word_problems
+from avactl.program.ineffective_keys import unused_model, without_effect
+from avactl.program.program import Item, Program
+from avactl.spec.schema.pod_requests import on_spot, with_pod
 
 PATH = ("spec", "llm", "prefill")
 

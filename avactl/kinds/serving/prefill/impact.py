@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from avactl.kinds.program import Item
-from avactl.kinds.registry import ObjectEffect
 from avactl.kinds.serving.prefill.lower import KIND
 from avactl.kinds.serving.prefill.roles import prefill
+from avactl.program.program import Item
+from avactl.program.registry import ObjectEffect
 
 
 def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:

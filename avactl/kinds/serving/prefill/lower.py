@@ -10,11 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from avactl import names
-from avactl.kinds.lowering import k8s, pods
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.monitoring.lower import is_monitored, pod_monitor
-from avactl.kinds.program import Item, Program
+from avactl.contracts import names
 from avactl.kinds.serving.groups import groups_of
 from avactl.kinds.serving.prefill.roles import (
     BOOTSTRAP_PORT,
@@ -27,6 +23,10 @@ from avactl.kinds.serving.prefill.roles import (
     prefill,
 )
 from avactl.kinds.serving.runtimes import ports
+from avactl.program.lowering import k8s, pods
+from avactl.program.lowering.monitoring import is_monitored, pod_monitor
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 API, KIND = "disaggregatedset.x-k8s.io/v1", "DisaggregatedSet"
 ROUTER = "router"

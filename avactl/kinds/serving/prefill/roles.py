@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from avactl.kinds.base import EnvSource
-from avactl.kinds.lowering import k8s
-from avactl.kinds.program import Item
 from avactl.kinds.serving.prefill.spec import Prefill
 from avactl.kinds.serving.runtimes import Server, ports, server
+from avactl.program.lowering import k8s
+from avactl.program.program import Item
+from avactl.spec.schema.base import EnvSource
 
 PREFILL, DECODE = "prefill", "decode"
 ROLES = (PREFILL, DECODE)

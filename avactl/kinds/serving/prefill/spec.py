@@ -6,9 +6,9 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from avactl.kinds.base import Model
-from avactl.kinds.fields.compute import Compute
-from avactl.kinds.fields.values import Bytes, Count, Image, PodCpu, bad
+from avactl.spec.schema.base import Model
+from avactl.spec.schema.compute import Compute
+from avactl.spec.schema.values import Bytes, Count, Image, PodCpu, bad
 
 Arguments = Annotated[list[str], Field(max_length=64)]
 

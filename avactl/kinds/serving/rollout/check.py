@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Any
 
+from avactl.base.promql import confinement_problem, filled, is_per_pod, syntax_problem
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.feasibility.capacity import gpu_problems
-from avactl.kinds.fields.credentials import argument_problems, credential_problems
-from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.fields.words import word_problems
-from avactl.kinds.pod_settings.requests import on_spot, with_pod
-from avactl.kinds.program import Item, Program
 from avactl.kinds.serving.rollout.lower import LONGEST_NAME, has_gateway, strategy, traffic
 from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
 from avactl.kinds.serving.rollout.rollback import rollback_problems
-from avactl.promql import confinement_problem, filled, is_per_pod, syntax_problem
+from avactl.program.capacity.capacity import gpu_problems
+from avactl.program.checks.credentials import argument_problems, credential_problems
+from avactl.program.checks.words import word_problems
+from avactl.program.program import Item, Program
+from avactl.program.unique_entries import duplicates
+from avactl.spec.schema.pod_requests import on_spot, with_pod
+from avactl.spec.schema.values import seconds
 
 Path = tuple[str | int, ...]
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl import names
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import k8s, pods
-from avactl.kinds.lowering.k8s import compact
-from avactl.kinds.lowering.ownership import Owned
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
+from avactl.contracts import names
 from avactl.kinds.serving.models import models
 from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
 from avactl.kinds.serving.rollout.rollback import rollback_objects
 from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.program.lowering import k8s, pods
+from avactl.program.lowering.k8s import compact
+from avactl.program.manifest import Body, Manifest
+from avactl.program.ownership import Owned
+from avactl.program.program import Item, Program
+from avactl.spec.schema.values import seconds
 
 SELECTOR = Owned("Service", ("spec", "selector"), "the serving daemon, with `rollout: {blueGreen: …}`")
 ROUTES = ("HTTPRoute", "GRPCRoute")

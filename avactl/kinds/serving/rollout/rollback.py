@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from avactl.contracts.names import CONFIG_LABEL, DELIVERY_DAEMON, ROLLBACK_CONFIG
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cluster.delivery import Delivery, place
-from avactl.kinds.lowering import k8s
-from avactl.kinds.manifest import Body, Manifest
-from avactl.kinds.program import Item, Program
-from avactl.names import CONFIG_LABEL, DELIVERY_DAEMON, ROLLBACK_CONFIG
+from avactl.program.lowering import k8s
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
 
 COMPONENT = "rollback"
 _RBAC = "rbac.authorization.k8s.io"

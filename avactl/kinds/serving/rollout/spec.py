@@ -7,9 +7,9 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from avactl.kinds.base import Env, Model
-from avactl.kinds.fields.values import Bytes as Memory
-from avactl.kinds.fields.values import Duration, Image, Name, PodCpu, bad
+from avactl.spec.schema.base import Env, Model
+from avactl.spec.schema.values import Bytes as Memory
+from avactl.spec.schema.values import Duration, Image, Name, PodCpu, bad
 
 PODS = "{{pods}}"
 """Placeholder of a query: regular expression of the names of one version's pods."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds.lowering.k8s import compact
 from avactl.kinds.serving.models import MODELS, has_files, versions
 from avactl.kinds.serving.runtimes.server import Server
+from avactl.program.lowering.k8s import compact
 
 PORTS: dict[str, int] = {}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from avactl.kinds.base import EnvSource
-from avactl.quantity import quantity
+from avactl.base.quantity import quantity
+from avactl.spec.schema.base import EnvSource
 
 CONFIG = "/etc/avactl"
 """Mount path of `Server.files`."""

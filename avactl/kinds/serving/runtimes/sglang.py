@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds.fields.values import percent
 from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, machines, parallelism, share
 from avactl.kinds.serving.models import has_files, model_mount
 from avactl.kinds.serving.runtimes.server import LLM_STARTUP, Server
+from avactl.spec.schema.values import percent
 
 PORTS = {"http": 30000}
 DIST_INIT_PORT = 20000

@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from avactl.kinds.fields.values import seconds
 from avactl.kinds.serving.models import LIVE, MODELS, versions
 from avactl.kinds.serving.runtimes.server import CONFIG, Dynamic, Server, Source, cores
+from avactl.spec.schema.values import seconds
 
 PORTS = {"http": 8501, "grpc": 8500}
 EXPOSED = ("tensorflow.serving.PredictionService",)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from avactl.kinds.fields.values import seconds
 from avactl.kinds.serving.models import MODELS, versions
 from avactl.kinds.serving.runtimes.server import CONFIG, Server
+from avactl.spec.schema.values import seconds
 
 PORTS = {"http": 8080, "grpc": 7070, "metrics": 8082, "management": 8081, "grpc-management": 7071}
 """8081 and 7071 are the management APIs, bound to localhost."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.kinds.base import EnvSource
-from avactl.kinds.fields.values import percent
 from avactl.kinds.serving.llm import LEADER, RANK, Parallelism, adapter_path, machines, parallelism, share
 from avactl.kinds.serving.models import has_files, model_mount
 from avactl.kinds.serving.runtimes.server import LLM_STARTUP, Server
+from avactl.spec.schema.base import EnvSource
+from avactl.spec.schema.values import percent
 
 PORTS = {"http": 8000}
 MASTER_PORT = 29501

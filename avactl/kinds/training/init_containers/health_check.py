@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from avactl import names
+from avactl.base.quantity import quantity
+from avactl.contracts import names
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.fields.images import require_image
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.lowering import pods
-from avactl.kinds.lowering.pods import RUN_ANNOTATION, env_list, merge_env, resources
-from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import field, port
 from avactl.kinds.training.commands import interpreter
 from avactl.kinds.training.roles import Part, host, workers_of
-from avactl.quantity import quantity
+from avactl.program.images import require_image
+from avactl.program.lowering import pods
+from avactl.program.lowering.pods import RUN_ANNOTATION, env_list, merge_env, resources
+from avactl.program.manifest import Body
+from avactl.program.program import Item, Program
+from avactl.spec.schema.values import seconds
 
 CONTAINER = "health-check"
 _LIBRARY = "worker-library"

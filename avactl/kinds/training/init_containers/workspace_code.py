@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import closest
-from avactl.kinds import registry
-from avactl.kinds.fields.compute import WorkspaceCode
-from avactl.kinds.fields.images import require_image
-from avactl.kinds.lowering import pods
-from avactl.kinds.program import Item, Program
 from avactl.kinds.training.addressing import field
 from avactl.kinds.training.roles import MASTER, parts
-from avactl.kinds.workload import Home, Lifecycle
+from avactl.program import registry
+from avactl.program.images import require_image
+from avactl.program.lowering import pods
+from avactl.program.program import Item, Program
+from avactl.program.workload import Home, Lifecycle
+from avactl.spec.schema.compute import WorkspaceCode
 
 _HOME = "/workspace/home"
 """Mount path of the home in the init container."""

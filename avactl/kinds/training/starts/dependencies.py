@@ -6,13 +6,13 @@ import json
 from collections import deque
 from collections.abc import Iterator
 
-from avactl import names
+from avactl.contracts import names
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.kinds.fields.reconcile_modes import STARTS_JOBS_AGAIN
-from avactl.kinds.fields.unique_entries import duplicates
-from avactl.kinds.program import Item, Program
 from avactl.kinds.training.roles import leaders, parts
+from avactl.program.program import Item, Program
+from avactl.program.unique_entries import duplicates
+from avactl.spec.schema.reconcile_modes import STARTS_JOBS_AGAIN
 
 _PATH = ("spec", "after")
 

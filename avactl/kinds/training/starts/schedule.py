@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.diagnostics import Diagnostic
-from avactl.kinds.base import Model
-from avactl.kinds.fields.schedules import cron
-from avactl.kinds.fields.values import Duration, bad, seconds
-from avactl.kinds.lowering.k8s import compact
-from avactl.kinds.manifest import Body
-from avactl.kinds.program import Item
+from avactl.program.lowering.k8s import compact
+from avactl.program.manifest import Body
+from avactl.program.program import Item
+from avactl.spec.schema.base import Model
+from avactl.spec.schema.schedules import cron
+from avactl.spec.schema.values import Duration, bad, seconds
 
 _ZONE = re.compile(r"[A-Za-z]+(?:[_/+-][A-Za-z0-9]+)*").fullmatch
 _LONGEST = 52

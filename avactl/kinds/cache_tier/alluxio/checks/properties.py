@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.secrets import looks_secret
 from avactl.kinds.cache_tier.alluxio.known_properties import known, similar
-from avactl.kinds.program import Item
+from avactl.program.program import Item
 
 _NAME = re.compile(r"[A-Za-z0-9_.@-]+").fullmatch
 _WATERMARK = re.compile(r"alluxio\.worker\.tieredstore\.level[0-9]+\.watermark\.(high|low)\.ratio").fullmatch

@@ -9,9 +9,9 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.cache_tier.alluxio.checks.properties import credentials, options
 from avactl.kinds.cache_tier.alluxio.stores import scheme
-from avactl.kinds.dataset_access import PUSHED, pushes
-from avactl.kinds.ineffective_keys import without_effect
-from avactl.kinds.program import Item
+from avactl.program.dataset_access import PUSHED, pushes
+from avactl.program.ineffective_keys import without_effect
+from avactl.program.program import Item
 
 
 def stores(item: Item) -> Iterator[Diagnostic]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.cache_tier.alluxio.checks.properties import properties
 from avactl.kinds.cache_tier.alluxio.checks.stores import stores
 from avactl.kinds.cache_tier.alluxio.checks.write_back import write_back
 from avactl.kinds.cache_tier.alluxio.pods import FILE_BYTES, files_memory
-from avactl.kinds.dataset_access import cached_files
-from avactl.kinds.fields.values import seconds
-from avactl.kinds.ineffective_keys import without_effect
-from avactl.kinds.program import Item, Program, pool_size
-from avactl.quantity import format_quantity, quantity
+from avactl.program.dataset_access import cached_files
+from avactl.program.ineffective_keys import without_effect
+from avactl.program.program import Item, Program, pool_size
+from avactl.spec.schema.values import seconds
 
 GIB = 1024**3
 MAX_VOLUMES = 6_000

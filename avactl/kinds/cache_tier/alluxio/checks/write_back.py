@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cache_tier.alluxio.stores import foreign
 from avactl.kinds.cache_tier.machines import worker_count
-from avactl.kinds.dataset_access import PUSHED
-from avactl.kinds.fields.values import percent
-from avactl.kinds.ineffective_keys import without_effect
-from avactl.kinds.program import Item, Program
+from avactl.program.dataset_access import PUSHED
+from avactl.program.ineffective_keys import without_effect
+from avactl.program.program import Item, Program
+from avactl.spec.schema.values import percent
 
 Path = tuple[str | int, ...]
 _MODE = {"replicas": "async", "delay": "async", "durable": "push", "push": "push", "evict": "push"}

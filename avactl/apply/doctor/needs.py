@@ -1,0 +1,155 @@
+"""Expectations that compiled objects have of their cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from avactl.apply.doctor.objects import ObjectNeed, needed_objects
+from avactl.apply.doctor.secrets import DEFINITIONS, SecretNeed, needed_secrets
+from avactl.compiler import Compilation
+from avactl.contracts.names import CONFIG_LABEL
+from avactl.program.manifest import Manifest
+
+_GATES = {
+    "ResourceClaimTemplate": {
+        "adminAccess": "DRAAdminAccess", "firstAvailable": "DRAPrioritizedList", "tolerations": "DRADeviceTaints",
+        "capacity": "DRAConsumableCapacity",
+    },
+}  # fmt: skip
+"""Fields that the API server drops if a feature gate is off, by kind.
+
+Source: https://kubernetes.io/docs/reference/command-line-tools-reference/feature-gates/
+"""
+
+
+class Claim(NamedTuple):
+    """Volume claims of one storage class and access mode."""
+
+    storage_class: str | None
+    """None for the cluster's default class."""
+    many: bool
+    """True for ReadWriteMany."""
+
+
+class Pool(NamedTuple):
+    """A node pool."""
+
+    name: str
+    labels: dict[str, str]
+    nodes: tuple[str, ...]
+    """Names of the nodes, if the pool names them: avactl sets their labels."""
+    least: int
+    """Number of nodes that must exist."""
+    gpus: int
+    driver: str
+    """DRA driver; empty for device plugins."""
+    resources: dict[str, int]
+    """Extended resources and amounts that device plugins report for each node."""
+    where: str
+
+
+@dataclass(slots=True)
+class Needs:
+    """Expectations of the objects of one cluster."""
+
+    cluster: str
+    version: str = ""
+    kinds: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """Namespaces of the objects by API version and kind."""
+    defined: set[tuple[str, str]] = field(default_factory=set)
+    """API versions and kinds that the objects themselves define."""
+    users: dict[tuple[str, str], set[str]] = field(default_factory=dict)
+    """Specs by API version and kind of their objects."""
+    gates: dict[str, set[str]] = field(default_factory=dict)
+    """Specs by the feature gate that they need."""
+    claims: dict[Claim, set[str]] = field(default_factory=dict)
+    """Specs by what their volumes ask for."""
+    provisioners: dict[str, str] = field(default_factory=dict)
+    """Declared provisioners of storage classes."""
+    device_classes: dict[str, set[str]] = field(default_factory=dict)
+    """Specs by device class, without those classes that the specs declare."""
+    images: dict[str, set[str]] = field(default_factory=dict)
+    """Specs by image."""
+    pools: list[Pool] = field(default_factory=list)
+    secrets: list[SecretNeed] = field(default_factory=list)
+    objects: list[ObjectNeed] = field(default_factory=list)
+    """ConfigMaps and claims that the objects name and do not make."""
+    applied_by: str = ""
+    """Engine in the cluster that applies the objects; empty if the caller does."""
+
+
+def needs_of(compilation: Compilation, cluster: str) -> Needs:
+    """Return what the objects of a cluster expect of it."""
+    spec = compilation.program.cluster_spec(cluster)
+    needs = Needs(cluster, spec.kubernetes_version)
+    needs.provisioners = {each.name: each.provisioner for each in spec.storage_classes.classes if each.provisioner}
+    needs.applied_by = spec.reconcile.mode if spec.reconcile.mode not in ("pulumi", "files") else ""
+    manifests = [manifest for manifest in compilation.manifests if manifest.cluster == cluster]
+    made = {manifest.name for manifest in manifests if manifest.kind == "DeviceClass"}
+    for manifest in manifests:
+        user, kind = str(manifest.item), (str(manifest.body["apiVersion"]), manifest.kind)
+        needs.kinds.setdefault(kind, set()).add(manifest.namespace)
+        needs.users.setdefault(kind, set()).add(user)
+        if manifest.kind in DEFINITIONS:
+            needs.defined |= defined_by(manifest.body)
+            continue
+        for key, value in _pairs(manifest.body):
+            if key == "image" and isinstance(value, str):
+                needs.images.setdefault(value, set()).add(user)
+            elif key == "deviceClassName" and value not in made:
+                needs.device_classes.setdefault(str(value), set()).add(user)
+            elif gate := _GATES.get(manifest.kind, {}).get(key):
+                needs.gates.setdefault(gate, set()).add(user)
+        for claim in claims_of(manifest.body):
+            needs.claims.setdefault(claim, set()).add(user)
+        labels = manifest.body["metadata"].get("labels") or {}
+        if manifest.kind == "ConfigMap" and labels.get(CONFIG_LABEL) == "topology":
+            needs.pools.append(_pool(manifest))
+    needs.secrets = needed_secrets(manifests)
+    needs.objects = needed_objects(manifests)
+    return needs
+
+
+def defined_by(body: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Return the API versions and kinds of a CustomResourceDefinition."""
+    match body.get("spec"):
+        case {"group": str(group), "names": {"kind": str(kind)}, "versions": list(versions)}:
+            return {(f"{group}/{each['name']}", kind) for each in versions if isinstance(each, dict) and "name" in each}
+    return set()
+
+
+def _pairs(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key, inner
+            yield from _pairs(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _pairs(inner)
+
+
+def claims_of(body: Mapping[str, Any]) -> Iterator[Claim]:
+    """Yield the volume claims of an object for which a storage class creates volumes."""
+    claims: list[Any] = [body] if body["kind"] == "PersistentVolumeClaim" else []
+    claims += [each for key, value in _pairs(body) if key == "volumeClaimTemplates" for each in value or ()]
+    claims += [value for key, value in _pairs(body) if key == "volumeClaimTemplate"]
+    for claim in claims:
+        spec = claim.get("spec") if isinstance(claim, dict) else None
+        if isinstance(spec, dict) and spec.get("storageClassName") != "" and not spec.get("volumeName"):
+            yield Claim(spec.get("storageClassName"), "ReadWriteMany" in spec.get("accessModes", ()))
+
+
+def _pool(manifest: Manifest) -> Pool:
+    data = json.loads(manifest.body["data"]["pool.json"])
+    size, allocation, gpus = data["size"], data["allocation"], int(data["machine"]["gpus"]["count"])
+    resources = {allocation["resource"]: gpus} if "resource" in allocation else {}
+    if "rdmaResource" in allocation:
+        resources[allocation["rdmaResource"]] = 1
+    span = manifest.item.span("metadata", "name")
+    return Pool(
+        data["pool"], data["nodeLabels"], tuple(size.get("nodes", ())), int(size.get("count", size.get("min", 0))),
+        gpus, str(allocation.get("driver", "")), resources, f"{span.file}:{span.line}",
+    )  # fmt: skip

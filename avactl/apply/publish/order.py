@@ -1,0 +1,76 @@
+"""Determine which of two spec commits is newer, even in a shallow clone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from avactl.apply.publish.store import FailedError, PublishError, Store
+from avactl.compiler import Compilation, compile_tree
+from avactl.compiler.config import base_in_environment
+from avactl.spec.repository.git import Access
+from avactl.spec.repository.git_tree import GitTree
+
+_COMPILED = 8
+"""Maximum number of commits between two that are compiled to check for differences."""
+
+
+class Order(Enum):
+    """Relation of a commit to the published one."""
+
+    SAME = "same"
+    NEWER = "newer"
+    OLDER = "older"
+    UNRELATED = "unrelated"
+
+
+def relation(store: Store, published: str, source: str, remote: str | None) -> Order:
+    """Return the relation of `source` to the published commit. Missing history is fetched from the remote, if given.
+
+    Raises PublishError if a shallow clone makes it undecidable.
+    """
+    if published == source:
+        return Order.SAME
+    found = _known(store, published, source)
+    if found is None and remote is not None and remote in store.run("remote").split():
+        _complete(store, remote)
+        found = _known(store, published, source)
+    if found is None and store.shallow:
+        raise PublishError(
+            f"the clone is shallow: it cannot tell whether {source[:10]} is newer than {published[:10]}",
+            "`git fetch --unshallow` (in GitHub Actions `fetch-depth: 0`, in GitLab `GIT_DEPTH: 0`)",
+        )
+    return found or Order.UNRELATED
+
+
+def _known(store: Store, published: str, source: str) -> Order | None:
+    """Return the relation if the local commits determine it."""
+    if store.resolve(published) is None:
+        return None
+    if store.succeeds("merge-base", "--is-ancestor", published, source):
+        return Order.NEWER
+    return Order.OLDER if store.succeeds("merge-base", "--is-ancestor", source, published) else None
+
+
+def _complete(store: Store, remote: str) -> None:
+    """Fetch all branches of the remote with their history: the published commit may be on none of ours."""
+    depth = ["--unshallow"] if store.shallow else []
+    try:
+        store.run(
+            "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--recurse-submodules=no", *depth, "--", remote,
+            f"+refs/heads/*:refs/remotes/{remote}/*", access=Access.REMOTE,
+        )  # fmt: skip
+    except FailedError:
+        return  # the caller reports that the relation is unknown
+
+
+def quiet_between(store: Store, published: str, source: str, same: Callable[[Compilation], bool]) -> bool:
+    """Return whether no commit between the two would publish different objects.
+
+    Otherwise a publisher of such a commit may still be running, e.g. for a change that was reverted at once, and the
+    branch must record its newer position.
+    """
+    listed = store.run("rev-list", f"{published}..{source}", "--", store.pathspec).split()
+    between = [commit for commit in listed if commit != source]
+    trees = (GitTree(store.directory, commit) for commit in between)
+    return len(between) <= _COMPILED and all(same(compile_tree(base_in_environment(tree))) for tree in trees)

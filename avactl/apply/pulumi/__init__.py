@@ -1,0 +1,1 @@
+"""Pulumi resources and stacks."""

@@ -1,0 +1,317 @@
+"""Drive a repository's stacks through Pulumi's Automation API. `pulumi` is imported when a stack is opened."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from avactl.apply.pulumi import aliases as pulumi_aliases
+from avactl.apply.pulumi.aliases import Aliases, Past, PastObject
+from avactl.apply.pulumi.engine_report import Change, Report, object_of, plain
+from avactl.apply.pulumi.resource_plan import PROJECT, manifest_parent, manifest_urn, of_stack
+from avactl.base.errors import HintedError
+from avactl.base.exit_codes import USAGE
+from avactl.base.installation import install_command
+from avactl.base.kubeconfig import choose_context
+from avactl.compiler import Compilation
+from avactl.compiler.selection import PROJECT_DIRECTORY
+from avactl.diagnostics.redaction import redact
+from avactl.diagnostics.suggest import did_you_mean
+from avactl.program.manifest import Manifest
+from avactl.spec.schema.reconcile_modes import PULUMI
+
+if TYPE_CHECKING:
+    from pulumi import automation
+    from pulumi.automation import PulumiCommand
+
+_T = TypeVar("_T")
+
+FAST = {"PULUMI_EXPERIMENTAL": "true", "PULUMI_SKIP_CHECKPOINTS": "true"}
+"""Engine variables that write the state once per update instead of once per step: each write is the whole state, so
+the time of an update would grow with the square of its steps."""
+
+
+class EngineError(HintedError):
+    """The engine cannot continue."""
+
+
+class WrongUseError(EngineError):
+    """The caller named something that does not exist, or gave too little information."""
+
+    exit_code = USAGE
+
+
+class StackName(NamedTuple):
+    """A stack: the platform's objects on a cluster, or those of one team."""
+
+    cluster: str
+    team: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.cluster}.{self.team}" if self.team else self.cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Access to the clusters, and engine settings."""
+
+    root: Path
+    """The repository."""
+    kubeconfig: Path | None = None
+    contexts: Mapping[str, str] = field(default_factory=dict)
+    """Cluster → context of the kubeconfig."""
+    adopt: bool = False
+    """Adopt existing objects."""
+    fast: bool = False
+    """Write the state of a new stack only once, at the end. If the run is killed, the state lacks the created objects:
+    see docs/pulumi.md."""
+
+
+def stack_names(compilation: Compilation) -> list[StackName]:
+    """Return the stacks of a repository in apply order: each cluster before its teams.
+
+    Clusters applied by another engine (`reconcile.mode`) have none.
+    """
+    found = {StackName(m.cluster, m.item.team) for m in compilation.manifests if _applied_by(compilation, m) in PULUMI}
+    return sorted(found, key=lambda stack: (stack.cluster, stack.team or ""))
+
+
+def _applied_by(compilation: Compilation, manifest: Manifest) -> str:
+    """Return the engine that applies a manifest: `reconcile.mode` of its cluster."""
+    mode: str = compilation.program.cluster_spec(manifest.cluster).reconcile.mode
+    return mode
+
+
+def find_stacks(compilation: Compilation, asked: Iterable[str], *, apply: bool = False) -> list[StackName]:
+    """Return the stacks with these names, all if there are none. Raises WrongUseError for an unknown name.
+
+    A team without specs may still have a stack: applying it deletes its objects. With `apply`, stacks that the operator
+    in the cluster applies are excluded.
+    """
+    modes = {m.cluster: _applied_by(compilation, m) for m in compilation.manifests}
+    others = {cluster: mode for cluster, mode in modes.items() if mode not in (("pulumi",) if apply else PULUMI)}
+    known = [stack for stack in stack_names(compilation) if stack.cluster not in others]
+    names = list(asked)
+    for cluster in [name.partition(".")[0] for name in names or (() if known else sorted(others))]:
+        if cluster in others:
+            hint = "it applies the output of `avactl render`; or set `reconcile: {mode: pulumi}`"
+            if others[cluster] in PULUMI:
+                hint = "the operator in the cluster applies merged changes; `avactl preview` shows them"
+            elif others[cluster] == "builtin":
+                hint = "`avactl reconcile` applies it; or set `reconcile: {mode: pulumi}`"
+            raise WrongUseError(
+                f"cluster {cluster} is not applied through Pulumi: its `reconcile.mode` is {others[cluster]}", hint
+            )
+    if not names:
+        return known
+    clusters = {stack.cluster for stack in known}
+    found = []
+    for name in names:
+        cluster, _, team = name.partition(".")
+        stack = StackName(cluster, team or None)
+        if cluster not in clusters or (stack not in known and not team):
+            raise WrongUseError(f"unknown stack `{name}`", did_you_mean(name, [str(s) for s in known], "stacks"))
+        found.append(stack)
+    return sorted(found, key=known.index) if set(found) <= set(known) else found
+
+
+def require_engine() -> None:
+    """Raise EngineError unless the engine and its Python SDK are installed."""
+    if importlib.util.find_spec("pulumi") is None or importlib.util.find_spec("pulumi_kubernetes") is None:
+        raise EngineError("Pulumi for Python is not installed", f"install it: {install_command('pulumi')}")
+    if shutil.which("pulumi") is None:
+        hint = "install it: https://www.pulumi.com/docs/install/; or apply the output of `avactl render` with kubectl"
+        raise EngineError("the Pulumi engine is not installed: no `pulumi` on PATH", hint)
+
+
+def find_context(
+    compilation: Compilation, cluster: str, kubeconfig: Path | None, chosen: str | None = None
+) -> str | None:
+    """Return the context of a cluster: the chosen one, or that of its name; None: the current one.
+
+    Raises WrongUseError in a repository with several clusters, and KubeconfigError.
+    """
+    found = choose_context(kubeconfig, cluster, chosen or "")
+    if not found and len({manifest.cluster for manifest in compilation.manifests}) > 1:
+        message = f"no kubeconfig context is set for cluster {cluster}"
+        raise WrongUseError(message, f"use `--context {cluster}=NAME`, or name the context `{cluster}`")
+    return found or None
+
+
+class Session:
+    """One open stack. Every method raises EngineError with the engine's message."""
+
+    def __init__(self, compilation: Compilation, name: StackName, options: Options) -> None:
+        """Select the stack, and create it if it is new."""
+        require_engine()
+        self.compilation = compilation
+        self.name = name
+        self.options = options
+        self.manifests = of_stack(compilation, *name)
+        self._past, self._former = Past(), Aliases()
+        self._stack = self._guard(self._open)
+        self.context = self._guard(self._find_context)
+        """Context of the kubeconfig; None: the current one."""
+        self._deployment: Mapping[str, Any] | None = None
+        self._look()
+
+    @property
+    def kept(self) -> list[PastObject]:
+        """Objects that hold data and whose specs were removed: they are kept."""
+        return pulumi_aliases.kept(self._past, self.manifests, self._former)
+
+    @property
+    def renamed(self) -> dict[tuple[str, str, str], str]:
+        """Renamed specs: (kind, team, name) → URN of the former component."""
+        return dict(self._former.specs)
+
+    def refresh(self) -> None:
+        """Update the engine's state from the cluster, so that the next run corrects drift.
+
+        Jobs are excluded: one that was cleaned up after its end must not run again.
+        """
+        resources = (self._deployment or {}).get("resources") or ()
+        jobs = [resource["urn"] for resource in resources if resource["type"].startswith("kubernetes:batch/")]
+        report = Report()
+        if resources:
+            self._guard(lambda: self._stack.refresh(exclude=jobs or None, on_event=report.take, color="never"), report)
+        self._look()
+
+    def preview(self) -> Report:
+        """Report the changes that `up` would make."""
+        self._refuse_empty()
+        report = Report()
+        self._guard(lambda: self._stack.preview(on_event=report.take, exclude=self._excluded(), color="never"), report)
+        return report
+
+    @property
+    def fast(self) -> bool:
+        """Return whether `up` writes the state only at its end."""
+        return self.options.fast and not self._past.objects
+
+    def up(self, say: Callable[[Change], None] = lambda change: None) -> Report:
+        """Apply; `say` is called after each change."""
+        self._refuse_empty()
+        if self.fast:
+            self._stack.workspace.env_vars = {**(self._stack.workspace.env_vars or {}), **FAST}
+        report = Report()
+
+        def take(event: Any) -> None:
+            change = report.take(event)
+            if change is not None:
+                say(change)
+
+        self._guard(lambda: self._stack.up(on_event=take, exclude=self._excluded(), color="never"), report)
+        return report
+
+    def _open(self) -> automation.Stack:
+        from pulumi import automation
+
+        # When the engine gives up, our program's gRPC server logs a traceback about the closed connection.
+        logging.getLogger("grpc._server").disabled = True
+        environment = {"PULUMI_SKIP_UPDATE_CHECK": "true"}
+        if self.options.kubeconfig is not None:
+            environment["KUBECONFIG"] = str(self.options.kubeconfig.resolve())
+        project = self._project
+        settings = automation.LocalWorkspaceOptions(
+            env_vars=environment, work_dir=str(project) if project else None, pulumi_command=_command()
+        )
+        if self.manifests:
+            return automation.create_or_select_stack(str(self.name), PROJECT, self._program, opts=settings)
+        try:
+            return automation.select_stack(str(self.name), PROJECT, self._program, opts=settings)
+        except automation.StackNotFoundError as error:
+            known = [str(name) for name in stack_names(self.compilation)]
+            raise WrongUseError(
+                f"unknown stack `{self.name}`", did_you_mean(str(self.name), known, "stacks")
+            ) from error
+
+    @property
+    def _project(self) -> Path | None:
+        """Return the repository's Pulumi project with the stack settings, if it has one."""
+        directory = self.options.root / PROJECT_DIRECTORY
+        return directory if (directory / "Pulumi.yaml").is_file() else None
+
+    def _find_context(self) -> str | None:
+        """Return the cluster's kubeconfig context: as requested, as in the stack's settings, or of the same name."""
+        chosen = self.options.contexts.get(self.name.cluster)
+        if chosen is None and self._project is not None:
+            setting = self._stack.get_all_config().get(f"{PROJECT}:context")
+            chosen = str(setting.value) if setting is not None else None
+        return find_context(self.compilation, self.name.cluster, self.options.kubeconfig, chosen)
+
+    def _look(self) -> None:
+        """Read the stack's objects."""
+        self._deployment = self._guard(lambda: self._stack.export_stack().deployment)
+        self._past = pulumi_aliases.from_state(self._deployment)
+        self._former = pulumi_aliases.aliases(self._past, self.manifests, str(self.name))
+
+    def _program(self) -> None:
+        from avactl.apply.pulumi.resources import register
+
+        register(self.compilation, *self.name, context=self.context, adopt=self.options.adopt, former=self._former)
+
+    def _refuse_empty(self) -> None:
+        """Refuse to replace a renamed spec's volume by an empty one."""
+        protected = {entry.urn for entry in self._past.objects.values() if entry.protected}
+        for now, before in self._former.objects.items():
+            if before in protected and object_of(before) != object_of(now):
+                item = next(m.item for m in self.manifests if manifest_urn(m, str(self.name)) == now)
+                raise EngineError(
+                    f"stack {self.name}: {item} was renamed: {object_of(before)} holds data, but an empty "
+                    f"{object_of(now)} would replace it",
+                    f"add `objectName: {self._former.names[item.key]}` to its metadata to keep its objects",
+                )
+
+    def _excluded(self) -> list[str] | None:
+        """Return URNs that the engine must not touch: kept objects and their dependencies that no spec declares."""
+        declared = {manifest_urn(manifest, str(self.name)) for manifest in self.manifests}
+        declared |= {manifest_parent(manifest, str(self.name)) for manifest in self.manifests}
+        return sorted(pulumi_aliases.left_alone(self._past, self.kept) - declared) or None
+
+    def _guard(self, run: Callable[[], _T], report: Report | None = None) -> _T:
+        """Run the engine, and convert its failure to an EngineError."""
+        from pulumi.automation import CommandError, InvalidVersionError
+
+        try:
+            return run()
+        except CommandError as error:
+            problems = report.problems if report is not None and report.problems else [_stderr(str(error))]
+            text = "\n".join(problems)
+            hint = next((hint for word, hint in _HINTS if word in text), "")
+            raise EngineError(redact(f"stack {self.name}: {text}"), hint) from error
+        except InvalidVersionError as error:
+            raise EngineError(str(error), "install a newer engine: https://www.pulumi.com/docs/install/") from error
+
+
+@cache
+def _command() -> PulumiCommand:
+    """Return the engine's command; its version is queried once."""
+    from pulumi.automation import PulumiCommand
+
+    return PulumiCommand()
+
+
+def _stderr(text: str) -> str:
+    """Extract standard error from the Automation API's description of a failed command."""
+    said = plain(text.partition("\n stderr: ")[2] or text)
+    lines = [line.removeprefix("error: ") for line in said.splitlines() if line.strip()]
+    return "\n".join(lines) or "the engine failed without a message"
+
+
+_HINTS = (
+    ("holds data", "revert the change; or set `deletionPolicy: delete`, apply, and then make the change"),
+    ("already exists", "`--adopt` takes over existing objects"),
+    ("currently locked", "another run is active; if not, `pulumi cancel` releases the lock"),
+    ("passphrase", "set PULUMI_CONFIG_PASSPHRASE, or PULUMI_CONFIG_PASSPHRASE_FILE"),
+    ("PULUMI_ACCESS_TOKEN", "choose a state backend: `pulumi login`, e.g. `pulumi login s3://BUCKET`"),
+    ("no resource plugin", "install it: `pulumi plugin install resource kubernetes`"),
+    ("unable to load Kubernetes client configuration", "choose the cluster with --kubeconfig and --context"),
+    ("unreachable", "is the cluster up, and are --kubeconfig and --context correct?"),
+)  # fmt: skip

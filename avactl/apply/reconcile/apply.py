@@ -1,0 +1,343 @@
+"""Execute the planned actions in apply order; a failed object stops only the objects that depend on it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from time import monotonic
+from typing import Any
+
+from avactl.apply.pulumi.resource_plan import Key
+from avactl.apply.reconcile.actions import Action, Step, holds_data
+from avactl.apply.reconcile.api import FIELD_MANAGER, Api, Body, Gvk
+from avactl.apply.reconcile.desired import PATCHED, inventory_of, marks
+from avactl.apply.reconcile.diffing import managed_fields
+from avactl.apply.reconcile.diffing.field_policy import Hands
+from avactl.apply.reconcile.diffing.managed_fields import ABSENT
+from avactl.apply.reconcile.diffing.object_diff import Difference, compare
+from avactl.apply.reconcile.health import State, health
+from avactl.change.diff.fields import Change, Entry
+from avactl.change.diff.model import ABSENT as NOTHING
+from avactl.change.diff.model import Disruption
+from avactl.change.diff.rules import classify
+from avactl.compiler.normalise import RANK
+from avactl.kinds.cluster.daemons import builtin
+from avactl.kube.client import ApiError, UnreachableError
+
+APPLIED = frozenset({Action.create, Action.change, Action.recreate, Action.restore})
+_HANDOVER = f"{FIELD_MANAGER}-handover"
+_TRIES = 5
+_POLL = 0.1
+_AGAIN = 10.0
+"""Seconds to wait for the deletion of an object after the wait for another one has timed out."""
+_ESTABLISHED = 30.0
+"""Seconds to wait until a new kind is served."""
+
+_LACKS_RIGHTS = re.compile(
+    rf"cannot [a-z]+ resource|attempting to grant RBAC permissions|ValidatingAdmissionPolicy '{builtin.NAME}'"
+).search
+"""Matches refusals that depend on the account: by RBAC, and by the policy on the account of the built-in reconciler."""
+
+Name = tuple[str, str, str]
+
+
+def to_do(steps: Iterable[Step]) -> bool:
+    """Return whether any step writes to the cluster."""
+    return any(step.action in APPLIED or step.action is Action.prune for step in steps)
+
+
+async def settle(api: Api, steps: Iterable[Step]) -> None:
+    """Resolve comparisons that need a dry run on the API server. Writes nothing."""
+
+    async def resolve(step: Step) -> None:
+        assert step.wanted is not None
+        assert step.live is not None
+        try:
+            answer = await api.apply(step.wanted.body, dry_run=True)
+        except ApiError:
+            return  # the apply reports the same error
+        if _content(answer) == _content(step.live):
+            step.action = Action.none
+            step.comparison.apply.clear()
+
+    async def without_defaults(step: Step) -> None:
+        """Leave fields that come back with the same value when they are removed: defaults of the API server.
+
+        A client that creates an object owns them like those that it has sent.
+        """
+        assert step.live is not None
+        try:
+            answer = await api.take_out(step.live, _pointers(step.live, step.comparison.take_out), dry_run=True)
+        except ApiError:
+            return
+        if answer is None:
+            return
+        step.comparison.take_out = [
+            each
+            for each in step.comparison.take_out
+            if managed_fields.find(answer, each.path) != managed_fields.find(step.live, each.path)
+        ]
+        if step.comparison.same:
+            step.action = Action.none
+
+    alike = (Action.change, Action.restore)
+    added = [step for step in steps if step.action in alike and step.live is not None and step.comparison.take_out]
+    await asyncio.gather(*map(without_defaults, added))
+    unsure = [step for step in steps if step.action in alike and step.live is not None and step.comparison.unsure]
+    await asyncio.gather(*(resolve(s) for s in unsure if not s.comparison.take_out and not s.comparison.hand_over))
+
+
+def _content(live: Body) -> Body:
+    bare = ("managedFields", "resourceVersion", "generation")
+    return {**live, "metadata": {key: value for key, value in live["metadata"].items() if key not in bare}}
+
+
+class Applier:
+    """Executes the steps of one run."""
+
+    def __init__(
+        self,
+        api: Api,
+        inventory: str,
+        hands: Hands,
+        *,
+        patience: float = 300.0,
+        done: Callable[[Step], None] = lambda step: None,
+    ) -> None:
+        """`patience`: seconds to wait for an object to be deleted; `done` is called after each step."""
+        self._api, self._inventory, self._hands = api, inventory, hands
+        self._patience, self._done = patience, done
+        self._failed: dict[Name, str] = {}
+        self._pending: dict[Name, asyncio.Event] = {}
+        """Objects being applied; each event is set when its step has ended, successfully or not."""
+
+    async def run(self, steps: list[Step]) -> None:
+        """Execute all steps and record the result in each. Raises LostLeaseError."""
+        for step in steps:
+            if step.error:
+                self._failed[_name(step.key)] = step.title
+        forward = sorted((step for step in steps if step.action in APPLIED), key=lambda step: step.rank)
+        for _, group in groupby(forward, key=_wave):
+            several = list(group)
+            self._pending = {_name(step.key): asyncio.Event() for step in several}
+            await asyncio.gather(*map(self._in_turn, several))
+            kinds = (step for step in several if step.key.kind == "CustomResourceDefinition" and not step.error)
+            await asyncio.gather(*map(self._established, kinds))
+        prunes = [step for step in steps if step.action is Action.prune]
+        for _, group in groupby(prunes, key=lambda step: step.rank):
+            await asyncio.gather(*map(self._prune, list(group)))
+
+    async def _in_turn(self, step: Step) -> None:
+        """Apply after the steps that this one depends on."""
+        assert step.wanted is not None
+        for name in step.wanted.needs:
+            if name in self._pending:
+                await self._pending[name].wait()
+        try:
+            await self._apply(step)
+        finally:
+            self._pending[_name(step.key)].set()
+
+    async def _apply(self, step: Step) -> None:
+        assert step.wanted is not None
+        blocked = next((self._failed[name] for name in step.wanted.needs if name in self._failed), None)
+        try:
+            if blocked is not None:
+                step.error, step.blocked = f"depends on {blocked}, which could not be applied", True
+            elif await self._api.find_kinds({step.wanted.gvk}):
+                step.error = f"the API server does not serve {step.wanted.gvk}"
+            else:
+                await self._put(step)
+        except (ApiError, UnreachableError, _StillThereError) as error:
+            _fail(step, error)
+        if step.error:
+            self._failed[_name(step.key)] = step.title
+        self._done(step)
+
+    async def _put(self, step: Step) -> None:
+        assert step.wanted is not None
+        if step.action is Action.recreate:
+            await self._replace(step)
+            return
+        for body in step.first:
+            await self._api.delete(body, "Background")
+        live = step.live
+        if live is not None and (step.comparison.same or live["metadata"].get("deletionTimestamp")):
+            await self._gone(live)
+            live = None
+        if live is None:
+            step.after = await self._api.apply(step.wanted.body)
+            return
+        for path in step.comparison.hand_over:
+            await self._api.apply(_only(live, path), manager=_HANDOVER)
+        if step.comparison.take_out:
+            live = step.after = await self._take_out(step, live)
+        if step.comparison.apply or step.comparison.hand_over:
+            try:
+                step.after = await self._api.apply(step.wanted.body)
+            except ApiError as error:
+                if error.status != 422:
+                    raise
+                self._want_replaceable(step, error)
+                step.action = Action.recreate
+                step.reason = "the change is to immutable fields"
+                await self._replace(step)
+
+    async def _take_out(self, step: Step, live: Body) -> Body:
+        """Remove fields that were added by hand, from the object as it is at that moment."""
+        assert step.wanted is not None
+        differences: list[Difference] = step.comparison.take_out
+        for _ in range(_TRIES):
+            there = [d for d in differences if managed_fields.find(live, d.path) is not ABSENT]
+            if not there:
+                return live
+            done = await self._api.take_out(live, _pointers(live, there))
+            if done is not None:
+                return done
+            found = await self._api.get(step.wanted.gvk, step.key.namespace, step.key.name)
+            if found is None:
+                return live
+            live = found
+            again = compare(step.wanted.body, live, step.wanted.leave, self._hands).take_out
+            differences = [d for d in differences if d.path in {other.path for other in again}]
+        return live
+
+    def _want_replaceable(self, step: Step, error: ApiError) -> None:
+        """Re-raise the refusal unless the object can be replaced without losing data."""
+        assert step.live is not None
+        kind = step.key.kind
+        classes = {classify(kind, _change(d), step.live)[0] for d in step.comparison.apply}
+        if not classes & {Disruption.REPLACE, Disruption.DATA_LOSS}:
+            raise error
+        if Disruption.DATA_LOSS in classes or holds_data(step.live):
+            raise ApiError(
+                422, "Invalid",
+                f"immutable fields changed: {', '.join(sorted({d.field for d in step.comparison.apply}))}; replacing "
+                f"the object would lose data: revert the change, or delete the object by hand ({_message(error)})",
+            )  # fmt: skip
+
+    async def _replace(self, step: Step) -> None:
+        """Delete and recreate; the pods of a Job terminate first, so that two runs never write the same checkpoint."""
+        assert step.wanted is not None
+        assert step.live is not None
+        live: Body | None = step.live
+        for _ in range(_TRIES):
+            if live is None or await self._api.delete(live, "Foreground" if step.key.kind == "Job" else "Background"):
+                break
+            live = await self._api.get(step.wanted.gvk, step.key.namespace, step.key.name)
+        else:
+            raise _StillThereError("the object keeps changing while it is being deleted; the next run retries")
+        await self._gone(step.live)
+        step.after = await self._api.apply(step.wanted.body)
+
+    async def _gone(self, live: Body) -> None:
+        """Wait until this object is deleted."""
+        found = await self._api.gone(live, self._patience)
+        if found is not None:
+            # One time limit for the whole run, not one per wave.
+            self._patience = min(self._patience, _AGAIN)
+            held = ", ".join(found["metadata"].get("finalizers") or ())
+            why = f", finalizers: {held}" if held else ""
+            raise _StillThereError(f"is still being deleted{why}; the next run retries")
+
+    async def _established(self, step: Step) -> None:
+        """Wait until a new kind is served."""
+        ends = monotonic() + _ESTABLISHED
+        while not step.error:
+            live = await self._api.get(Gvk("apiextensions.k8s.io/v1", "CustomResourceDefinition"), "", step.key.name)
+            if live is not None and health(live).state is State.ready:
+                return
+            if monotonic() > ends:
+                step.error = "the kind is not served yet: " + (health(live).reason if live else "it was deleted")
+                self._failed[_name(step.key)] = step.title
+                return
+            await asyncio.sleep(_POLL)
+
+    async def _prune(self, step: Step) -> None:
+        live = step.live
+        if any(namespace == step.key.namespace for _, namespace, _ in self._failed):
+            step.action, step.reason = Action.wait, "not pruned: an object that may replace it could not be applied"
+            return
+        try:
+            for _ in range(_TRIES):
+                if live is None:
+                    break
+                if inventory_of(live) != self._inventory or holds_data(live):
+                    step.action, step.reason = Action.keep, "its ownership labels changed during the run"
+                    break
+                if PATCHED in marks(live):
+                    metadata = {"name": step.key.name, "uid": live["metadata"]["uid"]}
+                    await self._api.apply({**_gvk(live), "metadata": metadata})
+                    step.reason = "the object stays; avactl's fields were removed"
+                    break
+                if await self._api.delete(live, "Background"):
+                    break
+                live = await self._api.get(Gvk.of(live), step.key.namespace, step.key.name)
+            else:
+                step.error = "the object keeps changing while it is being deleted; the next run retries"
+        except (ApiError, UnreachableError) as error:
+            _fail(step, error)
+        self._done(step)
+
+
+def _pointers(live: Body, differences: Iterable[Difference]) -> list[str]:
+    """Return the JSON pointers of fields: the last list entries first, so that the indices of the others stay valid."""
+    ordered = sorted(differences, key=lambda each: managed_fields.positions(live, each.path), reverse=True)
+    return [managed_fields.pointer(live, each.path) for each in ordered]
+
+
+class _StillThereError(Exception):
+    """An object is still being deleted when the wait times out."""
+
+
+def _wave(step: Step) -> int:
+    """Return the number of the wave of a step; a wave starts when the previous one is complete.
+
+    0: namespaces and definitions; 1: objects that pods read when they start; 2: workloads; 3: custom resources. Within
+    a wave, independent objects are applied concurrently, in the order of the table.
+    """
+    if step.rank <= RANK["CustomResourceDefinition"]:
+        return 0
+    return 1 if step.rank < RANK["DaemonSet"] else 2 if step.rank < len(RANK) else 3
+
+
+def _name(key: Key) -> Name:
+    return (key.kind, key.namespace, key.name)
+
+
+def _fail(step: Step, error: Exception) -> None:
+    """Record the error of a step."""
+    step.error = _message(error)
+    step.lacks_rights = isinstance(error, ApiError) and error.status == 403 and bool(_LACKS_RIGHTS(str(error)))
+
+
+def _message(error: Exception) -> str:
+    """Return an error's message; the API server's without the object's name, which the report already shows."""
+    if isinstance(error, ApiError):
+        return f"{error.message or error} ({error.status})"
+    return f"request failed: {error}" if isinstance(error, UnreachableError) else str(error)
+
+
+def _gvk(live: Body) -> Body:
+    return {"apiVersion": live["apiVersion"], "kind": live["kind"]}
+
+
+def _only(live: Body, path: tuple[str, ...]) -> Body:
+    """Return an object with only one of its fields."""
+    metadata = {key: live["metadata"][key] for key in ("name", "namespace") if key in live["metadata"]}
+    body: Body = {**_gvk(live), "metadata": metadata}
+    at: dict[str, Any] = body
+    for step in path[:-1]:
+        at = at.setdefault(step[2:], {})
+    at[path[-1][2:]] = managed_fields.find(live, path)
+    return body
+
+
+def _change(difference: Difference) -> Change:
+    """Convert a difference to a change as the diff's rules take it."""
+    path = tuple(step[2:] if step.startswith("f:") else Entry(step[2:]) for step in difference.path)
+    old, new = (NOTHING if value is ABSENT else value for value in (difference.old, difference.new))
+    op = "added" if old is NOTHING else "removed" if new is NOTHING else "changed"
+    return Change(path, op, old, new)  # type: ignore[arg-type]

@@ -1,0 +1,251 @@
+"""`avactl reconcile --watch`: follow a branch and correct drift."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from time import monotonic
+
+from avactl.apply.reconcile.command import AGENT, Declared, Request, declare, source_of
+from avactl.apply.reconcile.drift import Watcher
+from avactl.apply.reconcile.readiness import wait_healthy
+from avactl.apply.reconcile.reconciler import Reconciler
+from avactl.apply.reconcile.reporting import commit_status, events, metrics
+from avactl.apply.reconcile.reporting.report import Result
+from avactl.base.exit_codes import INCOMPLETE, MISSING, OK
+from avactl.diagnostics.text import render_problems
+from avactl.kube import logs
+from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.http_server import serve
+from avactl.kube.leader import RETRY, LostError
+from avactl.spec.repository.git import GitError
+
+_SETTLE = 1.0
+"""Seconds from drift to the run that corrects it: manual edits often come in bursts."""
+_FIGHT = (60.0, 300.0)
+"""If drift recurs within this many seconds, another writer is fighting back: runs are then at least this far apart."""
+
+
+_GIVE_WAY = 3 * RETRY
+"""Seconds in which a run that has asked for the lease takes it."""
+
+
+class Daemon:
+    """One replica of the reconciler."""
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._source = source_of(request)
+        self._declared: Declared | None = None
+        self._seen = ""
+        """The newest commit, even if it does not compile."""
+        self._told: object = None
+        """The commit and status that were set last."""
+        self._reconciler: Reconciler | None = None
+        self._watcher: Watcher | None = None
+        self._health: asyncio.Task[None] | None = None
+        self._drifted, self._pause = float("-inf"), _SETTLE
+        self.stop = asyncio.Event()
+        self.leading = False
+
+    async def run(self) -> int:
+        """Run until stopped; return the exit code. Raises LostError."""
+        runner = None
+        if self._request.listen:
+            runner = await serve(
+                self._request.listen, lambda: True, lambda: self._declared is not None, self._collect, metrics.REGISTRY
+            )
+        try:
+            while not await self._look() and not self.stop.is_set():
+                await self._sleep(self._request.interval)
+            if self._declared is None:
+                return OK
+            # The name of the Cluster, which only the specs tell, selects the context.
+            access = await asyncio.to_thread(self._request.connect, self._declared.cluster)
+            async with Client(access, agent=AGENT) as client:
+                while (code := await self._lead(client, self._declared)) is None:
+                    logs.info("giving way to a run by hand")
+                    await self._sleep(_GIVE_WAY)
+                return code
+        finally:
+            if runner is not None:
+                await runner.cleanup()
+
+    async def _lead(self, client: Client, declared: Declared) -> int | None:
+        """Work while holding the lease; return the exit code, or None to give way to a run that asks for the lease.
+
+        Raises LostError.
+        """
+        options = declared.options
+        self._reconciler = reconciler = Reconciler(client, options)
+        refused = await self._prepare(reconciler, declared)
+        if refused:
+            logs.error("refused", context=client.context, cluster=declared.cluster, problem=refused)
+            return INCOMPLETE
+        logs.info("identified", context=client.context, cluster=declared.cluster)
+        try:
+            async with reconciler.lease.hold(lambda holder: logs.info("standing by", holder=holder)) as lease:
+                reconciler.api.allowed = reconciler.lease.held
+                self.leading = True
+                self._watcher = Watcher(client, reconciler.api, options.inventory, options.hands)
+                work = asyncio.create_task(self._work(reconciler, self._watcher))
+                await asyncio.wait([work, lease], return_when=asyncio.FIRST_COMPLETED)
+                self.leading = False
+                if not work.done():
+                    work.cancel()
+                    with suppress(asyncio.CancelledError):
+                        await work
+                    await lease
+                return await work
+        finally:
+            if self._watcher is not None:
+                await self._watcher.stop()
+            if self._health is not None:
+                self._health.cancel()
+
+    async def _prepare(self, reconciler: Reconciler, declared: Declared) -> str:
+        """Create the system namespace, unless this is the wrong cluster; return the reason, or an empty string."""
+        while not self.stop.is_set():
+            try:
+                refused = await reconciler.refusal()
+                if not refused:
+                    await reconciler.prepare(declared.wanted)
+                return refused
+            except (ApiError, UnreachableError) as error:
+                logs.warn("cluster", error=str(error))
+                await self._sleep(_SETTLE)
+        return ""
+
+    async def _work(self, reconciler: Reconciler, watcher: Watcher) -> int | None:
+        look_again, all_again = 0.0, 0.0
+        new = True
+        requested = reconciler.lease.requested
+        while not self.stop.is_set():
+            if requested.is_set():
+                return None
+            now = monotonic()
+            if now >= look_again:
+                new = await self._look() or new
+                look_again = monotonic() + self._request.interval
+            assert self._declared is not None
+            if self._declared.options.namespace != reconciler.options.namespace:
+                logs.info("the system namespace was renamed; restarting")
+                return INCOMPLETE
+            if new or watcher.differs.is_set() or now >= all_again:
+                watcher.differs.clear()
+                reconciler.options = replace(self._declared.options, wait=False)
+                done = await self._once(reconciler)
+                if new:
+                    await watcher.watch(self._declared.wanted)
+                new = False
+                # Failures are retried soon; a full pass runs from time to time.
+                all_again = monotonic() + (self._request.resync if done else self._request.interval)
+                await self._sleep(self._pause)
+            waiters = [asyncio.create_task(event.wait()) for event in (watcher.differs, requested)]
+            await self._sleep(max(0.0, min(look_again, all_again) - monotonic()), *waiters)
+            for waiter in waiters:
+                waiter.cancel()
+        return OK
+
+    async def _look(self) -> bool:
+        """Fetch from git; return whether there is a new commit to apply."""
+        try:
+            revision = await asyncio.to_thread(self._source.newest)
+            if revision.commit == self._seen:
+                return False
+            declared = await asyncio.to_thread(declare, self._request, revision)
+        except (GitError, ValueError) as error:
+            metrics.GIT_ERRORS.inc()
+            logs.warn("git", error=str(error))
+            return False
+        self._seen = revision.commit
+        metrics.BROKEN.set(not declared.ok)
+        if declared.ok:
+            logs.info("new commit", commit=revision.commit, cluster=declared.cluster, objects=len(declared.wanted))
+            self._declared = declared
+            return True
+        errors = sum(d.severity == "error" for d in declared.compilation.diagnostics)
+        sys.stderr.write(render_problems(declared.compilation.diagnostics, declared.compilation.program.read_file))
+        logs.error("commit does not compile; nothing was changed", commit=revision.commit, errors=errors)
+        await commit_status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
+        if self.leading and self._reconciler is not None:
+            reference = self._reconciler.records.reference(self._reconciler.record)
+            await events.tell_broken(self._reconciler.api, reference, revision.commit, errors)
+        return False
+
+    async def _once(self, reconciler: Reconciler) -> bool:
+        """Run once; return whether everything was applied."""
+        assert self._declared is not None
+        if self._health is not None:
+            self._health.cancel()
+            self._health = None
+        began, writes = monotonic(), reconciler.api.writes
+        try:
+            result = await reconciler.run(self._declared.wanted, holding=True)
+        except (ApiError, UnreachableError) as error:
+            logs.warn("run failed", error=str(error))
+            metrics.RUNS.labels("failed").inc()
+            return False
+        metrics.count(result, monotonic() - began, reconciler.api.writes - writes)
+        self._say(result)
+        if result.drift:
+            again = monotonic() - self._drifted < _FIGHT[0]
+            self._pause = min(2 * self._pause, _FIGHT[1]) if again else _SETTLE
+            self._drifted = monotonic()
+        await reconciler.tell(result)
+        self._health = asyncio.create_task(self._follow_health(reconciler, result))
+        return result.complete
+
+    def _say(self, result: Result) -> None:
+        if not (result.changed or result.failed or result.problem):
+            return
+        say = logs.info if result.complete else logs.warn
+        say("reconciled", commit=result.commit, **result.counts(), problem=result.problem)
+        for step in result.drift:
+            fields = [f"{d.field} (by {d.by})" if d.by else d.field for d in step.differences]
+            logs.info("drift corrected", object=step.title, fields=fields, reason=step.reason)
+        for step in result.failed:
+            logs.warn("not applied", object=step.title, error=step.error)
+
+    async def _follow_health(self, reconciler: Reconciler, result: Result) -> None:
+        """Wait for health in the background, then set the commit status."""
+        assert self._declared is not None
+        revision, cluster = self._declared.revision, self._declared.cluster
+        with suppress(ApiError, UnreachableError):
+            result.health = await wait_healthy(
+                reconciler.api, result.steps, reconciler.options.inventory, patience=self._request.timeout
+            )
+            metrics.HEALTH.clear()
+            for health in result.health.values():
+                metrics.HEALTH.labels(health.state.value).inc()
+            words = commit_status.words(result)
+            # An object that waits for an administrator fails in each run: the status is told once.
+            if (result.commit, words) != self._told:
+                self._told = (result.commit, words)
+                await commit_status.tell(revision, cluster, *words)
+
+    def _collect(self) -> None:
+        metrics.LEADER.set(self.leading)
+
+    async def _sleep(self, seconds: float, *others: asyncio.Task[bool]) -> None:
+        """Sleep until the time is over, the daemon is stopped, or one of the other tasks has ended."""
+        stop = asyncio.create_task(self.stop.wait())
+        await asyncio.wait([stop, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+
+
+async def follow(request: Request) -> int:
+    """Run until a signal; return the exit code."""
+    logs.configure()
+    daemon = Daemon(request)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stop.set)
+    try:
+        return await daemon.run()
+    except LostError as error:
+        logs.error("lease lost", error=str(error))
+        return MISSING

@@ -1,0 +1,121 @@
+"""Desired objects of one cluster: compiled manifests with the inventory's labels and annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import orjson
+
+from avactl.apply.pulumi.resource_plan import Key, needs
+from avactl.apply.reconcile.api import Gvk
+from avactl.apply.reconcile.diffing.field_policy import left, without
+from avactl.apply.reconcile.diffing.managed_fields import Path
+from avactl.change.diff.model import Disruption
+from avactl.change.diff.rules import deletion
+from avactl.compiler import Compilation
+from avactl.compiler.normalise import RANK
+from avactl.contracts import names
+from avactl.program.manifest import Manifest
+
+INVENTORY = f"{names.GROUP}/inventory"
+"""Label of all applied objects; its value is the name of the inventory."""
+HOLDS_DATA = f"{names.GROUP}/holds-data"
+"""Annotation of objects that are never pruned."""
+DELETION_POLICY = f"{names.GROUP}/deletion-policy"
+"""Annotation `delete` of objects that hold data and whose spec allows deletion."""
+PATCHED = f"{names.GROUP}/patched"
+"""Annotation of objects that exist without avactl: pruning removes our fields and leaves the object."""
+RUN = f"{names.GROUP}/run"
+
+Body = dict[str, Any]
+
+
+class Wanted(NamedTuple):
+    """A desired object."""
+
+    manifest: Manifest
+    body: Body
+    """The body as applied: with labels and annotations, without controller-owned fields."""
+    gvk: Gvk
+    key: Key
+    rank: int
+    leave: tuple[Path, ...]
+    """Fields owned by controllers."""
+
+    @property
+    def needs(self) -> list[tuple[str, str, str]]:
+        """Return the objects that must exist first, as (kind, namespace, name)."""
+        return list(dict.fromkeys(needs(self.body)))
+
+    def digest(self) -> bytes:
+        """Digest of the declared object."""
+        return blake2b(orjson.dumps(self.body, option=orjson.OPT_SORT_KEYS), digest_size=6).digest()
+
+    def __str__(self) -> str:
+        return title(self.body)
+
+
+def title(body: Mapping[str, Any]) -> str:
+    """Return the title of an object: `Deployment vision/detector`."""
+    metadata = body["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{body['kind']} {namespace}/{metadata['name']}" if namespace else f"{body['kind']} {metadata['name']}"
+
+
+def rank_of(kind: str) -> int:
+    """Return the position of a kind in apply order; pruning goes in reverse."""
+    return RANK.get(kind, len(RANK))
+
+
+def wanted_of(compilation: Compilation, cluster: str, inventory: str) -> list[Wanted]:
+    """Return the desired objects of one cluster, in apply order."""
+    return [_wanted(manifest, inventory) for manifest in compilation.manifests if manifest.cluster == cluster]
+
+
+def _wanted(manifest: Manifest, inventory: str) -> Wanted:
+    body = without(manifest.body, manifest.owned) if manifest.owned else dict(manifest.body)
+    metadata = body["metadata"]
+    notes: dict[str, str] = {}
+    if manifest.patch:
+        notes[PATCHED] = "true"
+    elif not manifest.holds_data and deletion(manifest)[0] is Disruption.DATA_LOSS:
+        notes[DELETION_POLICY] = "delete"
+    body["metadata"] = {**metadata, "labels": {**metadata.get("labels", {}), INVENTORY: inventory}}
+    if notes:
+        body["metadata"]["annotations"] = {**metadata.get("annotations", {}), **notes}
+    if (manifest.id.group, manifest.kind) == ("batch", "Job"):
+        # With a TTL a finished Job would be deleted, be missing, and run again.
+        body = without(body, ["spec.ttlSecondsAfterFinished"])
+    return Wanted(
+        manifest, body, Gvk.of(body), Key.of(body), rank_of(manifest.kind), left(manifest.kind, manifest.owned)
+    )
+
+
+def marks(live: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return the annotations of a live object."""
+    found: Mapping[str, str] = live["metadata"].get("annotations") or {}
+    return found
+
+
+def inventory_of(live: Mapping[str, Any]) -> str:
+    """Return the inventory that owns a live object, or an empty string."""
+    found: str = (live["metadata"].get("labels") or {}).get(INVENTORY, "")
+    return found
+
+
+def run_of(job: Mapping[str, Any]) -> str:
+    """Return the run ID of a Job, from its immutable pod template, which cannot be forged afterwards."""
+    template = job["spec"].get("template") or {}
+    found: str = ((template.get("metadata") or {}).get("annotations") or {}).get(RUN, "")
+    return found
+
+
+def ended(job: Mapping[str, Any]) -> str:
+    """Return the terminal condition of a Job (`Complete`, `Failed`), or an empty string."""
+    for condition in (job.get("status") or {}).get("conditions") or ():
+        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+            kind: str = condition["type"]
+            return kind
+    return ""

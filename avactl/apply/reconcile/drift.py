@@ -1,0 +1,77 @@
+"""Watch the cluster for drift."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from avactl.apply.pulumi.resource_plan import Key
+from avactl.apply.reconcile.api import Api, Gvk
+from avactl.apply.reconcile.desired import INVENTORY, Wanted
+from avactl.apply.reconcile.diffing.field_policy import Hands
+from avactl.apply.reconcile.diffing.object_diff import compare
+from avactl.kube.client import Client
+from avactl.kube.reflector import Reflector
+
+
+class _Kind:
+    """Watch handler of one kind: compares each object it receives and keeps none."""
+
+    def __init__(self, gvk: Gvk, wanted: Mapping[Key, Wanted], hands: Hands, differs: Callable[[], None]) -> None:
+        self._gvk, self._wanted, self._hands, self._differs = gvk, wanted, hands, differs
+        self._names = {f"{key.namespace}/{key.name}" if key.namespace else key.name for key in wanted}
+        self._seen: set[str] = set()
+
+    def put(self, item: dict[str, Any]) -> None:
+        item["apiVersion"], item["kind"] = self._gvk
+        key = Key.of(item)
+        self._seen.add(f"{key.namespace}/{key.name}" if key.namespace else key.name)
+        each = self._wanted.get(key)
+        if each is None:
+            return
+        found = compare(each.body, item, each.leave, self._hands)
+        if not found.same and not found.unsure:
+            self._differs()
+
+    def remove(self, key: str) -> None:
+        self._seen.discard(key)
+        if key in self._names:
+            self._differs()
+
+    def keys(self) -> Iterable[str]:
+        return list(self._seen)
+
+
+class Watcher:
+    """Watches of all declared kinds."""
+
+    def __init__(self, client: Client, api: Api, inventory: str, hands: Hands) -> None:
+        self._client, self._api, self._inventory, self._hands = client, api, inventory, hands
+        self._tasks: list[asyncio.Task[None]] = []
+        self.differs = asyncio.Event()
+
+    async def watch(self, wanted: Iterable[Wanted]) -> None:
+        """Watch for differences from these objects from now on."""
+        await self.stop()
+        kinds: dict[Gvk, dict[Key, Wanted]] = {}
+        for each in wanted:
+            kinds.setdefault(each.gvk, {})[each.key] = each
+        missing = await self._api.find_kinds(set(kinds))
+        for gvk, declared in kinds.items():
+            if gvk in missing:
+                continue
+            store = _Kind(gvk, declared, self._hands, self.differs.set)
+            query = {"labelSelector": f"{INVENTORY}={self._inventory}"}
+            reflector = Reflector(self._client, self._api.resource(gvk).path(""), store, query=query, optional=True)
+            self._tasks.append(asyncio.create_task(reflector.run()))
+
+    async def stop(self) -> None:
+        """Stop all watches."""
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+        self._tasks.clear()

@@ -1,0 +1,215 @@
+"""Health of live objects, from the status that their controllers write. Pure.
+
+Sources: `kubectl rollout status` (k8s.io/kubectl/pkg/polymorphichelpers/rollout_status.go) and kstatus
+(sigs.k8s.io/cli-utils/pkg/kstatus), pkg/controllers/leaderworkerset_controller.go of sigs.k8s.io/lws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
+
+from avactl.apply.reconcile import role_sets
+from avactl.apply.reconcile.desired import ended
+
+Live = Mapping[str, Any]
+
+
+class State(str, Enum):  # noqa: UP042 - its values stand in JSON
+    """Health state of an object."""
+
+    ready = "ready"
+    progressing = "progressing"
+    waiting = "waiting"
+    """Waiting for capacity, a storage class or a person: not a failure, and it may take days."""
+    failed = "failed"
+
+
+class Health(NamedTuple):
+    """Health of an object, and the reason."""
+
+    state: State
+    reason: str = ""
+
+
+READY = Health(State.ready)
+
+
+def health(live: Live, made: Sequence[Live] = ()) -> Health:
+    """Return the health of an object; kinds without a health check are ready.
+
+    `made`: the LeaderWorkerSets that the controller of a DisaggregatedSet has made.
+    """
+    if live["kind"] == role_sets.KIND:
+        return _role_set(live, made)
+    judge = _JUDGES.get(live["kind"])
+    if judge is None:
+        return READY
+    status = live.get("status") or {}
+    seen = status.get("observedGeneration")
+    if seen is not None and seen < live["metadata"].get("generation", 0):
+        return _progressing("the controller has not observed the change yet")
+    if seen is None and live["kind"] in WITH_PODS:
+        return _progressing("the controller has not observed it yet")
+    return judge(live, status)
+
+
+def _progressing(reason: str) -> Health:
+    return Health(State.progressing, reason)
+
+
+def _condition(status: Live, kind: str) -> Live:
+    return next((entry for entry in status.get("conditions") or () if entry["type"] == kind), {})
+
+
+def _deployment(live: Live, status: Live) -> Health:
+    progress = _condition(status, "Progressing")
+    if progress.get("reason") == "ProgressDeadlineExceeded":
+        return Health(State.failed, progress.get("message") or "progress deadline exceeded")
+    wanted = live["spec"].get("replicas", 1)
+    updated, total = status.get("updatedReplicas", 0), status.get("replicas", 0)
+    available = status.get("availableReplicas", 0)
+    if updated < wanted:
+        refused = _condition(status, "ReplicaFailure")
+        if refused.get("status") == "True":
+            said = f"{updated} of {wanted} pods are updated: {refused.get('message', '')}"
+            return Health(State.waiting if "exceeded quota" in said else State.progressing, said)
+        return _progressing(f"{updated} of {wanted} pods are updated")
+    if total > updated:
+        return _progressing(f"{total - updated} old pods are still terminating")
+    if available < updated:
+        return _progressing(f"{available} of {updated} pods are available")
+    return READY
+
+
+def _stateful_set(live: Live, status: Live) -> Health:
+    wanted = live["spec"].get("replicas", 1)
+    ready = status.get("readyReplicas", 0)
+    if ready < wanted:
+        return _progressing(f"{ready} of {wanted} pods are ready")
+    if (live["spec"].get("updateStrategy") or {}).get("type") == "OnDelete":
+        return READY
+    updated = status.get("updatedReplicas", 0)
+    if status.get("updateRevision") != status.get("currentRevision") and updated < wanted:
+        return _progressing(f"{updated} of {wanted} pods are updated")
+    return READY
+
+
+def _leader_worker_set(live: Live, status: Live) -> Health:
+    """Return the health of groups of pods; its controller counts groups, and those of a rollout beyond `replicas`."""
+    wanted = live["spec"].get("replicas", 1)
+    ready, updated = status.get("readyReplicas", 0), status.get("updatedReplicas", 0)
+    if updated < wanted:
+        return _progressing(f"{updated} of {wanted} groups are updated")
+    if ready < wanted:
+        return _progressing(f"{ready} of {wanted} groups are ready")
+    if _condition(status, "Available").get("status") != "True":
+        return _progressing("not all groups are updated and ready")
+    return READY
+
+
+def _role_set(live: Live, made: Sequence[Live]) -> Health:
+    """Return the health of a DisaggregatedSet: that of the groups of each role, once others are gone."""
+    current = role_sets.roles_of(live, made)
+    if current is None:
+        return _progressing("the controller has not observed the change yet")
+    for role in live["spec"]["roles"]:
+        name, groups = role["name"], current[role["name"]]
+        wanted, there = role["spec"].get("replicas", 1), groups["spec"].get("replicas", 1)
+        if there != wanted:
+            return _progressing(f"{name}: {there} of {wanted} groups are updated")
+        found = health(groups)
+        if found.state is not State.ready:
+            return found._replace(reason=f"{name}: {found.reason}")
+    own = {groups["metadata"]["name"] for groups in current.values()}
+    old = sum(each["spec"].get("replicas", 1) for each in made if each["metadata"]["name"] not in own)
+    return _progressing(f"{old} old groups are still terminating") if old else READY
+
+
+def _daemon_set(live: Live, status: Live) -> Health:
+    wanted = status.get("desiredNumberScheduled", 0)
+    updated = status.get("updatedNumberScheduled", 0)
+    available = status.get("numberAvailable", 0)
+    if updated < wanted and (live["spec"].get("updateStrategy") or {}).get("type") != "OnDelete":
+        return _progressing(f"{updated} of {wanted} pods are updated")
+    if available < wanted:
+        return _progressing(f"{available} of {wanted} pods are available")
+    return READY
+
+
+def _job(live: Live, status: Live) -> Health:
+    """Return the health of a Job: ready both while it waits for GPUs and while it runs; only failure counts."""
+    if ended(live) == "Failed":
+        return Health(State.failed, _condition(status, "Failed").get("message") or "it failed")
+    return READY
+
+
+def is_starting(job: Live) -> bool:
+    """Return True if pods of a Job are not ready: they wait, start, or crash again and again in a sidecar."""
+    status = job.get("status") or {}
+    return int(status.get("active", 0)) > int(status.get("ready", 0))
+
+
+def _claim(live: Live, status: Live) -> Health:
+    phase = status.get("phase")
+    if phase == "Lost":
+        return Health(State.failed, "its volume is lost")
+    return READY if phase == "Bound" else Health(State.progressing, "it is not bound yet")
+
+
+def _definition(live: Live, status: Live) -> Health:
+    if _condition(status, "Established").get("status") == "True":
+        return READY
+    names = _condition(status, "NamesAccepted")
+    if names.get("status") == "False":
+        return Health(State.failed, names.get("message", "its names are taken"))
+    return _progressing("it is not established yet")
+
+
+def _namespace(live: Live, status: Live) -> Health:
+    return Health(State.failed, "it is being deleted") if status.get("phase") == "Terminating" else READY
+
+
+_JUDGES: dict[str, Callable[[Live, Live], Health]] = {
+    "Deployment": _deployment,
+    "StatefulSet": _stateful_set,
+    "DaemonSet": _daemon_set,
+    "LeaderWorkerSet": _leader_worker_set,
+    "Job": _job,
+    "PersistentVolumeClaim": _claim,
+    "CustomResourceDefinition": _definition,
+    "Namespace": _namespace,
+}
+
+JUDGED = frozenset((*_JUDGES, role_sets.KIND))
+"""Kinds with a health check."""
+WITH_PODS = frozenset({"Deployment", "StatefulSet", "DaemonSet", "LeaderWorkerSet", role_sets.KIND})
+
+
+def of_pods(pods: list[dict[str, Any]]) -> Health | None:
+    """Return the health of a workload from its unready pods: waiting if all of them are unschedulable."""
+    here = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    late = [pod for pod in here if _condition(pod.get("status") or {}, "Ready").get("status") != "True"]
+    if late and not any(pod["spec"].get("nodeName") for pod in late):
+        texts = (_condition(pod.get("status") or {}, "PodScheduled").get("message") for pod in late)
+        said = next(filter(None, texts), "")
+        return Health(State.waiting, f"{len(late)} pods are unschedulable" + (f": {said}" if said else ""))
+    return crashing(late)
+
+
+def crashing(pods: list[dict[str, Any]]) -> Health | None:
+    """Return the first container, init container or sidecar of some pods that cannot start or does not stay up."""
+    for pod in pods:
+        status = pod.get("status") or {}
+        for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+            waiting = (container.get("state") or {}).get("waiting") or {}
+            if waiting.get("reason") in _WRONG:
+                said = f"{container['name']}: {waiting['reason']} {waiting.get('message', '')}".strip()
+                return _progressing(f"pod {pod['metadata']['name']}, container {said}")
+    return None
+
+
+_WRONG = frozenset(
+    ("CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "CreateContainerConfigError", "InvalidImageName")
+)

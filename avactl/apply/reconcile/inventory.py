@@ -1,0 +1,178 @@
+"""The inventory: a ConfigMap that records the objects a repository has applied, so that drift differs from changes."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from avactl.apply.pulumi.resource_plan import Key
+from avactl.apply.reconcile.api import Api, Gvk
+from avactl.apply.reconcile.desired import Wanted
+from avactl.contracts import names
+from avactl.kube.client import ApiError
+
+_ID, _DIGEST = 6, 6
+"""Bytes per object (identity and content digest): one ConfigMap holds 65,000 objects."""
+_MOST = 800_000
+_MOST_KINDS = 1000
+_MAX_CHARACTERS = {"repository": 4096, "cluster": 253, "cluster_uid": 64, "commit": 128}
+"""Longest values of these keys, in characters."""
+_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(/[A-Za-z0-9]{1,63})?").fullmatch
+"""Pattern of an API version or a kind."""
+_KIND = Gvk("v1", "ConfigMap")
+_PREFIX = "avactl-inventory-"
+_LABELS = {names.MANAGED_BY: names.MANAGER, "app.kubernetes.io/name": "reconcile"}
+_SELECTOR = ",".join(f"{label}={value}" for label, value in _LABELS.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The state of an inventory after its last run."""
+
+    repository: str = ""
+    """Identity of the repository; empty: a directory outside git."""
+    cluster: str = ""
+    commit: str = ""
+    complete: bool = False
+    """True if the whole commit was applied."""
+    owners: str = ""
+    """`owners` of the commit as JSON: the next commit needs them, too."""
+    kinds: frozenset[Gvk] = frozenset()
+    """All kinds that may have objects in the cluster."""
+    objects: dict[bytes, bytes] = field(default_factory=dict)
+    """Applied objects: identity → digest of the content."""
+    version: str = ""
+    """resourceVersion of the ConfigMap; empty if it does not exist yet."""
+    uid: str = ""
+    cluster_uid: str = ""
+    """UID of the Kubernetes cluster that was written to: that of its namespace `kube-system`."""
+
+    def unchanged(self, wanted: Wanted) -> bool:
+        """Return whether the object was last applied with its current declaration: a difference is then drift."""
+        return self.objects.get(identity(wanted.key)) == wanted.digest()
+
+
+def identity(key: Key) -> bytes:
+    """Return the identity digest of an object."""
+    return blake2b("\0".join(key).encode(), digest_size=_ID).digest()
+
+
+def content(wanted: Iterable[Wanted]) -> dict[bytes, bytes]:
+    """Return the record entries of objects: identity → content digest."""
+    return {identity(each.key): each.digest() for each in wanted}
+
+
+class Records:
+    """Reads and writes the ConfigMap of one inventory."""
+
+    def __init__(self, api: Api, namespace: str, inventory: str) -> None:
+        self.api, self.namespace, self.name = api, namespace, _PREFIX + inventory
+
+    async def read(self) -> Record:
+        """Return the record; an empty one if it is missing or unreadable."""
+        found = await self.api.get(_KIND, self.namespace, self.name)
+        return Record() if found is None else self._parsed(found)
+
+    async def others(self, namespaces: Iterable[str]) -> list[tuple[Records, Record]]:
+        """Return the other inventories in these namespaces."""
+        found = []
+        for namespace in namespaces:
+            for body in await self.api.items(_KIND, _SELECTOR, namespace):
+                name = body["metadata"]["name"]
+                if name.startswith(_PREFIX) and (namespace, name) != (self.namespace, self.name):
+                    records = Records(self.api, namespace, name.removeprefix(_PREFIX))
+                    found.append((records, self._parsed(body)))
+        return found
+
+    async def restore(self, before: Record, record: Record) -> None:
+        """Write an earlier record; delete the ConfigMap if this run has created it."""
+        if before.version:
+            await self.write(replace(before, version=record.version))
+            return
+        metadata = {
+            "name": self.name,
+            "namespace": self.namespace,
+            "uid": record.uid,
+            "resourceVersion": record.version,
+        }
+        await self.api.delete({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}, "Background")
+
+    @staticmethod
+    def _parsed(found: dict[str, Any]) -> Record:
+        known = Record(version=found["metadata"]["resourceVersion"], uid=found["metadata"]["uid"])
+        try:
+            state = orjson.loads(found["data"]["inventory.json"])
+            kinds = [tuple(map(str, pair)) for pair in state["kinds"]]
+            if len(kinds) > _MOST_KINDS or not all(_PART(part) for pair in kinds for part in pair):
+                raise ValueError("not kinds")  # each is used in a request path
+            packed = base64.b64decode((found.get("binaryData") or {}).get("objects", ""))
+            step = _ID + _DIGEST
+            entries = (packed[at : at + step] for at in range(0, len(packed) - step + 1, step))
+            said = {key: str(state[key]) for key in ("repository", "cluster", "commit")}
+            said["cluster_uid"] = str(state.get("clusterUid", ""))
+            if any(len(said[key]) > most for key, most in _MAX_CHARACTERS.items()):
+                raise ValueError("too long")
+            objects = {entry[:_ID]: entry[_ID:] for entry in entries}
+            served = frozenset(Gvk(*pair) for pair in kinds)
+            said["owners"] = str(state.get("owners", ""))
+            return replace(known, **said, complete=bool(state["complete"]), kinds=served, objects=objects)
+        except (KeyError, TypeError, ValueError):
+            return known  # edited by hand: its contents are rediscovered
+
+    async def write(self, record: Record) -> Record:
+        """Write the record; return it with its new resourceVersion."""
+        body = self._body(record)
+        path = self.api.resource(_KIND).path(self.namespace)
+        while True:
+            try:
+                done = await self.api.put(path, self.name, body)
+                break
+            except ApiError as error:
+                # Our own write whose answer was lost, or a manual edit. We hold the lease, so our record wins.
+                if error.status not in (404, 409):
+                    raise
+                found = await self.api.get(_KIND, self.namespace, self.name)
+                body["metadata"].pop("resourceVersion", None)
+                if found is not None:
+                    body["metadata"]["resourceVersion"] = found["metadata"]["resourceVersion"]
+                elif error.reason == "NotFound":
+                    raise  # the namespace was deleted
+        return replace(record, version=done["metadata"]["resourceVersion"], uid=done["metadata"]["uid"])
+
+    def _body(self, record: Record) -> dict[str, Any]:
+        state = {
+            "version": 1, "repository": record.repository, "cluster": record.cluster,
+            "clusterUid": record.cluster_uid, "commit": record.commit, "complete": record.complete,
+            "owners": record.owners, "kinds": [list(gvk) for gvk in sorted(record.kinds)],
+        }  # fmt: skip
+        packed = b"".join(key + value for key, value in sorted(record.objects.items()))
+        metadata: dict[str, Any] = {
+            "name": self.name,
+            "namespace": self.namespace,
+            "labels": dict(_LABELS),
+        }
+        if record.version:
+            metadata["resourceVersion"] = record.version
+        body: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+        body["data"] = {"inventory.json": orjson.dumps(state, option=orjson.OPT_INDENT_2).decode() + "\n"}
+        if len(packed) <= _MOST:
+            body["binaryData"] = {"objects": base64.b64encode(packed).decode()}
+        return body
+
+    def reference(self, record: Record) -> dict[str, str]:
+        """Return the object reference of the ConfigMap for Events."""
+        return {
+            "apiVersion": "v1", "kind": "ConfigMap", "namespace": self.namespace, "name": self.name,
+            "uid": record.uid,
+        }  # fmt: skip
+
+
+def kinds_of(wanted: Collection[Wanted]) -> frozenset[Gvk]:
+    """Return the kinds of objects."""
+    return frozenset(each.gvk for each in wanted)

@@ -1,0 +1,175 @@
+"""Wait for applied objects to become healthy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from time import monotonic
+from typing import Any
+
+from avactl.apply.pulumi.resource_plan import Key
+from avactl.apply.reconcile import role_sets
+from avactl.apply.reconcile.actions import Action, Step
+from avactl.apply.reconcile.api import Api, Body, Gvk
+from avactl.apply.reconcile.desired import INVENTORY, title
+from avactl.apply.reconcile.health import (
+    JUDGED,
+    READY,
+    WITH_PODS,
+    Health,
+    State,
+    crashing,
+    health,
+    is_starting,
+    of_pods,
+)
+from avactl.contracts.names import DISAGGREGATED_NAME, LWS_NAME
+from avactl.kube.client import ApiError
+
+_POLL = (0.5, 3.0)
+
+
+async def wait_healthy(
+    api: Api,
+    steps: Collection[Step],
+    inventory: str,
+    *,
+    patience: float,
+    say: Callable[[Mapping[str, Health]], None] = lambda late: None,
+) -> dict[str, Health]:
+    """Wait up to `patience` seconds (0: check once); return the objects that are not ready, by title."""
+    declared = [step for step in steps if step.wanted is not None and not step.error]
+    live = {step.key: step.live for step in declared if step.live is not None}
+    fresh = {step.key for step in declared if step.after is not None and step.key.kind in JUDGED}
+    await _refresh(api, inventory, {step.key: Gvk.of(step.after) for step in declared if step.after is not None}, live)
+    ends, pause = monotonic() + patience, _POLL[0]
+    while True:
+        made = await _groups(api, live)
+        found = {key: health(body, made.get(key, ())) for key, body in live.items()}
+        # A Deployment whose pods are unschedulable is reported as late by its controller after ten minutes.
+        unwell = [
+            key
+            for key, h in found.items()
+            if h.state is State.progressing
+            or (h.state is State.failed and key.kind in WITH_PODS)
+            or (h.state is State.ready and key.kind == "Job" and is_starting(live[key]))
+        ]
+        closer = await _look_closer(api, {key: live[key] for key in unwell})
+        found.update(
+            (key, h) for key, h in closer.items() if h.state is State.waiting or found[key].state is not State.failed
+        )
+        # An old failure that this run did not cause is reported, but does not fail the run.
+        bad = {
+            title(live[key]): Health(State.waiting, h.reason) if key.kind == "Job" and key not in fresh else h
+            for key, h in found.items()
+            if h.state is not State.ready
+        }
+        late = {key: h for key, h in found.items() if h.state is State.progressing}
+        if not late or monotonic() > ends:
+            return bad
+        say({title(live[key]): h for key, h in late.items()})
+        await asyncio.sleep(min(pause, max(0.0, ends - monotonic())))
+        pause = min(pause * 1.5, _POLL[1])
+        await _refresh(api, inventory, {key: Gvk.of(live[key]) for key in late}, live)
+
+
+async def wait_gone(api: Api, steps: Collection[Step], *, patience: float) -> None:
+    """Wait until pruned objects are deleted; record those that are not."""
+
+    async def one(step: Step) -> None:
+        assert step.live is not None
+        found = await api.gone(step.live, patience)
+        if found is not None:
+            held = ", ".join(found["metadata"].get("finalizers") or ())
+            step.reason = "is being deleted" + (f", finalizers: {held}" if held else "")
+
+    pruned = [step for step in steps if step.action is Action.prune and not step.error and not step.reason]
+    await asyncio.gather(*map(one, pruned))
+
+
+async def _refresh(api: Api, inventory: str, wanted: Mapping[Key, Gvk], live: dict[Key, Body]) -> None:
+    """Reread these objects if their kind has a health check."""
+
+    async def look(gvk: Gvk) -> None:
+        for body in await api.items(gvk, f"{INVENTORY}={inventory}"):
+            if (key := Key.of(body)) in wanted:
+                live[key] = body
+
+    await asyncio.gather(*(look(gvk) for gvk in set(wanted.values()) if gvk.kind in JUDGED))
+
+
+async def _groups(api: Api, live: Mapping[Key, Body]) -> dict[Key, list[Mapping[str, Any]]]:
+    """Return the LeaderWorkerSets that the controllers of DisaggregatedSets have made of them."""
+    sets = {key: body for key, body in live.items() if key.kind == role_sets.KIND}
+    if not sets or await api.find_kinds({role_sets.GROUPS}):
+        return {}
+    try:
+        found = await api.items(role_sets.GROUPS, DISAGGREGATED_NAME)
+    except ApiError as error:
+        if error.forbidden:
+            return {}
+        raise
+    return {key: role_sets.made_by(body, found) for key, body in sets.items()}
+
+
+def _selector(live: Body) -> Mapping[str, str]:
+    """Return the labels by which a workload selects its pods."""
+    if live["kind"] == "LeaderWorkerSet":
+        return {LWS_NAME: live["metadata"]["name"]}
+    if live["kind"] == role_sets.KIND:
+        return {DISAGGREGATED_NAME: live["metadata"]["name"]}
+    found: Mapping[str, str] = live["spec"]["selector"].get("matchLabels") or {}
+    return found
+
+
+async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
+    """Return the health of unready objects that wait for capacity or a storage class, or whose containers crash."""
+    found: dict[Key, Health] = {}
+    spaces: dict[str, list[Key]] = defaultdict(list)
+    for key in late:
+        if key.kind in WITH_PODS or key.kind == "Job":
+            spaces[key.namespace].append(key)
+    await api.find_kinds({Gvk("v1", "Pod"), Gvk("storage.k8s.io/v1", "StorageClass")})
+
+    async def workloads(namespace: str, keys: list[Key]) -> None:
+        try:
+            pods = await api.items(Gvk("v1", "Pod"), namespace=namespace)
+        except ApiError as error:
+            if error.forbidden:
+                return
+            raise
+        for key in keys:
+            wanted = _selector(late[key]).items()
+            own = [pod for pod in pods if wanted <= (pod["metadata"].get("labels") or {}).items()]
+            # A Job that waits for GPUs is healthy.
+            said = crashing(own) if key.kind == "Job" else of_pods(own)
+            if said is not None:
+                found[key] = said
+
+    async def claim(key: Key) -> None:
+        found[key] = await _claim(api, late[key])
+
+    await asyncio.gather(
+        *(workloads(namespace, keys) for namespace, keys in spaces.items()),
+        *(claim(key) for key in late if key.kind == "PersistentVolumeClaim"),
+    )
+    return found
+
+
+async def _claim(api: Api, live: Body) -> Health:
+    spec = live["spec"]
+    if spec.get("volumeName"):
+        return Health(State.progressing, "not bound to its volume yet")
+    name = spec.get("storageClassName")
+    if name is None:
+        return Health(State.waiting, "no storage class is set and the cluster has no default")
+    try:
+        kind = await api.get(Gvk("storage.k8s.io/v1", "StorageClass"), "", name) if name else None
+    except ApiError:
+        return Health(State.progressing, "not bound yet")
+    if kind is None:
+        return Health(State.waiting, f"storage class {name} does not exist")
+    if kind.get("volumeBindingMode") == "WaitForFirstConsumer":
+        return READY
+    return Health(State.progressing, "not bound yet")

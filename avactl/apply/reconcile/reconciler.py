@@ -1,0 +1,259 @@
+"""One reconcile run: read the live state, plan actions, and execute them under the lease."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any
+
+from avactl.apply.reconcile.actions import Action, Step, plan
+from avactl.apply.reconcile.api import Api, Gvk, LostLeaseError
+from avactl.apply.reconcile.apply import Applier, settle, to_do
+from avactl.apply.reconcile.claims import Claims, confirm, read_claims, refusal, take_over
+from avactl.apply.reconcile.desired import Wanted
+from avactl.apply.reconcile.diffing.field_policy import Hands
+from avactl.apply.reconcile.health import Health
+from avactl.apply.reconcile.inventory import Record, Records, content, kinds_of
+from avactl.apply.reconcile.lease import HeldError, Lease
+from avactl.apply.reconcile.live_state import Observed, observe
+from avactl.apply.reconcile.readiness import wait_gone, wait_healthy
+from avactl.apply.reconcile.reporting import events
+from avactl.apply.reconcile.reporting.report import Result
+from avactl.contracts import names
+from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.leader import LostError
+
+_FIRST = 15.0
+"""Seconds for which the first request of a run is retried."""
+_DELETED_WAIT = 10.0
+"""Seconds to wait for a deletion in a run that does not wait for health."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a run."""
+
+    cluster: str = ""
+    inventory: str = ""
+    namespace: str = ""
+    """Namespace of the Lease and the inventory: the cluster's system namespace."""
+    commit: str = ""
+    repository: str = ""
+    timeout: float = 300.0
+    """Seconds to wait for health, and for deletions."""
+    wait: bool = True
+    prune: bool = True
+    allow_empty: bool = False
+    take_over: bool = False
+    carries: tuple[str, ...] = ()
+    """Other Clusters that the Kubernetes cluster is known to carry."""
+    accept_owners: bool = False
+    """Apply the commit although the `owners` of the last one do not allow its specs."""
+    owners: str = ""
+    """`owners` of the commit as JSON."""
+    not_owned: Callable[[str], str] = lambda owners: ""
+    """Function from earlier `owners` to a problem of the specs; empty: none."""
+    dry_run: bool = False
+    hands: Hands = field(default_factory=Hands)
+    patience: float = 60.0
+    """Seconds for which a transient failure is retried."""
+
+
+@dataclass(slots=True)
+class Listener:
+    """Callbacks for the progress of a run."""
+
+    planned: Callable[[int], None] = lambda count: None
+    done: Callable[[Step], None] = lambda step: None
+    waiting: Callable[[Mapping[str, Health]], None] = lambda late: None
+    lease: Callable[[str], None] = lambda holder: None
+
+
+class Reconciler:
+    """Runs reconciliation on one cluster."""
+
+    def __init__(self, client: Client, options: Options, listener: Listener | None = None) -> None:
+        self.api = Api(client, patience=options.patience)
+        self.options = options
+        self.lease = Lease(self.api, options.namespace, options.inventory)
+        self.records = Records(self.api, options.namespace, options.inventory)
+        self.record = Record()
+        self.claims = Claims()
+        self.listener = listener or Listener()
+
+    async def run(self, wanted: Collection[Wanted], *, holding: bool = False) -> Result:
+        """Make the cluster match git. `holding`: the caller has the lease. Raises UnreachableError and ApiError.
+
+        Refusals of single objects are recorded in the result; only errors that affect the whole run are raised.
+        """
+        options = self.options
+        result = Result(
+            options.cluster, options.inventory, options.commit, context=self.api.client.context, dry_run=options.dry_run
+        )
+        # A server that never answered is more likely the wrong address than a restart.
+        self.api.patience = min(options.patience, _FIRST)
+        await self.api.find_kinds({Gvk("v1", "ConfigMap"), Gvk("v1", "Namespace")})
+        self.api.patience = options.patience
+        before = (await self.lease.look())[1]
+        result.problem = await self._plan(wanted, result)
+        if result.problem or options.dry_run:
+            return result
+        if to_do(result.steps) or self._following(wanted, result) != self.record:
+            try:
+                async with self._held(wanted, holding):
+                    if not holding and (await self.lease.look())[1] != max(before + 1, 0):
+                        # Another process has written since the live state was read.
+                        result.problem = await self._plan(wanted, result)
+                        if result.problem:
+                            return result
+                    result.problem = await self._write(wanted, result)
+                    if result.problem:
+                        return result
+            except HeldError as error:
+                result.problem = f"{error}: timed out (--timeout)"
+                return result
+            except (LostLeaseError, LostError):
+                result.problem = "the lease was lost; another reconciler continues"
+                return result
+        patience = options.timeout if options.wait else 0.0
+        ends = monotonic() + patience
+        if options.wait:
+            await wait_gone(self.api, result.steps, patience=patience)
+        left = max(0.0, ends - monotonic())
+        # Objects written a moment ago are unchanged or have no status yet.
+        judged = result.steps if options.wait else [step for step in result.steps if step.after is None]
+        result.health = await wait_healthy(
+            self.api, judged, options.inventory, patience=left, say=self.listener.waiting
+        )
+        if not options.wait:
+            result.health = {name: h for name, h in result.health.items() if h.state.value == "failed"}
+        return result
+
+    async def tell(self, result: Result) -> None:
+        """Write the Events of a run; none if nothing changed."""
+        if result.changed or result.failed:
+            await events.tell(self.api, self.records.reference(self.record), result)
+
+    async def refusal(self) -> str:
+        """Read the identity of the cluster; return the reason why a run must not write to it, or an empty string."""
+        options = self.options
+        await self.api.find_kinds({Gvk("v1", "ConfigMap")})
+        self.record = await self.records.read()
+        self.claims = await read_claims(self.api, self.records, options.cluster)
+        return "" if options.take_over else refusal(self.claims, self.record, self.api.client.context, options)
+
+    async def _plan(self, wanted: Collection[Wanted], result: Result) -> str:
+        """Read the live state and plan; return the reason why the run must stop, or an empty string."""
+        options = self.options
+        foreign = await self.refusal()
+        result.carries = tuple(sorted(self.claims.others))
+        if foreign:
+            return foreign
+        refused = "" if options.accept_owners else options.not_owned(self.record.owners)
+        if refused:
+            return (
+                f"{refused} (`owners` of the last reconciled commit {self.record.commit[:10]}): move the spec, or run "
+                "`avactl reconcile --once --accept-owners` if the changed `owners` are right"
+            )
+        seen: Observed = await observe(self.api, wanted, self.record)
+        result.unseen = sorted(map(str, seen.unseen))
+        result.steps = plan(
+            wanted, seen.live, options.inventory, self.record, options.hands, take_over=options.take_over
+        )
+        if not wanted and not options.allow_empty and any(s.action is Action.prune for s in result.steps):
+            result.steps = []
+            return f"git declares no objects for cluster {options.cluster}; use --allow-empty to prune everything"
+        if not options.prune:
+            for step in result.steps:
+                if step.action is Action.prune:
+                    step.action, step.reason = Action.wait, "not pruned (--no-prune)"
+        await settle(self.api, result.steps)
+        self.listener.planned(sum(step.action not in (Action.none, Action.keep, Action.wait) for step in result.steps))
+        return ""
+
+    @asynccontextmanager
+    async def _held(self, wanted: Collection[Wanted], holding: bool) -> Any:
+        """Hold the lease for the length of the block and allow writes only meanwhile."""
+        if holding:
+            yield
+            return
+        await self.prepare(wanted)
+        async with self.lease.hold(self.listener.lease, patience=self.options.timeout):
+            self.api.allowed = self.lease.held
+            yield
+
+    async def prepare(self, wanted: Collection[Wanted]) -> None:
+        """Create the system namespace, which contains the Lease. Raises ApiError, UnreachableError."""
+        kind = Gvk("v1", "Namespace")
+        await self.api.find_kinds({kind})
+        live = await self.api.get(kind, "", self.options.namespace)
+        if live is not None and live["metadata"].get("deletionTimestamp"):
+            live = await self.api.gone(live, self.options.timeout)
+            if live is not None:
+                text = f"namespace {self.options.namespace} is being deleted: run again once it is deleted"
+                raise ApiError(409, "Conflict", text)
+        if live is None:
+            declared = (each for each in wanted if each.gvk == kind and each.key.name == self.options.namespace)
+            # With the label, a later commit that declares the namespace may take it over.
+            metadata = {"name": self.options.namespace, "labels": {names.MANAGED_BY: names.MANAGER}}
+            bare = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+            await self.api.apply(next((each.body for each in declared), bare))
+
+    def _following(self, wanted: Collection[Wanted], result: Result) -> Record:
+        """Return the record to write after the run."""
+        failed = {step.key for step in result.steps if step.error}
+        held = {step.key for step in result.steps if step.action is Action.wait and step.wanted is not None}
+        objects = content(each for each in wanted if each.key not in failed and each.key not in held)
+        left = [(step, Gvk.of(step.live)) for step in result.steps if step.wanted is None and step.live is not None]
+        gone = {gvk for step, gvk in left if step.action is Action.prune and not step.error}
+        still = {gvk for step, gvk in left if gvk not in gone or step.error}
+        return replace(
+            self._claim(self.record), commit=self.options.commit,
+            complete=result.complete, owners=self.options.owners, kinds=kinds_of(wanted) | still, objects=objects,
+        )  # fmt: skip
+
+    def _claim(self, record: Record) -> Record:
+        """Return a record that claims this Kubernetes cluster for the Cluster and the repository of the run."""
+        repository = self.options.repository or record.repository
+        return replace(record, repository=repository, cluster=self.options.cluster, cluster_uid=self.claims.uid)
+
+    async def _write(self, wanted: Collection[Wanted], result: Result) -> str:
+        """Claim the cluster and carry out the steps; return the reason why they must not be, or an empty string."""
+        options = self.options
+        kinds, claim = kinds_of(wanted) | self.record.kinds, self._claim(self.record)
+        if kinds != self.record.kinds or claim != self.record:
+            # Record a kind before creating its first object, so that the next run finds it if this one is killed.
+            before = self.record
+            self.record = await self.records.write(replace(claim, kinds=kinds, complete=False))
+            if options.take_over:
+                await take_over(self.claims, options.cluster)
+            if before.cluster != options.cluster:
+                problem = await confirm(self.records, self.record, before, options)
+                if problem:
+                    self.record, result.steps = before, []
+                    return problem
+                result.claimed = True
+        patience = options.timeout if options.wait else min(options.timeout, _DELETED_WAIT)
+        applier = Applier(self.api, options.inventory, options.hands, patience=patience, done=self.listener.done)
+        await applier.run(result.steps)
+        following = self._following(wanted, result)
+        if following != self.record:
+            self.record = await self.records.write(following)
+        return ""
+
+
+async def once(
+    client: Client, options: Options, wanted: Collection[Wanted], listener: Listener | None = None
+) -> tuple[Result, Reconciler]:
+    """Run once. A problem that stops the run is recorded in its result."""
+    reconciler = Reconciler(client, options, listener)
+    try:
+        result = await reconciler.run(wanted)
+    except (ApiError, UnreachableError) as error:
+        result = Result(options.cluster, options.inventory, options.commit, problem=str(error), context=client.context)
+        if isinstance(error, UnreachableError):
+            result.unreachable = True
+            result.problem = f"the API server is unreachable: {error}"
+    return result, reconciler

@@ -1,0 +1,73 @@
+"""Progress of a run: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, TextIO
+
+from avactl.apply.reconcile.actions import Step
+from avactl.apply.reconcile.health import Health
+from avactl.apply.reconcile.reconciler import Listener
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_EVERY = 10.0
+"""Seconds between two plain lines while waiting."""
+
+
+class Progress:
+    """Shows a run. Use it in a `with` block."""
+
+    def __init__(self, stream: TextIO, quiet: bool) -> None:
+        """`quiet`: print no plain lines, because a program reads the output."""
+        self._stream, self._quiet = stream, quiet
+        self._bar: Bar | None = None
+        if stream.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+            from rich.progress import Progress as RichBar
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = RichBar(*columns, console=Console(file=stream), transient=True)
+        self._told = 0.0
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+            self._task = self._bar.add_task("looking", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def listener(self) -> Listener:
+        """Return the callbacks for a run."""
+        return Listener(planned=self._planned, done=self._done, waiting=self._waiting, lease=self._lease)
+
+    def _planned(self, count: int) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, description="applying", total=count, completed=0)
+
+    def _done(self, step: Step) -> None:
+        if self._bar is not None:
+            self._bar.advance(self._task)
+
+    def _waiting(self, late: Mapping[str, Health]) -> None:
+        first = next(iter(sorted(late)))
+        if self._bar is not None:
+            self._bar.update(self._task, description=f"waiting for {len(late)}: {first}", total=None)
+        elif not self._quiet and monotonic() - self._told > _EVERY:
+            self._told = monotonic()
+            self._stream.write(f"waiting for {len(late)} objects: {first}: {late[first].reason}\n")
+            self._stream.flush()
+
+    def _lease(self, holder: str) -> None:
+        text = f"another run holds the lease ({holder.partition('_')[0] or 'released'}); waiting"
+        if self._bar is not None:
+            self._bar.update(self._task, description=text)
+        elif not self._quiet:
+            self._stream.write(text + "\n")
+            self._stream.flush()

@@ -1,0 +1,1 @@
+"""Small parts without knowledge of specs or clusters, used everywhere."""

@@ -1,0 +1,1 @@
+"""Meaning of a change: diff, plan, and the review comment."""

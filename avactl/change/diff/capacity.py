@@ -1,0 +1,160 @@
+"""GPU consequences of a change: capacity of the pools and usage of the team's quota.
+
+Computed from the specs alone, without the live cluster: a check, not a reservation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from avactl.change.diff.model import Consequence
+from avactl.kinds.quota.limits import Limit, gpu_limits, quota_of
+from avactl.program.capacity.capacity import demand, gpu_model, roles
+from avactl.program.program import Item, Program, pool_size
+
+Amount = int | float
+Key = tuple[str, str]
+"""Cluster and GPU model."""
+
+
+Sum = tuple[Amount, Amount]
+"""GPUs that specs need to start, and that they use at their largest."""
+
+
+def _limit(program: Program, team: str, key: Key) -> Limit | None:
+    """Return the quota limit of a team; None if it has no quota on the cluster and so no limit."""
+    quota = quota_of(program, team, key[0])
+    return None if quota is None else gpu_limits(quota.spec).get(key[1], Limit(0, 0))
+
+
+def _asked(program: Program) -> dict[tuple[str, Key], Sum]:
+    """Sum the requested GPUs by team."""
+
+    def find() -> dict[tuple[str, Key], Sum]:
+        found: dict[tuple[str, Key], Sum] = {}
+        for item in program.items:
+            if item.team:
+                least = demand(item, program, least=True)
+                for key, most in demand(item, program).items():
+                    had = found.get((item.team, key), (0, 0))
+                    found[item.team, key] = (had[0] + least.get(key, 0), had[1] + most)
+        return found
+
+    result: dict[tuple[str, Key], Sum] = program.memo("diff: asked", find)
+    return result
+
+
+_SOME = "not all can run at once"
+"""Which of them waits depends on priorities and on what runs; only a plan knows."""
+
+
+class _Wish(NamedTuple):
+    """The GPUs that the pods of one role need to start."""
+
+    cluster: str
+    gpu: str
+    pools: frozenset[str]
+    """Pools it may run in."""
+    gpus: Amount
+
+
+def _wishes(item: Item, program: Program) -> list[_Wish]:
+    found = []
+    for role in roles(item):
+        gpu = gpu_model(program, item.cluster, role.compute)
+        if gpu is not None:
+            pools = program.candidate_pools(item.cluster, gpu, role.compute.pool, role.compute.tolerates)
+            found.append(
+                _Wish(item.cluster, gpu, frozenset(pool.name for pool in pools), role.compute.gpus * role.least)
+            )
+    return found
+
+
+def _all_wishes(program: Program) -> list[_Wish]:
+    result: list[_Wish] = program.memo(
+        "diff: wishes", lambda: [wish for item in program.items for wish in _wishes(item, program)]
+    )
+    return result
+
+
+def _have(program: Program, cluster: str, pools: frozenset[str]) -> int:
+    """Return the number of GPUs in these pools at their largest size."""
+    return sum(
+        pool_size(pool) * int(program.machine(pool).gpus.count) for pool in program.pools(cluster) if pool.name in pools
+    )
+
+
+def consequences(old: Item | None, base: Program, new: Item | None, head: Program) -> list[Consequence]:
+    """Return the capacity and quota consequences of a spec, if the change affects them."""
+    found: list[Consequence] = []
+    if new is not None and (old is None or _wishes(old, base) != _wishes(new, head)):
+        found += _fits(new, head)
+    if new is not None and new in head.pools():
+        found += _pool(old, base, new, head)
+    item = new or old
+    if item is not None and item.team:
+        found += _quotas(item.team, old, base, new, head)
+    return found
+
+
+def _fits(item: Item, program: Program) -> list[Consequence]:
+    """Return whether the eligible pools can hold a spec beside everything else that can only run there."""
+    found = []
+    for cluster, gpu, pools in dict.fromkeys((w.cluster, w.gpu, w.pools) for w in _wishes(item, program)):
+        have = _have(program, cluster, pools)
+        want = sum(w.gpus for w in _all_wishes(program) if w.cluster == cluster and w.pools <= pools)
+        where = f"pool {min(pools)}" if len(pools) == 1 else f"pools {', '.join(sorted(pools))}"
+        count = f"specs request {want:g} of {have} {gpu}"
+        if want <= have:
+            found.append(Consequence("capacity", f"fits {where} ({count})"))
+        else:
+            found.append(Consequence("capacity", f"exceeds {where} ({count}): {_SOME}", "warning"))
+    return found
+
+
+def _pool(old: Item | None, base: Program, new: Item, head: Program) -> list[Consequence]:
+    """Return whether a changed pool can still hold the specs that can only run in it."""
+    pools = frozenset({new.name})
+    have = _have(head, new.cluster, pools)
+    want = sum(w.gpus for w in _all_wishes(head) if w.cluster == new.cluster and w.pools <= pools)
+    if old is None or have >= _have(base, old.cluster, pools):
+        return []
+    gpu = head.machine(new).gpus.model
+    if want <= have:
+        return [Consequence("capacity", f"fits: specs that can only run here request {want:g} of {have} {gpu}")]
+    text = f"specs that can only run here request {want:g} of {have} {gpu}: {_SOME}"
+    return [Consequence("capacity", text, "warning")]
+
+
+def _quotas(team: str, old: Item | None, base: Program, new: Item | None, head: Program) -> list[Consequence]:
+    """Return the team's usage before and after, for GPU models whose usage or limit this spec changes."""
+    before = demand(old, base) if old is not None and old.team == team else {}
+    after = demand(new, head) if new is not None else {}
+    moved = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+    for quota in (old, new):
+        if quota is not None and (quota in base.quotas() or quota in head.quotas()):
+            moved |= {(quota.cluster, gpu) for gpu in gpu_limits(quota.spec)}
+    found = []
+    for key in sorted(moved):
+        was, now = _limit(base, team, key), _limit(head, team, key)
+        had, want = _asked(base).get((team, key), (0, 0)), _asked(head).get((team, key), (0, 0))
+        if (was or now) and (had, was) != (want, now) and (now or any(want)):
+            found.append(_quota(team, key[1], (had[1], was), (want, now)))
+    return found
+
+
+def _quota(team: str, gpu: str, before: tuple[Amount, Limit | None], after: tuple[Sum, Limit | None]) -> Consequence:
+    (had, was), ((least, most), now) = before, after
+    of = now.total if now is not None else "unlimited"
+    if was is None or was == now:
+        move = f"{had:g} → {most:g}" if had != most else f"{most:g}"
+        text = f"quota {team} {move} of {of} {gpu}"
+    else:
+        text = f"quota {team} {had:g} of {was.total} → {most:g} of {of} {gpu}"
+    if now is not None and least > now.total:
+        return Consequence("quota", f"{text}: {_SOME}", "warning")
+    if now is not None and most > now.total:
+        return Consequence("quota", f"{text}: exceeds the quota at its largest size", "warning")
+    if now is not None and most > now.guaranteed:
+        text += f", {most - now.guaranteed:g} borrowed"
+    return Consequence("quota", text)

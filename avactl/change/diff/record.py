@@ -1,0 +1,88 @@
+"""The record of a diff: whole values, all lines and all objects, nothing grouped. It is the artifact of a comment."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from avactl.base.terminal import inert, visible
+from avactl.base.yaml_output import dump
+from avactl.change.diff import phrases
+from avactl.change.diff.model import ABSENT, Diff, FieldChange, IntentChange, ObjectChange
+from avactl.change.diff.secrets import cover
+from avactl.change.diff.text import render_text
+
+_MAX_COMPARED = 1_000_000
+"""Largest number of pairs of lines that are compared; longer texts are shown one after the other."""
+_SIGNS = {"created": "+", "deleted": "-", "kept": "="}
+
+
+def render_record(diff: Diff) -> str:
+    """Return the diff as text, and then everything that it shortens."""
+    lines = [line for intent in diff.intents for line in _intent(intent, phrases.clusters(diff))]
+    if not lines:
+        return render_text(diff)
+    body = "\n".join(map(visible, lines))
+    return f"{render_text(diff)}\n{'=' * 100}\nEvery change in full\n\n{inert(body)}\n"
+
+
+def _intent(intent: IntentChange, several: bool) -> Iterator[str]:
+    was = f", was {intent.old_key}" if intent.old_key else ""
+    yield f"{intent.key} {intent.op}{was}"
+    for consequence in intent.consequences:
+        yield f"  {consequence.text}"
+        yield from (f"      {line}" for line in consequence.lines)
+    if intent.op in ("added", "repaired"):
+        yield "  spec"
+        yield from (f"    + {line}" for line in _lines(intent.item.doc.value))
+    for field in intent.spec:
+        yield from _field(field)
+    for change in intent.objects:
+        yield from _object(change, several)
+    yield ""
+
+
+def _object(change: ObjectChange, several: bool) -> Iterator[str]:
+    on = f" on {change.id.cluster}" if several else ""
+    was = f", was {change.old_id}" if change.old_id else ""
+    yield f"  {phrases.MARKS[change.op]} {change.id}{on}{was}" + (f"   ({change.reason})" if change.reason else "")
+    if change.op in _SIGNS and change.manifest is not None:
+        yield from (f"    {_SIGNS[change.op]} {line}" for line in _lines(change.manifest.body))
+    for field in change.fields:
+        yield from _field(field)
+
+
+def _field(change: FieldChange) -> Iterator[str]:
+    patch = f" (patch {change.patch})" if change.patch else ""
+    yield f"    {change.path} {change.op}{patch}"
+    yield from (f"      {line}" for line in value_lines(change))
+
+
+def value_lines(change: FieldChange) -> Iterator[str]:
+    """Yield the whole old and new value, with `-` and `+` in front; equal lines are shown once."""
+    old, new = ([] if value is ABSENT else _lines(value) for value in (change.old, change.new))
+    if old == new:  # they differ in their type, or are credentials
+        old, new = ([orjson.dumps(value, default=str).decode()] for value in (change.old, change.new))
+    whole = [("replace", 0, len(old), 0, len(new))]
+    opcodes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    for op, i, i_end, j, j_end in opcodes if len(old) * len(new) <= _MAX_COMPARED else whole:
+        if op == "equal":
+            yield from (f"  {line}" for line in old[i:i_end])
+        else:
+            yield from (f"- {line}" for line in old[i:i_end])
+            yield from (f"+ {line}" for line in new[j:j_end])
+
+
+def _lines(value: Any) -> list[str]:
+    """Return all lines of a value without credentials: a text as it is, mappings and lists as YAML."""
+    value = cover(value)
+    if isinstance(value, str):
+        return value.split("\n")
+    if isinstance(value, dict):
+        return dump(value).splitlines()
+    if isinstance(value, list):
+        return dump({"list": value}).splitlines()[1:] if value else ["[]"]
+    return [orjson.dumps(value).decode()]

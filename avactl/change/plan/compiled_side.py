@@ -1,0 +1,50 @@
+"""The part of a compilation that a plan needs, for one cluster: small enough to pass between processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from avactl.change.plan.cluster_state import configured
+from avactl.change.plan.cost import Hardware, hardware
+from avactl.change.plan.workloads import Surroundings, Workload, WorkloadId, surroundings, workloads
+from avactl.compiler import Compilation
+from avactl.kinds.cluster.prices import Prices
+from avactl.program.manifest import Body
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One compilation for one cluster: the base or the head."""
+
+    known: bool
+    """True if the compilation has the cluster."""
+    works: dict[WorkloadId, Workload] = field(default_factory=dict)
+    around: Surroundings = field(default_factory=Surroundings)
+    hardware: Hardware = field(default_factory=lambda: Hardware({}, frozenset()))
+    prices: Prices | None = None
+    configured: dict[str, list[Body]] = field(default_factory=lambda: configured((), ""))
+    """Compiled objects that the scheduler reads."""
+    claims: tuple[tuple[str, Body], ...] = ()
+    """PersistentVolumeClaims, with their namespaces."""
+    budgets: tuple[Body, ...] = ()
+    """PodDisruptionBudgets."""
+    nodes: tuple[tuple[str, Body], ...] = ()
+    """Labels and taints of machines that a pool lists by name, by machine."""
+
+    @classmethod
+    def of(cls, compilation: Compilation | None, cluster: str) -> Side:
+        """Extract the side from a compilation; without one, an empty side."""
+        if compilation is None or compilation.program.find_cluster(cluster) is None:
+            return cls(False)
+        manifests = [manifest for manifest in compilation.manifests if manifest.cluster == cluster]
+        return cls(
+            known=True,
+            works=workloads(manifests, cluster),
+            around=surroundings(manifests, cluster),
+            hardware=hardware(compilation.program, cluster),
+            prices=compilation.program.cluster_spec(cluster).prices,
+            configured=configured(manifests, cluster),
+            claims=tuple((each.namespace, each.body) for each in manifests if each.kind == "PersistentVolumeClaim"),
+            budgets=tuple(each.body for each in manifests if each.kind == "PodDisruptionBudget"),
+            nodes=tuple((each.name, each.body) for each in manifests if each.kind == "Node"),
+        )

@@ -1,0 +1,65 @@
+"""Specs with the same prediction, which are printed as one, as the diff does."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import NamedTuple
+
+from avactl.base.terminal import plural
+from avactl.change.diff.objects import placeholder
+from avactl.change.plan.model import Entry, Plan
+from avactl.change.plan.output import phrases
+
+_NAMED = 6
+"""Maximum number of specs of a group that are named."""
+
+
+class Row(NamedTuple):
+    """One line of the table: the texts of its first spec, which hold of all."""
+
+    entries: tuple[Entry, ...]
+    pods: str
+    details: tuple[str, ...]
+    gpus: str
+    price: str
+
+    @property
+    def first(self) -> Entry:
+        return self.entries[0]
+
+    @property
+    def title(self) -> str:
+        """The spec, or e.g. `20 TrainingJobs`."""
+        count = len(self.entries)
+        return str(self.first.owner) if count == 1 else plural(count, self.first.owner.kind)
+
+    @property
+    def names(self) -> str:
+        """The specs of a group, as `vision/a, vision/b, … 4 more`; "" for a single one."""
+        if len(self.entries) == 1:
+            return ""
+        owners = [entry.owner for entry in self.entries]
+        shown = [f"{owner.team}/{owner.name}" if owner.team else owner.name for owner in owners[:_NAMED]]
+        return ", ".join([*shown, *([f"… {len(owners) - _NAMED} more"] if len(owners) > _NAMED else [])])
+
+
+def rows(plan: Plan) -> list[Row]:
+    """Group the shown entries of a plan, in the order of the first of each."""
+    found: dict[Hashable, list[tuple[Entry, tuple[str, ...]]]] = {}
+    for entry in plan.shown:
+        hours = phrases.hours(entry)
+        details = (*phrases.details(entry), *([hours] if hours else []))
+        neutral = tuple(placeholder(line, entry.owner.name) for line in details)
+        texts = (phrases.pods(entry), phrases.gpu_change(entry), phrases.price(entry, plan.currency))
+        key = (entry.owner.kind, entry.change, entry.verdict, entry.pods, neutral, texts)
+        found.setdefault(key, []).append((entry, details))
+    return [_row(plan, alike) for alike in found.values()]
+
+
+def _row(plan: Plan, alike: list[tuple[Entry, tuple[str, ...]]]) -> Row:
+    first, details = alike[0]
+    texts = [phrases.pods(first), phrases.gpu_change(first), phrases.price(first, plan.currency)]
+    if len(alike) > 1:
+        texts = [f"{text} each" if text else "" for text in texts]
+        details = tuple(placeholder(line, first.owner.name) for line in details)
+    return Row(tuple(entry for entry, _ in alike), texts[0], details, texts[1], texts[2])

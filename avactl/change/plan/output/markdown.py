@@ -1,0 +1,89 @@
+"""A plan as a section of a pull request comment. Text from specs and clusters appears only in code spans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from avactl.change.diff.markdown import code, prose
+from avactl.change.plan.model import NOTE, Plan, Verdict
+from avactl.change.plan.output import groups, phrases
+
+TITLE = "### Will it run?"
+LIMIT = 20_000
+"""Largest section in bytes, which leaves space for the diff in the comment."""
+_MARKS = {
+    Verdict.NEVER: "❌", Verdict.QUOTA: "⏳", Verdict.ROOM: "⏳", Verdict.WAITS: "⏳", Verdict.STARTS: "✅",
+    Verdict.GOES_ON: "✅", Verdict.STOPPED: "⏹️", Verdict.REMOVED: "🗑️",
+}  # fmt: skip
+_FOLDED = 12
+"""Rows beyond which the table is folded; pending specs come first."""
+
+
+def render_markdown(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
+    """Return the plans of all clusters with a title, at most `limit` bytes."""
+    return f"{TITLE}\n\n{render_body(plans, limit=limit - len(TITLE) - 2)}"
+
+
+def render_body(plans: Sequence[Plan], *, limit: int = LIMIT) -> str:
+    """Return the plans without the title, at most `limit` bytes."""
+    note = f"*{NOTE.capitalize()}.*\n"
+    room = limit - len(note.encode()) - 200  # 200: the note on omitted specs
+    parts: list[str] = []
+    left_out = 0
+    for plan in plans:
+        head = f"**Cluster {code(plan.cluster)}** · {phrases.summary(plan)}\n\n"
+        found = groups.rows(plan)
+        rows, foot = [_row(row, plan) for row in found], "".join(f"- {line}\n" for line in _lines(plan)) + "\n"
+        room -= len((head + foot).encode())
+        kept = []
+        for row in rows:
+            room -= len(row.encode()) + 1
+            if room < 0:
+                break
+            kept.append(row)
+        left_out += sum(len(row.entries) for row in found[len(kept) :])
+        parts.append(head + _table(kept, plan) + foot)
+    if left_out:
+        parts.append(f"… and {left_out} more specs; `avactl plan` shows all\n")
+    return "\n".join([*parts, note])
+
+
+def _table(rows: Sequence[str], plan: Plan) -> str:
+    if not rows:
+        return ""
+    columns = ["", "spec", "verdict", "pods", "where, or why not", "GPUs", *(["cost"] if plan.currency else [])]
+    head = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    if len(rows) <= _FOLDED:
+        return "\n".join([*head, *rows]) + "\n\n"
+    bad = sum(1 for row in groups.rows(plan) if not row.first.verdict.fine)
+    shown, rest = rows[: max(3, min(bad, _FOLDED))], rows[max(3, min(bad, _FOLDED)) :]
+    fold = f"<details><summary>{len(rest)} more</summary>\n"
+    return "\n".join([*head, *shown, "", fold, *head, *rest, "", "</details>"]) + "\n\n"
+
+
+def _row(row: groups.Row, plan: Plan) -> str:
+    said = [*([code(row.names)] if row.names else []), *map(prose, row.details)]
+    cells = [
+        _MARKS[row.first.verdict],
+        code(row.title),
+        row.first.verdict.value,
+        row.pods,
+        "<br>".join(said),
+        prose(row.gpus) if row.gpus else "",
+        *([row.price] if plan.currency else []),
+    ]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _lines(plan: Plan) -> Iterator[str]:
+    for found in plan.effects:
+        text = prose(phrases.effect(found))
+        yield f"{code(str(found.owner))} {text if found.what == 'starts' else f'**{text}**'}"
+    for quota in plan.quotas:
+        yield prose(phrases.quota(quota))
+    for pool in plan.pools:
+        if pool.before != pool.after:
+            yield prose(phrases.pool(pool))
+    yield from (prose(line) for line in phrases.totals(plan))
+    yield prose(f"based on {plan.source}")
+    yield from map(prose, plan.assumed)

@@ -1,0 +1,73 @@
+"""Capture a snapshot by listing objects."""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+
+from avactl.change.plan.snapshot.loader import RESOURCES, CaptureError, Taken, config, write
+from avactl.contracts import names
+from avactl.kube.client import ApiError, Client, list_all
+from avactl.kube.timestamps import timestamp
+from avactl.program.manifest import Body
+
+_PAGE = "2000"
+"""Objects per page of a list."""
+_TIMEOUT = 60.0
+"""Timeout of one page in seconds."""
+
+
+async def take(client: Client, namespace: str) -> bytes:
+    """Return a snapshot of the cluster whose daemons run in `namespace`.
+
+    Raises CaptureError, and UnreachableError if the API server does not answer.
+    """
+    policy = await _policy(client, namespace)
+    lists = await asyncio.gather(
+        *(_list(client, path, strip, optional) for _, path, strip, optional in RESOURCES),
+        _list(client, f"/api/v1/namespaces/{namespace}/configmaps", config, False, names.CONFIG_LABEL),
+    )
+    objects = dict(zip([name for name, *_ in RESOURCES] + ["configmaps"], lists, strict=True))
+    return write(policy, objects, timestamp())
+
+
+async def _policy(client: Client, namespace: str) -> Body:
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{names.POLICY}"
+    try:
+        item = await client.request("GET", path)
+        policy: Body = orjson.loads(item["data"][names.POLICY_KEY])
+    except ApiError as error:
+        if error.status == 404:
+            hint = "`--namespace` names the Cluster's `systemNamespace`; the cluster's objects must have been applied"
+            message = f"ConfigMap {namespace}/{names.POLICY} does not exist: avactl does not manage this cluster"
+            raise CaptureError(message, hint) from None
+        raise _refused(error, f"ConfigMap {namespace}/{names.POLICY}") from None
+    except (KeyError, TypeError, orjson.JSONDecodeError):
+        message = f"ConfigMap {namespace}/{names.POLICY} has no {names.POLICY_KEY}: avactl did not write it"
+        raise CaptureError(message) from None
+    return policy
+
+
+async def _list(client: Client, path: str, strip: Taken, optional: bool, labelled: str = "") -> list[Body]:
+    """List a resource page by page, stripping each object at once to bound memory."""
+
+    def stripped(items: list[Body]) -> list[Body]:
+        return [kept for item in items if (kept := strip(item)) is not None]
+
+    query = {"limit": _PAGE, **({"labelSelector": labelled} if labelled else {})}
+    try:
+        return await list_all(lambda asked: client.request("GET", path, query=asked, timeout=_TIMEOUT), query, stripped)
+    except ApiError as error:
+        if optional and error.status == 404:
+            return []
+        raise _refused(error, path.rpartition("/")[2]) from None
+
+
+def _refused(error: ApiError, what: str) -> CaptureError:
+    if error.status in (401, 403):
+        who = "is not known to the API server" if error.status == 401 else f"is not permitted to list {what}"
+        return CaptureError(
+            f"this user {who}: {error}", "docs/plan.md has the ClusterRole that `avactl snapshot` needs"
+        )
+    return CaptureError(f"listing {what} failed: {error}")

@@ -1,0 +1,1 @@
+"""Names and values that the compiler writes and the daemons read, declared once."""

@@ -1,0 +1,1 @@
+"""The daemons beside the scheduler: caches, elastic jobs, rollouts, delivery, node topology."""

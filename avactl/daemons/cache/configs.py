@@ -1,0 +1,100 @@
+"""Tiers and datasets as the compiled ConfigMaps declare them. A broken one is its own error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from avactl.contracts.names import CACHE_DATASET_CONFIG, CACHE_FLUSH_CONFIG, CACHE_TIER_CONFIG, CONFIG_LABEL
+from avactl.daemons.cache.config import (
+    DATASET_KEY,
+    FLUSH_KEY,
+    TIER_KEY,
+    ConfigError,
+    Dataset,
+    Tier,
+    parse_dataset,
+    parse_flush,
+    parse_tier,
+)
+from avactl.kube.objects import object_key
+from avactl.kube.timestamps import unix_time
+
+MAX_OBJECTS = 5_000
+"""ConfigMaps that are read; the rest are errors."""
+
+
+class Configs:
+    """A `Store` of ConfigMaps. `tiers` and `datasets` are those of the objects that parse, by the objects' keys."""
+
+    def __init__(self) -> None:
+        self.tiers: dict[str, Tier] = {}
+        self.datasets: dict[str, Dataset] = {}
+        self.flushes: dict[str, tuple[str, float]] = {}
+        """Paths to be flushed, and when that was asked for, Unix seconds."""
+        self.errors: dict[str, str] = {}
+        """Why an object is not used, by its key."""
+        self.references: dict[str, dict[str, str]] = {}
+        """References to the objects, for events."""
+        self.unreported: set[str] = set()
+        """Broken objects without an event so far."""
+
+    def put(self, item: dict[str, Any]) -> None:
+        """Add or update a ConfigMap."""
+        key, metadata = object_key(item), item["metadata"]
+        kind = (metadata.get("labels") or {}).get(CONFIG_LABEL)
+        if kind not in (CACHE_TIER_CONFIG, CACHE_DATASET_CONFIG, CACHE_FLUSH_CONFIG):
+            return
+        previous = self.errors.get(key)
+        self._forget(key)
+        self.references[key] = {
+            "apiVersion": "v1", "kind": "ConfigMap", "name": metadata["name"], "uid": metadata.get("uid", ""),
+            "namespace": metadata.get("namespace", ""),
+        }  # fmt: skip
+        data = item.get("data") or {}
+        try:
+            if len(self.references) > MAX_OBJECTS:
+                raise ConfigError(f"more than {MAX_OBJECTS} objects")
+            if kind == CACHE_TIER_CONFIG:
+                self.tiers[key] = self._unique_tier(key, parse_tier(data.get(TIER_KEY)))
+            elif kind == CACHE_FLUSH_CONFIG:
+                asked = unix_time(metadata["creationTimestamp"])
+                self.flushes[key] = (parse_flush(data.get(FLUSH_KEY)), asked)
+            else:
+                self.datasets[key] = self._unique_dataset(key, parse_dataset(data.get(DATASET_KEY)))
+        except ConfigError as error:
+            self.errors[key] = str(error)
+            if self.errors[key] != previous:
+                self.unreported.add(key)
+
+    def remove(self, key: str) -> None:
+        """Remove a ConfigMap."""
+        self._forget(key)
+        self.references.pop(key, None)
+
+    def keys(self) -> Iterable[str]:
+        """Return the keys of all objects, the broken ones too."""
+        return list(self.references)
+
+    def of_tier(self, tier: str) -> list[Dataset]:
+        """Return the datasets of a tier, in the order of their names."""
+        found = (each for each in self.datasets.values() if each.tier == tier)
+        return sorted(found, key=lambda each: (each.namespace, each.name))
+
+    def _forget(self, key: str) -> None:
+        self.tiers.pop(key, None)
+        self.datasets.pop(key, None)
+        self.flushes.pop(key, None)
+        self.errors.pop(key, None)
+        self.unreported.discard(key)
+
+    def _unique_tier(self, key: str, tier: Tier) -> Tier:
+        if any(other.name == tier.name for at, other in self.tiers.items() if at != key):
+            raise ConfigError(f"tier `{tier.name}` is declared by another object")
+        return tier
+
+    def _unique_dataset(self, key: str, dataset: Dataset) -> Dataset:
+        name = (dataset.namespace, dataset.name)
+        if any((other.namespace, other.name) == name for at, other in self.datasets.items() if at != key):
+            raise ConfigError(f"dataset `{'/'.join(name)}` is declared by another object")
+        return dataset

@@ -1,0 +1,268 @@
+"""The cache daemon: leader election, watches, one runner a tier, and the status."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from avactl.contracts.names import (
+    CACHE_DATASET_CONFIG,
+    CACHE_FLUSH_CONFIG,
+    CACHE_NAMESPACE,
+    CACHE_TIER_CONFIG,
+    CONFIG_LABEL,
+    MANAGED_BY,
+    MANAGER,
+)
+from avactl.daemons.cache import metrics
+from avactl.daemons.cache.config import Dataset, Tier
+from avactl.daemons.cache.configs import Configs
+from avactl.daemons.cache.drain import DrainGuard
+from avactl.daemons.cache.fuse_mounts import FuseMounts
+from avactl.daemons.cache.pods import Nodes, PendingPods, TierPods, TierVolumes
+from avactl.daemons.cache.runner import STUCK, TierRunner
+from avactl.daemons.cache.status import StatusWriter
+from avactl.daemons.cache.writeback.push import Flush, WriteBackTask
+from avactl.kube import logs
+from avactl.kube.access import Access
+from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.daemons import run_elected, run_until_signal
+from avactl.kube.events import events_path, new_event
+from avactl.kube.http_server import serve
+from avactl.kube.leader import Leader
+from avactl.kube.reflector import Reflector
+from avactl.kube.replica import new_identity
+
+CONTROLLER = "avactl-cache"
+"""Reporting controller of events, and user agent."""
+_MOST_FLUSHES, _OLDEST_FLUSH = 200, 86_400.0
+"""Flushes that are served at once, and the seconds for which one is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a replica."""
+
+    namespace: str = CACHE_NAMESPACE
+    lease: str = ""
+    """Name of the Lease; empty for a single replica without leader election."""
+    listen: str = ""
+    interval: float = 2.0
+    """Seconds between two passes over a tier."""
+
+
+class Daemon:
+    """One replica."""
+
+    def __init__(self, client: Client, options: Options) -> None:
+        self._client, self._options = client, options
+        self.configs = Configs()
+        self.writer = StatusWriter(client, options.namespace)
+        self.runners: dict[str, TierRunner] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._leader: Leader | None = None
+        if options.lease:
+            self._leader = Leader(client, options.namespace, options.lease, new_identity())
+        self.pending_pods, self.tier_pods, self.nodes = PendingPods(), TierPods(), Nodes()
+        self.volumes = TierVolumes()
+        self.known_datasets: dict[str, Any] = {}
+        self._wake = asyncio.Event()
+        self._began = monotonic()
+        """When the last pass began."""
+        selector = f"{CONFIG_LABEL} in ({CACHE_TIER_CONFIG},{CACHE_DATASET_CONFIG},{CACHE_FLUSH_CONFIG})"
+        path = f"/api/v1/namespaces/{options.namespace}/configmaps"
+        self._reflectors = [
+            Reflector(client, path, self.configs, self._wake.set, query={"labelSelector": selector}),
+            Reflector(client, "/api/v1/pods", self.pending_pods, query={"fieldSelector": "status.phase=Pending"}),
+            Reflector(client, f"/api/v1/namespaces/{options.namespace}/pods", self.tier_pods),
+            Reflector(client, "/api/v1/nodes", self.nodes),
+            Reflector(
+                client, "/api/v1/persistentvolumes", self.volumes, query={"labelSelector": f"{MANAGED_BY}={MANAGER}"}
+            ),
+        ]
+
+    def leading(self) -> bool:
+        """Return True if this replica is the leader."""
+        return self._leader is None or self._leader.leading()
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises LostError, in an exception group, if the lease is lost."""
+        runner = None
+        if self._options.listen:
+            runner = await serve(self._options.listen, self._alive, self._ready, self._collect, metrics.REGISTRY)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for reflector in self._reflectors:
+                    group.create_task(reflector.run())
+                if self._leader is not None:
+                    group.create_task(self._leader.run())
+                group.create_task(self._act())
+        finally:
+            await self._stop(list(self._running))
+            if self._leader is not None:
+                await asyncio.shield(self._leader.release())
+            if runner is not None:
+                await runner.cleanup()
+
+    async def _act(self) -> None:
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+        if self._leader is not None:
+            await self._leader.won.wait()
+        known = (await self._until(self.writer.read)).get("datasets")
+        self.known_datasets = known if isinstance(known, dict) else {}
+        while True:
+            self._wake.clear()
+            self._began = monotonic()
+            if self.leading():
+                await self._follow()
+                try:
+                    await self._report()
+                except (ApiError, UnreachableError) as error:
+                    logs.warn("status not written", error=str(error))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._options.interval):
+                    await self._wake.wait()
+
+    async def _until(self, action: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Return the result of an action, tried until the API server answers."""
+        while True:
+            self._began = monotonic()
+            try:
+                return await action()
+            except (ApiError, UnreachableError) as error:
+                logs.warn("request failed", error=str(error))
+                await asyncio.sleep(self._options.interval)
+
+    # -- what tasks need ---------------------------------------------------------------------------------------------
+
+    def datasets(self, tier: str) -> list[Dataset]:
+        """Return the datasets of a tier."""
+        return self.configs.of_tier(tier)
+
+    def pending(self) -> set[str]:
+        """Return namespaces with pods that wait and mount a claim."""
+        return self.pending_pods.namespaces()
+
+    def flushes(self, tier: Tier) -> list[Flush]:
+        """Return what is to be flushed of a tier."""
+        found, now = [], time.time()
+        for key, (path, asked) in sorted(self.configs.flushes.items())[:_MOST_FLUSHES]:
+            name, colon, inside = path.partition(":")
+            if not colon:
+                directory = tier.fuse_directory.rstrip("/")
+                if not directory or not f"{path}/".startswith(f"{directory}/"):
+                    continue
+                name, inside = tier.name, path.removeprefix(directory)
+            # One whose command has died is forgotten.
+            if name == tier.name and now - asked < _OLDEST_FLUSH:
+                found.append(Flush(key.rpartition("/")[2], inside or "/"))
+        return found
+
+    def node_of(self, address: str) -> str:
+        """Return the node of a worker's address."""
+        return self.tier_pods.node_of(address)
+
+    def guard(self, tier: str, write_back: WriteBackTask) -> DrainGuard:
+        """Return the drain guard of a write tier."""
+        return DrainGuard(
+            self._client, self._options.namespace, tier, self.tier_pods, self.nodes, write_back, self._event
+        )
+
+    def fuse_mounts(self, tier: Tier, facts: dict[str, Any]) -> FuseMounts:
+        """Return what follows the FUSE mounts of a tier."""
+        return FuseMounts(
+            self._client,
+            tier.name,
+            tier.volume_directory,
+            self.tier_pods,
+            self.volumes,
+            self.nodes,
+            self._event,
+            facts,
+        )
+
+    async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None:
+        """Write an event about a dataset's ConfigMap; one that fails is logged only."""
+        name = f"{dataset.namespace}/{dataset.name}"
+        for key, each in self.configs.datasets.items():
+            if f"{each.namespace}/{each.name}" == name:
+                await self._event(self.configs.references[key], reason, f"{name} {note}", warning)
+                return
+
+    # -- runners -----------------------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Start a runner for each tier that is new, was changed or has ended; stop those of others."""
+        wanted = {tier.name: tier for tier in self.configs.tiers.values()}
+        ended = [name for name, task in self._running.items() if task.done()]
+        for name in ended:
+            logs.error("tier ended", name=name)
+        await self._stop(ended)
+        await self._stop([name for name, runner in self.runners.items() if wanted.get(name) != runner.tier])
+        for name, tier in wanted.items():
+            if name not in self.runners:
+                self.runners[name] = TierRunner(tier, self, self._options.interval)
+                self._running[name] = asyncio.ensure_future(self.runners[name].run())
+                logs.info("tier", name=name, role=tier.role, masters=",".join(tier.masters))
+
+    async def _stop(self, tiers: list[str]) -> None:
+        for name in tiers:
+            task = self._running.pop(name)
+            del self.runners[name]
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+    # -- reports -----------------------------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Return the content of `status.json`."""
+        datasets: dict[str, Any] = {}
+        flushes: dict[str, Any] = {}
+        for runner in self.runners.values():
+            datasets |= runner.prewarmer.entries
+            if runner.write_back is not None:
+                flushes |= runner.write_back.flushed
+        return {
+            "datasets": datasets,
+            "tiers": {name: runner.status() for name, runner in sorted(self.runners.items())},
+            "flushes": flushes,
+            "errors": dict(sorted(self.configs.errors.items())[:100]),
+        }
+
+    async def _report(self) -> None:
+        await self.writer.write(self.status())
+        for key in list(self.configs.unreported)[:100]:
+            self.configs.unreported.discard(key)
+            await self._event(self.configs.references[key], "InvalidConfiguration", self.configs.errors[key], True)
+
+    async def _event(self, regarding: dict[str, str], reason: str, note: str, warning: bool = False) -> None:
+        event = new_event(CONTROLLER, "Caching", regarding, reason, note, warning=warning)
+        try:
+            await self._client.send("POST", events_path(event), event)
+        except (ApiError, UnreachableError) as error:
+            logs.warn("event not written", reason=reason, error=str(error))
+
+    def _alive(self) -> bool:
+        if not self._ready() or (self._leader is not None and not self._leader.won.is_set()):
+            return True  # it waits for the API server, or stands by
+        return monotonic() - self._began < STUCK and all(runner.alive() for runner in self.runners.values())
+
+    def _ready(self) -> bool:
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
+
+    def _collect(self) -> None:
+        metrics.LEADER.set(self.leading())
+
+
+async def run(access: Access, options: Options) -> None:
+    """Run a replica until SIGTERM or SIGINT."""
+    await run_until_signal(
+        lambda: run_elected(lambda: Client(access, CONTROLLER), lambda client: Daemon(client, options).run())
+    )

@@ -1,0 +1,93 @@
+"""Texts of the commits and pull requests of pipelines and roll-backs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from avactl.base.terminal import shortened
+from avactl.daemons.delivery.commits.repository import ROLLBACK_TRAILER, TRAILER
+from avactl.daemons.delivery.config import Pipeline, Service
+from avactl.daemons.delivery.decide import State
+
+_SUBJECT = 72
+_WHY = 500
+"""Maximum length of the reason for a roll-back in a message."""
+_SHOWN = 8
+"""Maximum number of commits that a message names."""
+
+
+def proposal_branch(pipeline: Pipeline, run: int) -> str:
+    """Return the branch of the pull request of a run; unique also for teams with names like `vision-a`."""
+    return f"avactl/{pipeline.team}/{pipeline.name}-{run}"
+
+
+def commit_message(pipeline: Pipeline, state: State, url: str, version: str) -> str:
+    """Return the message of the commit that deploys a version."""
+    target = pipeline.target
+    assert target is not None
+    facts = [
+        f"Run {state.run} of pipeline {pipeline}, {state.message}.",
+        f"Model: {url}",
+        *([f"Before: {state.before}"] if state.before else []),
+        *(f"{name}: {_number(value)}{_before(pipeline, state, name)}" for name, value in sorted(state.metrics.items())),
+    ]
+    subject = f"{target.document}: deploy version {version} of {target.model}"
+    return _message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
+
+
+def revert_message(pipeline: Pipeline, state: State, url: str, back: str) -> str:
+    """Return the message of the commit that reverts a deployment."""
+    target = pipeline.target
+    assert target is not None
+    subject = f"{target.document}: roll {target.model} back to version {back.rstrip('/').rpartition('/')[2]}"
+    facts = [f"The rollout of {url} was rolled back; this restores the running version.", f"Model: {back}"]
+    return _message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
+
+
+def rollback_branch(service: Service, rejected: str) -> str:
+    """Return the branch of the pull request that reverts a service's spec from a rejected version."""
+    return f"avactl/{service.team}/rollback/{service.document}-{rejected}"
+
+
+def rollback_message(service: Service, why: str, undone: Sequence[str], good: str) -> str:
+    """Return the message of the commit that reverts a service's spec to its text at an earlier commit.
+
+    `undone`: the commits of its file since then, the newest first.
+    """
+    shown = _inert(_line(why)[:_WHY])
+    commits = ", ".join(each[:10] for each in undone[:_SHOWN]) + (", …" if len(undone) > _SHOWN else "")
+    facts = [
+        "The rollout was rolled back in the cluster; this restores the spec of the running version.",
+        *([f"Why: {shown}"] if shown.strip() else []),
+        f"Undone: {commits}",
+        f"Restored from: {good[:10]}",
+    ]
+    subject = f"{service.document}: roll back to the version that runs"
+    return _message(subject, facts, f"{ROLLBACK_TRAILER}: {service.team}/{service.document}")
+
+
+def _message(subject: str, facts: list[str], trailer: str) -> str:
+    """Return a message. URLs come from the branch, so line breaks in them could begin another paragraph."""
+    short = subject if len(subject) <= _SUBJECT else f"{subject[: _SUBJECT - 1]}…"
+    lines = [shortened(_line(each), 2 * _WHY) for each in facts]
+    return "\n".join([_line(short), "", *lines, "", trailer, ""])
+
+
+def _line(text: str) -> str:
+    return "".join(each if each.isprintable() else " " for each in text)
+
+
+def _inert(text: str) -> str:
+    """Return a pod's text without commands that forges interpret: `[skip ci]`, `***NO_CI***`, `fixes #1`, `@NAME`."""
+    for command, shown in (("[", "("), ("]", ")"), ("***", "* * *"), ("#", "# "), ("GH-", "GH "), ("@", "@ ")):
+        text = text.replace(command, shown)
+    return text.replace("://", ": //")
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _before(pipeline: Pipeline, state: State, name: str) -> str:
+    known = state.known.get(state.before, {})
+    return f" (live: {_number(known[name])})" if name in known else ""

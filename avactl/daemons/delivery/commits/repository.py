@@ -1,0 +1,386 @@
+"""The repository of the specs: what its branch says, and commits that change values of a file.
+
+Only the newest commit of the branch counts. A commit is made on it, checked by compiling, and pushed if the branch has
+not moved; a repetition finds the values that are there already, and does nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from avactl.apply.publish.store import FILE, PASSWORD, Entry, PublishError, Store
+from avactl.apply.publish.target import Remote
+from avactl.base.errors import HintedError
+from avactl.compiler.driver import compile_change
+from avactl.daemons.delivery.config import Target
+from avactl.policy.path_patterns import matches
+from avactl.spec.documents.document import Document
+from avactl.spec.documents.edit import EditError, document_content, set_values
+from avactl.spec.documents.value_path import Entry as ListEntry
+from avactl.spec.documents.value_path import PathError, parse_path
+from avactl.spec.documents.yaml import load_yaml
+from avactl.spec.repository.git import GitError, init_bare
+from avactl.spec.repository.git_tree import GitTree
+from avactl.spec.repository.tree import MAX_INPUT, OverlayTree, Tree
+
+ATTEMPTS = 5
+"""Pushes of one change, if others push at the same time."""
+TRAILER, ROLLBACK_TRAILER = "Avactl-Pipeline", "Avactl-Rollback"
+"""Trailers of commits by pipelines, and of commits for roll-backs. Commits with either trigger no pipeline."""
+_HISTORY = 1000
+"""Commits of the branch that are searched for a change of certain files."""
+_KIND = "ServingDeployment"
+_MOST_KNOWN = 10_000
+
+
+class DeliveryError(HintedError):
+    """The repository cannot be read or changed now; nothing is lost, and it is tried again."""
+
+
+class Author(NamedTuple):
+    """Author of the commits."""
+
+    name: str
+    email: str
+
+
+class Declared(Protocol):
+    """Where a service is declared; `file` is its path from the root of the specs, `document` its name there."""
+
+    @property
+    def file(self) -> str: ...
+    @property
+    def document(self) -> str: ...
+    @property
+    def team(self) -> str: ...
+
+
+class Version(NamedTuple):
+    """The text of a service's document at a commit."""
+
+    commit: str
+    content: str
+
+
+class Edited(NamedTuple):
+    """The new text of a file of the specs, and the message of its commit."""
+
+    text: str
+    message: str
+
+
+class Served(NamedTuple):
+    """The model of a service in the specs."""
+
+    url: str
+    version: str
+
+
+class Repository:
+    """A clone of the repository of the specs. Not for several threads at once."""
+
+    def __init__(self, url: str, branch: str, path: str, cache: Path, author: Author) -> None:
+        """`path`: directory of the specs in the repository. `cache`: directory for the clone."""
+        self.branch, self.url = branch, url
+        self._url, self._author = url, author
+        self._prefix = f"{path.strip('/')}/" if path.strip("/") else ""
+        shown = re.sub(r"[^A-Za-z0-9]+", "-", PASSWORD.sub(r"\1", url)).strip("-")[-40:]
+        self._place = cache / f"{shown}-{hashlib.sha256(url.encode()).hexdigest()[:12]}.git"
+        self._open: Store | None = None
+        self._known: dict[tuple[str, Target], Served] = {}
+        self.shown = PASSWORD.sub(r"\1***@", url)
+        """The URL without credentials."""
+        self.head = ""
+        """Newest commit that is known; "" before `fetch`."""
+
+    @property
+    def store(self) -> Store:
+        """Object store of the clone, which is made when it is first needed. Raises DeliveryError."""
+        if self._open is None:
+            try:
+                if not (self._place / ".git" / "HEAD").exists():
+                    init_bare(self._place)
+                self._open = Store(self._place)
+            except (GitError, PublishError) as error:
+                raise DeliveryError(str(error), error.hint) from None
+        return self._open
+
+    # -- reading -------------------------------------------------------------------------------------------------------
+
+    def fetch(self) -> str:
+        """Read the newest commit of the branch. Raises DeliveryError."""
+        try:
+            tip = Remote(self.store, self._url, self.branch).tip()
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        if tip is None:
+            raise DeliveryError(f"the repository has no branch `{self.branch}`")
+        self.head = tip
+        return tip
+
+    def served(self, target: Target) -> Served:
+        """Return the model's URL and version at the head; empty where the spec does not have them.
+
+        Raises DeliveryError if the service is not where the plan says.
+        """
+        return self._served_at(self.head, target)
+
+    def _served_at(self, commit: str, target: Target) -> Served:
+        known = self._known.get((commit, target))
+        if known is not None:
+            return known
+        _, document = self.document(commit, target)
+        found = [_value(document.value, path) for path in (target.url_path, target.version_path)]
+        served = Served(*("" if value is None else str(value)[:4000] for value in found))
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[commit, target] = served
+        return served
+
+    def last_change(self, paths: Sequence[str]) -> str:
+        """Return the newest commit of the branch, of the last 1000, that changes a file of these patterns; "" if none.
+
+        Deployments by pipelines do not count. A merge counts with what it brings to the branch.
+        """
+        return _last_change(self.store, self.head, tuple(paths))
+
+    def before(self, target: Target) -> Served | None:
+        """Return the model that was served before the one at the head came; None if the history does not tell.
+
+        A version that was rolled back does not count: what counts is what preceded the first commit with the present
+        URL, of the last 1000 that changed the file.
+        """
+        history = []
+        for commit in self._commits(target.file):
+            try:
+                history.append(self._served_at(commit, target))
+            except DeliveryError:
+                break  # the file was another one then
+        if not history:
+            return None
+        now = history[0].url
+        first = max(index for index, each in enumerate(history) if each.url == now)
+        return next((each for each in history[first + 1 :] if each.url and each.url != now), None)
+
+    def versions(self, declared: Declared) -> Iterator[Version]:
+        """Yield the different texts of a document, from the newest to the oldest, each with its newest commit.
+
+        Stops at the first commit at which this file does not have the document.
+        """
+        seen = set()
+        for commit in self._commits(declared.file):
+            try:
+                text, document = self.document(commit, declared)
+            except DeliveryError:
+                return  # at that commit, the spec was in another file
+            content = document_content(text, document.index)
+            if content not in seen:
+                seen.add(content)
+                yield Version(commit, content)
+
+    def _commits(self, file: str) -> list[str]:
+        """Return the newest commits of the branch that change a file. Raises DeliveryError."""
+        arguments = ("log", "--first-parent", "--format=%H", f"--max-count={_HISTORY}", self.head)
+        try:
+            return self.store.run(*arguments, "--", self._prefix + file).split()
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
+    def tree(self, file: str = "", text: str = "") -> Tree:
+        """Return the specs at the head, with another text of one file if it is given. Raises DeliveryError."""
+        try:
+            below = GitTree(self.store.directory / self._prefix, self.head)
+        except GitError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        return OverlayTree(below, file, text.encode("utf-8", "surrogateescape")) if file else below
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    def deploy(self, target: Target, wanted: Served, message: str, *, unless: str = "", only: str = "") -> bool:
+        """Commit the URL and version of a service's model to the branch, and push it; False if nothing was to be done.
+
+        Nothing is done where the URL is `wanted` or `unless`, or is not `only`. Raises DeliveryError.
+        """
+
+        def edited(repository: Repository) -> Edited | None:
+            now = repository.served(target)
+            if now.url == wanted.url or (unless and now.url == unless) or (only and now.url != only):
+                return None
+            return Edited(repository._with_values(target, wanted), message)
+
+        return self.change(target.file, edited)
+
+    def propose(self, target: Target, wanted: Served, message: str, branch: str) -> None:
+        """Push a branch with the change; a branch with the same change is left unchanged. Raises DeliveryError."""
+        self.change_on(branch, target.file, lambda repository: Edited(repository._with_values(target, wanted), message))
+
+    def change(self, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
+        """Commit another text of a file of the specs, and push it; False if nothing was to be done.
+
+        `edited` returns the text at the newest commit, and is called again if others push meanwhile; None: nothing to
+        do. Raises DeliveryError, also if the change would add compile errors.
+        """
+        for _ in range(ATTEMPTS):
+            head = self.fetch()
+            new = edited(self)
+            if new is None:
+                return False
+            commit = self._commit(file, new)
+            try:
+                if Remote(self.store, self._url, self.branch).move(head, commit):
+                    self.head = commit
+                    return True
+            except PublishError as error:
+                raise DeliveryError(str(error), error.hint) from None
+        raise DeliveryError(f"others push to {self.branch} all the time: {ATTEMPTS} attempts")
+
+    def change_on(self, branch: str, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
+        """Push a branch with a change, as `change` makes it; a branch with the same change is left unchanged.
+
+        Raises DeliveryError.
+        """
+        try:
+            remote = Remote(self.store, self._url, branch)
+            tip = remote.tip()
+            self.fetch()
+            if tip is None:
+                new = edited(self)
+                return new is not None and remote.move(None, self._commit(file, new))
+            if not self._is_change(tip, file, edited):
+                # A contributor could push another change to this branch, and the daemon's account would propose it.
+                raise DeliveryError(f"the branch {branch} has another change", "delete the branch")
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        return True
+
+    def _is_change(self, commit: str, file: str, edited: Callable[[Repository], Edited | None]) -> bool:
+        """Return True if a commit does nothing but change a file as `edited` says, on a commit of the branch."""
+        store = self.store
+        parents = store.run("rev-list", "--parents", "--max-count=1", commit).split()[1:]
+        if len(parents) != 1 or not store.succeeds("merge-base", "--is-ancestor", parents[0], self.head):
+            return False
+        before = copy(self)
+        before.head = parents[0]
+        try:
+            new = edited(before)
+        except DeliveryError:
+            return False
+        tree = store.run("rev-parse", f"{commit}^{{tree}}").strip()
+        return new is not None and before._changed(file, new) == tree
+
+    def _with_values(self, target: Target, wanted: Served) -> str:
+        """Return the text of the target's file at the head, with this URL and version."""
+        text, document = self.document(self.head, target)
+        edits: list[tuple[str, str | None]] = [
+            (target.url_path, wanted.url), (target.version_path, f'"{wanted.version}"' if wanted.version else None)
+        ]  # fmt: skip
+        if not wanted.version and _value(document.value, target.version_path) is None:
+            edits.pop()
+        try:
+            return set_values(target.file, text, document.index, edits)
+        except (EditError, PathError) as error:
+            raise DeliveryError(f"{target.file}: {error}", error.hint) from None
+
+    def _commit(self, file: str, new: Edited) -> str:
+        """Return a commit on the head with another text of a file."""
+        self._want_no_new_errors(file, new.text.encode("utf-8", "surrogateescape"))
+        who = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in (
+            ("NAME", self._author.name), ("EMAIL", self._author.email)
+        )}  # fmt: skip
+        try:
+            return self.store.write_commit(self._changed(file, new), self.head, new.message, who)
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
+    def _changed(self, file: str, new: Edited) -> str:
+        """Return the tree of the head with another text of a file."""
+        store, path = self.store, self._prefix + file
+        changed = new.text.encode("utf-8", "surrogateescape")
+        try:
+            files = store.files(self.head)
+            mode = files[path].mode if path in files else FILE
+            store.write_blobs([changed])
+            files[path] = Entry(mode, store.oid(changed))
+            return store.write_tree(files)
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+
+    def _want_no_new_errors(self, file: str, changed: bytes) -> None:
+        below = self.tree()
+        try:
+            before, after = compile_change(below, OverlayTree(below, file, changed))
+        except (GitError, HintedError) as error:
+            raise DeliveryError(f"the specs cannot be compiled: {error}") from None
+        known = {(each.code, each.message) for each in before.diagnostics}
+        for each in after.diagnostics:
+            if each.severity == "error" and (each.code, each.message) not in known:
+                raise DeliveryError(f"the specs would not compile: {each.message}", each.hint or "")
+
+    def document(self, commit: str, declared: Declared) -> tuple[str, Document]:
+        """Return the text of a service's file at a commit, and its document there. Raises DeliveryError."""
+        store, path = self.store, self._prefix + declared.file
+        try:
+            entry = store.run("ls-tree", "-z", "--full-tree", commit, "--", path).rstrip("\0")
+            mode, _, oid = entry.partition("\t")[0].split() if entry else ("", "", "")
+            if mode not in ("100644", "100755"):
+                raise DeliveryError(f"{path} is not a file of {self.branch} at {commit[:10]}")
+            if int(store.run("cat-file", "-s", oid)) > MAX_INPUT:
+                raise DeliveryError(f"{path} is larger than {MAX_INPUT >> 20} MiB")
+            text = store.run("cat-file", "blob", oid)
+        except PublishError as error:
+            raise DeliveryError(str(error), error.hint) from None
+        documents, _ = load_yaml(declared.file, text.encode("utf-8", "surrogateescape"))
+        found = [each for each in documents if _is(each, declared)]
+        if len(found) != 1:
+            count = "several specs" if found else "no spec"
+            raise DeliveryError(f"{path} at {commit[:10]} has {count} of {_KIND} `{declared.document}`")
+        return text, found[0]
+
+
+def _is(document: Document, declared: Declared) -> bool:
+    metadata = document.get("metadata")
+    return (
+        document.get("kind") == _KIND and isinstance(metadata, dict) and metadata.get("name") == declared.document
+        and metadata.get("team", declared.team) == declared.team
+    )  # fmt: skip
+
+
+def _value(root: Any, path: str) -> Any:
+    """Return the value at a path; None if there is none."""
+    for step in parse_path(path):
+        if isinstance(step, ListEntry):
+            entries = root if isinstance(root, list) else []
+            root = next((each for each in entries if isinstance(each, dict) and each.get(step.key) == step.value), None)
+        elif isinstance(root, Mapping):
+            root = root.get(step)
+        else:
+            return None
+    return root
+
+
+@lru_cache(maxsize=256)
+def _last_change(store: Store, head: str, paths: tuple[str, ...]) -> str:
+    # Contributors choose trailers and file names, so the separator must be unpredictable.
+    mark, keys = secrets.token_hex(16), ",".join(f"key={each}" for each in (TRAILER, ROLLBACK_TRAILER))
+    form = f"--format={mark}%H%n%(trailers:{keys},valueonly,separator=%x2C){mark}"
+    try:
+        text = store.run(
+            "log", "--first-parent", "-m", "--name-only", "-z", f"--max-count={_HISTORY}", "--no-renames", form, head
+        )
+    except PublishError as error:
+        raise DeliveryError(str(error), error.hint) from None
+    parts = text.split(mark)[1:]
+    for about, names in zip(parts[::2], parts[1::2], strict=True):
+        commit, _, trailer = about.partition("\n")
+        if not trailer.strip() and any(
+            matches(path, name) for name in names.strip("\n\0").split("\0") for path in paths
+        ):
+            return commit
+    return ""

@@ -1,0 +1,364 @@
+"""The next step of a pipeline, from what is observed. Pure: a daemon that dies anywhere decides the same again.
+
+Each pass returns actions, or, once everything is as the phase wants it, the next state. Every action may be repeated: a
+Job has the number of its run, and a commit of values that are there already changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+from avactl.daemons.delivery.validation import Bound, MetricsError, failures, parse_metrics
+
+Phase = Literal[
+    "idle", "clearing", "training", "staging", "validating", "sealing", "deploying", "rolling", "reverting", "stopping"
+]  # fmt: skip
+Step = Literal["train", "stage", "validate", "seal"]
+Status = Literal["running", "succeeded", "failed"]
+Rollout = Literal["progressing", "promoted", "rejected"]
+STEPS: tuple[Step, ...] = ("train", "stage", "validate", "seal")
+UNCHANGED, REJECTED, NONE, COPIED = "unchanged", "rejected", "none", "copied "
+"""Results of `stage`: the newest output is already published, was rejected before, does not exist, or was copied."""
+WORKING: dict[str, Step] = {"training": "train", "staging": "stage", "validating": "validate", "sealing": "seal"}
+"""Steps by phase."""
+_FAILED: dict[Step, str] = {
+    "train": "TrainingFailed", "stage": "StagingFailed", "validate": "ValidationFailed", "seal": "PublicationFailed"
+}  # fmt: skip
+MAX_KNOWN = 128
+"""Versions whose metrics a state holds."""
+MAX_MESSAGE = 1000
+"""Characters of a message; pods write some of them."""
+_PATH = re.compile(r"[!-~]{1,512}").fullmatch
+
+
+class Config(NamedTuple):
+    """The part of a pipeline's plan that decisions depend on."""
+
+    to: str
+    """Directory of all versions."""
+    trains: bool = True
+    """True if a run has Jobs that train; False if it publishes from a running job."""
+    bounds: tuple[Bound, ...] = ()
+    deploys: Literal["", "commit", "pullRequest"] = ""
+    rollout: bool = False
+    """True if the service says by a condition how its rollout ends."""
+    concurrency: Literal["forbid", "replace", "queue"] = "forbid"
+    timeout: float | None = None
+    """Longest time until the publication, in seconds."""
+    suspended: bool = False
+    validation: str = ""
+    """Digest of the validation in the specs."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """State of a pipeline, as a daemon writes it down. Times in seconds."""
+
+    phase: Phase = "idle"
+    run: int = 0
+    """Number of the active or last run."""
+    begun: float = 0.0
+    since: float = 0.0
+    """Begin of the phase."""
+    handled: str = ""
+    """The last cause for which a run began, or was skipped."""
+    primed: bool = False
+    """True if `handled` is known: what was there before the pipeline is no cause."""
+    queued: str = ""
+    """The cause that waits for the end of the active run."""
+    commit: str = ""
+    """Commit of the specs at the begin of the run."""
+    origin: Mapping[str, Any] = field(default_factory=dict)
+    """Data, image, code and parameters in the specs at the begin of the run."""
+    ran: Mapping[str, Any] = field(default_factory=dict)
+    """Images, and commits of the code, that the training ran."""
+    output: str = ""
+    """Path of the copied model below the directory of the running job."""
+    rejected: str = ""
+    """Output that was rejected last, and the digest of the terms of its validation: `DIGEST OUTPUT`."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    before: str = ""
+    """URL that was served before the deployment."""
+    before_version: str = ""
+    """Its version in the specs."""
+    known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Metrics of published versions, by URL."""
+    reason: str = ""
+    message: str = ""
+
+    def but(self, **changes: Any) -> State:
+        """Return a changed copy."""
+        return replace(self, **changes)
+
+
+class Job(NamedTuple):
+    """The Job of a step: the one of that name, whatever run it is of."""
+
+    run: int
+    status: Status
+    message: str = ""
+    """Text that its pod has written, or why it failed."""
+    ran: Mapping[str, Any] = {}
+    """Images, and commits of the code, that the training's pods ran."""
+
+
+class Seen(NamedTuple):
+    """Observations of one pass."""
+
+    cause: str
+    """Text that changes when a run is due: version of a dataset, commit, or time; "" if it is not known now."""
+    commit: str = ""
+    jobs: Mapping[Step, Job] = {}
+    served: str = ""
+    """URL of the service's model in the specs at the head of the branch."""
+    rollout: Rollout | None = None
+    """State of the rollout to `served`; None if the service has not taken it up."""
+    proposal: Literal["", "open", "closed"] = ""
+    """Pull request of the active run: none (yet), open, or closed without a merge."""
+    version: str = ""
+    """Version of the service's model in the specs."""
+    origin: Mapping[str, Any] = {}
+    """Data, image, code and parameters in the specs."""
+
+
+class Start(NamedTuple):
+    """Start the Job of a step, with the run's number and what its pod is told."""
+
+    step: Step
+    run: int
+    live: str
+    lineage: Mapping[str, Any]
+    rejected: str = ""
+    """Output of a running job that would be rejected again."""
+
+
+class Remove(NamedTuple):
+    """Remove the Job of a step, and wait until it is gone with its pods."""
+
+    step: Step
+    run: int
+
+
+class Deploy(NamedTuple):
+    """Set the URL and version of the service's model, by a commit or a pull request."""
+
+    url: str
+    version: str
+    by: Literal["commit", "pullRequest"]
+
+
+class Revert(NamedTuple):
+    """Set the URL and version back, by a commit, if the URL is still the first one."""
+
+    url: str
+    back: str
+    version: str
+
+
+Action = Start | Remove | Deploy | Revert
+
+
+class Plan(NamedTuple):
+    """Actions to carry out; if there are none, the state to write down."""
+
+    state: State
+    actions: tuple[Action, ...] = ()
+
+
+def candidate(config: Config, run: int) -> str:
+    """Return the URL of the version of a run."""
+    return f"{config.to}/{run}"
+
+
+def decide(config: Config, state: State, seen: Seen, now: float) -> Plan:
+    """Return the next plan."""
+    if not state.primed:
+        return Plan(state.but(primed=True, handled=seen.cause)) if seen.cause else Plan(state)
+    due = seen.cause if seen.cause and seen.cause != state.handled else ""
+    if state.phase == "idle":
+        return _idle(config, state, due or state.queued, seen, now)
+    if due:
+        proposed = state.phase == "deploying" and seen.proposal == "open"  # it may stay open for days
+        if config.suspended:
+            return Plan(state.but(handled=due, queued=""))
+        if config.concurrency == "forbid" and not proposed:
+            return Plan(state.but(handled=due))
+        if state.phase != "stopping" or state.queued != due:
+            stops = config.concurrency == "replace" and state.phase in ("clearing", *WORKING)
+            waiting = state.but(handled=due, queued=due)
+            return Plan(_ended(waiting, "Replaced", f"by {due}", now) if stops else waiting)
+    timeout = config.timeout
+    if timeout is not None and state.phase in ("clearing", *WORKING) and now - state.begun > timeout:
+        return Plan(_ended(state, "TimedOut", f"after {timeout:g} s in phase {state.phase}", now))
+    if state.phase in WORKING:
+        return _working(config, state, seen, now)
+    return {
+        "clearing": _clearing, "deploying": _deploying, "rolling": _rolling, "reverting": _reverting,
+        "stopping": _stopping,
+    }[state.phase](config, state, seen, now)  # fmt: skip
+
+
+def _idle(config: Config, state: State, due: str, seen: Seen, now: float) -> Plan:
+    if not due:
+        return Plan(state)
+    if config.suspended:
+        # What waits is older than what is handled.
+        return Plan(state.but(handled=seen.cause or state.handled, queued=""))
+    return Plan(
+        state.but(
+            phase="clearing", run=state.run + 1, begun=now, since=now, handled=due, queued="", commit=seen.commit,
+            origin=seen.origin, ran={}, output="", metrics={}, before="", before_version="", reason="Running",
+            message=f"for {due}",
+        )
+    )  # fmt: skip
+
+
+def _ended(state: State, reason: str, message: str, now: float) -> State:
+    """Return the state of a run that ends: what of it still works is stopped first."""
+    text = "".join(each if each.isprintable() else " " for each in message[:MAX_MESSAGE])
+    return state.but(phase="stopping", since=now, reason=reason, message=text)
+
+
+def _clearing(config: Config, state: State, seen: Seen, now: float) -> Plan:
+    old = tuple(Remove(step, job.run) for step, job in seen.jobs.items() if job.run != state.run)
+    return Plan(state, old) if old else Plan(state.but(phase="training" if config.trains else "staging", since=now))
+
+
+def _stopping(config: Config, state: State, seen: Seen, now: float) -> Plan:
+    # What has ended stays, with its pods and logs, until the next run begins.
+    running = tuple(Remove(step, job.run) for step, job in seen.jobs.items() if job.status == "running")
+    return Plan(state, running) if running else Plan(state.but(phase="idle", since=now))
+
+
+def _working(config: Config, state: State, seen: Seen, now: float) -> Plan:
+    step = WORKING[state.phase]
+    job = seen.jobs.get(step)
+    if job is None:
+        rejected = _rejected(config, state, seen.served) if step == "stage" else ""
+        return Plan(state, (Start(step, state.run, seen.served, _lineage(config, state, step), rejected),))
+    if job.run != state.run:
+        return Plan(state, (Remove(step, job.run),))
+    if job.status == "running":
+        return Plan(state)
+    if job.status == "failed":
+        return Plan(_ended(state, _FAILED[step], job.message, now))
+    if step == "train":
+        return Plan(state.but(phase="staging", since=now, ran=job.ran))
+    if step == "stage":
+        return Plan(_staged(config, state, job, now))
+    return _judged(config, state, seen, job, now) if step == "validate" else _published(config, state, seen, now)
+
+
+def _staged(config: Config, state: State, job: Job, now: float) -> State:
+    if job.message == UNCHANGED:
+        return _ended(state, "Unchanged", "nothing newer than what is published", now)
+    if job.message == NONE:
+        return _ended(state, "Unchanged", "no output is complete yet", now)
+    if job.message == REJECTED:
+        output = state.rejected.partition(" ")[2]
+        return _ended(state, "Unchanged", f"nothing newer than {output}, which was rejected", now)
+    state = state.but(phase="validating", since=now)
+    if config.trains:
+        return state
+    path = job.message.removeprefix(COPIED) if job.message.startswith(COPIED) else ""
+    return state.but(ran=job.ran, output=path if _PATH(path) else "")
+
+
+def _terms(config: Config, served: str) -> str:
+    """Return a digest of the terms of a verdict: validation, live version and bounds."""
+    return hashlib.sha256(repr((config.validation, served, config.bounds)).encode()).hexdigest()[:16]
+
+
+def _rejected(config: Config, state: State, served: str) -> str:
+    """Return the output of the running job that would be rejected again; "" if there is none.
+
+    A job may save nothing new for a long time, and its last output should not be validated over and over.
+    """
+    terms, _, output = state.rejected.partition(" ")
+    return output if not config.trains and terms == _terms(config, served) else ""
+
+
+def _lineage(config: Config, state: State, step: Step) -> Mapping[str, Any]:
+    """Return what a version is published with: it depends on the state alone, so that a repetition is the same."""
+    if step != "seal":
+        return {}
+    own = state.before.startswith(f"{config.to}/")
+    ran = {"ran": dict(state.ran)} if state.ran else {}
+    return {
+        **state.origin, **ran, "run": state.run, "commit": state.commit, "cause": state.message.removeprefix("for "),
+        "metrics": dict(state.metrics), "parent": state.before.removeprefix(f"{config.to}/") if own else state.before,
+    }  # fmt: skip
+
+
+def _judged(config: Config, state: State, seen: Seen, job: Job, now: float) -> Plan:
+    try:
+        measured = parse_metrics(job.message)
+    except MetricsError as error:
+        return Plan(_ended(state, "ValidationFailed", str(error), now))
+    published = state.known.get(seen.served, {}) if seen.served else None
+    missed = failures(config.bounds, measured, published)
+    if missed:
+        rejected = f"{_terms(config, seen.served)} {state.output}" if state.output else ""
+        judged = state.but(metrics=measured.values, rejected=rejected)
+        return Plan(_ended(judged, "Rejected", "; ".join(missed), now))
+    return Plan(
+        state.but(
+            phase="sealing", since=now, metrics=measured.values, before=seen.served, before_version=seen.version
+        )
+    )  # fmt: skip
+
+
+def _published(config: Config, state: State, seen: Seen, now: float) -> Plan:
+    url = candidate(config, state.run)
+    kept = [each for each in state.known if each != url][-MAX_KNOWN + 1 :]
+    # Only what is compared: pods may write more.
+    own = {bound.name: state.metrics[bound.name] for bound in config.bounds if bound.name in state.metrics}
+    known = {**{each: state.known[each] for each in kept}, url: own}
+    state = state.but(known=known)
+    if not config.deploys:
+        return Plan(_ended(state, "Published", url, now))
+    return Plan(state.but(phase="deploying", since=now))
+
+
+def _deploying(config: Config, state: State, seen: Seen, now: float) -> Plan:
+    url = candidate(config, state.run)
+    if seen.served == url:
+        if not config.rollout:
+            return Plan(_ended(state, "Deployed", url, now))
+        return Plan(state.but(phase="rolling", since=now))
+    if not config.deploys:  # the spec was changed meanwhile
+        return Plan(_ended(state, "Published", url, now))
+    if config.deploys == "pullRequest":
+        if seen.proposal == "closed":
+            return Plan(_ended(state, "Declined", f"the pull request for {url} was closed", now))
+        if seen.proposal == "open":
+            # Somebody decides; a newer run does not wait for that.
+            return Plan(_ended(state, "Proposed", url, now) if state.queued else state)
+    elif seen.served != state.before:
+        # Somebody else has deployed since the validation: theirs is newer than what this was compared with.
+        return Plan(_ended(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
+    return Plan(state, (Deploy(url, str(state.run), config.deploys),))
+
+
+def _rolling(config: Config, state: State, seen: Seen, now: float) -> Plan:
+    url = candidate(config, state.run)
+    if seen.served != url:
+        return Plan(_ended(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
+    if seen.rollout == "promoted" or not config.rollout:
+        return Plan(_ended(state, "Deployed", url, now))
+    if seen.rollout == "rejected":
+        if not state.before:
+            return Plan(_ended(state, "RolledBack", f"{url}; there is no version to go back to", now))
+        return Plan(state.but(phase="reverting", since=now))
+    return Plan(state)
+
+
+def _reverting(config: Config, state: State, seen: Seen, now: float) -> Plan:
+    url = candidate(config, state.run)
+    if seen.served != url:
+        return Plan(_ended(state, "RolledBack", f"{url}, to {seen.served}", now))
+    return Plan(state, (Revert(url, state.before, state.before_version),))

@@ -1,0 +1,145 @@
+"""Models of the specs: where their versions are published, what they were made from, and which services serve them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from avactl.daemons.delivery.config import Target
+from avactl.daemons.delivery.publish import LINEAGE, MAX_LINEAGE, VERSION
+from avactl.datasets.stores.opening import open_store
+from avactl.datasets.stores.store import Found
+from avactl.kinds.pipeline.service import deployed, service_of, value_paths
+from avactl.kinds.pipeline.steps import directory
+from avactl.kinds.serving.models import models as models_of
+from avactl.kinds.serving.models import versions as versions_of
+from avactl.program.program import Item, Program
+
+MAX_VERSIONS = 10_000
+"""Directories of one model that are looked at."""
+MAX_READ = 32 << 20
+"""Maximum size of the lineages of one model that are read, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model of a service in the specs."""
+
+    service: Item
+    name: str
+    """Name of the model in the service."""
+    url: str
+    versions: tuple[str, ...]
+    paths: Mapping[str, str]
+    """Paths of `url` and `version` in the service's document."""
+
+    def __str__(self) -> str:
+        return f"{self.service.team}/{self.service.spec_name}"
+
+    @property
+    def target(self) -> Target:
+        """Where a change of the version is written."""
+        item = self.service
+        return Target(
+            item.ns, item.name, self.name, item.doc.file, item.spec_name, str(item.team), self.paths["url"],
+            self.paths["version"],
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model: what a pipeline publishes, or what services serve under one name."""
+
+    name: str
+    team: str
+    directory: str
+    """Where a pipeline publishes its versions; "" without a pipeline."""
+    served: tuple[Served, ...]
+
+    def __str__(self) -> str:
+        return f"{self.team}/{self.name}"
+
+
+def models(program: Program) -> list[Model]:
+    """Return the models of the specs, by team and name."""
+    services = [each for item in program.of("ServingDeployment") for each in _served(item)]
+    found: dict[tuple[str, str], Model] = {}
+    for pipeline in program.of("Pipeline"):
+        base, service = directory(pipeline), service_of(pipeline, program)
+        target = None if service is None else deployed(pipeline, service)
+        name = pipeline.spec_name if target is None else target[1].name
+        own = tuple(
+            each for each in services
+            if each.url.startswith(f"{base}/") or (service is not None and target is not None
+            and (each.service is service and each.name == name))
+        )  # fmt: skip
+        found[str(pipeline.team), name] = Model(name, str(pipeline.team), base, own)
+    published = {id(each) for model in found.values() for each in model.served}
+    for each in services:
+        if id(each) not in published:
+            key = (str(each.service.team), each.name)
+            known = found.get(key, Model(each.name, key[0], "", ()))
+            found[key] = Model(known.name, known.team, known.directory, (*known.served, each))
+    return [found[key] for key in sorted(found)]
+
+
+def _served(item: Item) -> Iterator[Served]:
+    for index, model in enumerate(models_of(item.spec)):
+        place = value_paths(None if item.spec.model is not None else index, model)
+        yield Served(item, model.name, (model.url or "").rstrip("/"), tuple(versions_of(model)), place)
+
+
+def published(directory: str, endpoint: str = "") -> dict[int, dict[str, Any]]:
+    """Return the lineage of each published version of a directory, the newest last. Raises StoreError, DatasetError."""
+    store = open_store(directory, endpoint)
+    known: dict[int, Found] = {}
+    for each in store.objects():
+        number, _, rest = each.key.partition("/")
+        if rest == LINEAGE and VERSION(number) and each.size <= MAX_LINEAGE:
+            known[int(number)] = each
+            if len(known) >= MAX_VERSIONS:
+                break
+    found, left = {}, MAX_READ
+    for version, each in sorted(known.items(), reverse=True):
+        # What a team has written is read up to a limit, the newest first: also others list its versions.
+        fits = each.size <= left
+        found[version] = _lineage(store.read(each)) if fits else {}
+        left -= each.size if fits else 0
+    return dict(sorted(found.items()))
+
+
+def _lineage(content: bytes) -> dict[str, Any]:
+    try:
+        data = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        return {}
+    return data if isinstance(data, dict) else {}
+
+
+def entries(known: Iterable[tuple[Model, Mapping[int, Mapping[str, Any]]]]) -> list[dict[str, Any]]:
+    """Return one entry a version, with what it was made from and which services serve it."""
+    found = []
+    for model, versions in known:
+        numbers = {str(number): lineage for number, lineage in versions.items()}
+        there: dict[str, list[str]] = {}
+        for each in model.served:
+            own = each.url.removeprefix(f"{model.directory}/") if model.directory else ""
+            for version in (own,) if own in numbers else each.versions:
+                there.setdefault(version, []).append(f"{each}@{each.service.cluster}")
+        for version in (*numbers, *(each for each in there if each not in numbers)):
+            lineage = numbers.get(version, {})
+            metrics = lineage.get("metrics")
+            found.append({
+                "model": str(model), "version": version, "published": version in numbers,
+                "metrics": metrics if isinstance(metrics, dict) else {},
+                "cause": str(lineage.get("cause", "")), "commit": str(lineage.get("commit", "")),
+                "parent": str(lineage.get("parent", "")), "datasets": lineage.get("datasets") or {},
+                "image": str(lineage.get("image", "")), "job": str(lineage.get("job", "")),
+                "source": str(lineage.get("source", "")), "code": lineage.get("code") or {},
+                "ran": lineage.get("ran") or {}, "files": lineage.get("files"), "bytes": lineage.get("bytes"),
+                "served": there.get(version, []),
+            })  # fmt: skip
+    return found

@@ -1,0 +1,56 @@
+"""Provenance of a training from the status of its pods: digests of images, and commits of code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from avactl.contracts.names import DEFAULT_CONTAINER
+from avactl.program.lowering.pods import CODE
+
+Body = dict[str, Any]
+MAX_EACH = 16
+"""Maximum number of distinct images, and of distinct commits."""
+_DIGEST = "sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}"
+_IMAGE_ID = re.compile(
+    rf"(?:[a-z]{{1,16}}(?:-[a-z]{{1,16}})?://)?((?:[A-Za-z0-9._:/-]{{1,255}}@)?(?:{_DIGEST}))"
+).fullmatch
+_IMAGE = re.compile(rf"(?:[A-Za-z0-9._:/-]{{1,255}}@)?(?:{_DIGEST})").fullmatch
+_COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
+
+
+def provenance_of(pods: Iterable[Body]) -> dict[str, list[str]]:
+    """Return the known `images` and `commits` of pods, each sorted.
+
+    An image is that of the training program, as the runtime names it: `REPOSITORY@DIGEST`, or the digest alone where it
+    has no repository. Pods differ if a tag or branch moved between their starts.
+    """
+    images: set[str] = set()
+    commits: set[str] = set()
+    for pod in pods:
+        status = pod.get("status") or {}
+        main = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
+        # Programs that follow others, such as parameter servers, are sidecars.
+        for each in [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]:
+            name, ended = each.get("name"), (each.get("state") or {}).get("terminated") or {}
+            image = _IMAGE_ID(str(each.get("imageID"))[:600]) if name and name == main else None
+            if image is not None:
+                images.add(image[1])
+            said = str(ended.get("message"))[:100].strip()
+            if name == CODE and ended.get("exitCode") == 0 and _COMMIT(said):
+                commits.add(said)
+    each_kind = {"images": sorted(images)[:MAX_EACH], "commits": sorted(commits)[:MAX_EACH]}
+    return {key: values for key, values in each_kind.items() if values}
+
+
+def is_provenance(value: Any) -> bool:
+    """Return True for what `provenance_of` returns."""
+    checks = {"images": _IMAGE, "commits": _COMMIT}
+    return isinstance(value, dict) and all(
+        key in checks
+        and isinstance(each, list)
+        and len(each) <= MAX_EACH
+        and all(isinstance(text, str) and checks[key](text) for text in each)
+        for key, each in value.items()
+    )

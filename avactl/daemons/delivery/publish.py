@@ -1,0 +1,348 @@
+"""Publication of a model: an immutable directory for each version, which appears at once.
+
+`stage` copies a model to `TO/VERSION/` and then writes `manifest.sha256` and `manifest.jsonl`, with the SHA-256 of each
+file: pods that serve the model check by the first that they have what was published. `seal` writes
+`lineage.json` last: a directory without it is not a version. Each may be killed at any point and run again, with the
+same result; neither changes what another run has written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from avactl.base.terminal import shortened, visible
+from avactl.datasets.concurrent import in_threads
+from avactl.datasets.errors import ArgumentError, DatasetError
+from avactl.datasets.manifest import Entry, Problem, dump, parse
+from avactl.datasets.snapshot import content_digest
+from avactl.datasets.stores.opening import open_store
+from avactl.datasets.stores.store import CHUNK, Found, Store
+
+LINEAGE, MANIFEST, ORIGIN, SUMS = "lineage.json", "manifest.jsonl", "origin.json", "manifest.sha256"
+"""Files that a version has beside the model. `origin.json` says which output is being copied, before it is."""
+OWN = frozenset((LINEAGE, MANIFEST, ORIGIN, SUMS))
+THREADS = 4
+"""Files copied at once."""
+MAX_LINEAGE = 256 * 1024
+"""Longest lineage in bytes: that of the annotations of an object in Kubernetes."""
+_MAX_ORIGIN = 8192
+_NUMBER = re.compile("[0-9]+").findall
+VERSION = re.compile("[1-9][0-9]{0,8}").fullmatch
+
+
+class Staged(NamedTuple):
+    """Facts of a copied model."""
+
+    source: str
+    """Path of the copied output below the checkpoint directory; "" for all of it."""
+    files: int
+    bytes: int
+
+
+class _File(NamedTuple):
+    """A file of a model."""
+
+    key: str
+    """Path in the version."""
+    found: Found
+
+
+def version_of(store: Store) -> int:
+    """Return the number of the version that a location is. Raises ArgumentError."""
+    name = store.location.path.rstrip("/").rpartition("/")[2]
+    if not VERSION(name):
+        raise ArgumentError(f"{store.location} is not the directory of a version", "name `DIRECTORY/NUMBER`")
+    return int(name)
+
+
+# -- stage ---------------------------------------------------------------------------------------------------------
+
+
+class UnchangedError(DatasetError):
+    """The newest output is published already."""
+
+
+class RejectedError(DatasetError):
+    """The newest output has been rejected."""
+
+
+class NoOutputError(DatasetError):
+    """No output that matches the pattern is complete yet."""
+
+
+def stage(
+    source: Store,
+    target: Store,
+    output: str = "",
+    marker: str = "",
+    versions: Store | None = None,
+    rejected: str = "",
+) -> Staged:
+    """Copy a model to the directory of a version.
+
+    `versions`: the directory of all versions; raises UnchangedError if the newest of several outputs is that of the
+    newest published version. `rejected`: raises RejectedError if it is this one. Raises NoOutputError if none of
+    several is complete, DatasetError, StoreError.
+    """
+    version_of(target)
+    if source.location.contains(target.location) or target.location.contains(source.location):
+        raise ArgumentError(f"{source.location} and {target.location} overlap", "publish to another directory")
+    done = _staged(target)
+    if done is not None:
+        return done
+    chosen = _origin(source, target, output, marker, versions if "*" in output else None, rejected)
+    files = _files(source, chosen)
+    known = {found.key: found for found in _listed(target) if found.key not in OWN}
+    foreign = sorted(known.keys() - {file.key for file in files})
+    if foreign:
+        raise _other_content(target, foreign[0])
+
+    def copy(file: _File) -> Entry:
+        return _copied(source, target, file, known.get(file.key))
+
+    entries = sorted(in_threads(copy, files, THREADS, 2 * THREADS), key=lambda entry: entry.url.encode())
+    changed = {file.found for file in files} ^ {file.found for file in _files(source, chosen)}
+    if changed:
+        name = visible(shortened(min(each.key for each in changed), 200))
+        raise DatasetError(
+            f"{source.location.url}/{chosen} has changed while it was copied: {name}",
+            "write the marker after all other files, and each export into a directory of its own",
+        )
+    base = f"{target.location.url}/"
+    target.write(SUMS, "".join(f"{entry.sha256}  {entry.url.removeprefix(base)}\n" for entry in entries).encode())
+    target.write(MANIFEST, b"".join(dump(entry) for entry in entries))
+    return Staged(chosen, len(entries), sum(entry.size or 0 for entry in entries))
+
+
+def _staged(target: Store) -> Staged | None:
+    """Return what has been copied; None if the copy is not complete."""
+    if target.find(MANIFEST) is None:
+        return None
+    entries, origin = _manifest(target), _origin_of(target)
+    return Staged("" if origin is None else origin[1], len(entries), sum(entry.size or 0 for entry in entries))
+
+
+def _origin(source: Store, target: Store, output: str, marker: str, versions: Store | None, rejected: str) -> str:
+    """Return the output to copy. The choice is written down: a run that goes on after a kill copies the same one."""
+    found = _origin_of(target)
+    if found is not None:
+        return found[1]
+    chosen = choose(source, output, marker)
+    if rejected and chosen == rejected:
+        raise RejectedError(f"{source.location.url}/{chosen} was rejected before", "nothing is to be done")
+    origin = orjson.dumps({"from": source.location.url, "output": chosen})
+    if versions is not None:
+        last = _newest(versions, version_of(target))
+        known = versions.find(f"{last}/{ORIGIN}") if last else None
+        if known is not None and versions.read(known) == origin:
+            raise UnchangedError(f"{source.location.url}/{chosen} is version {last} already", "nothing is to be done")
+    target.write(ORIGIN, origin)
+    return chosen
+
+
+def _origin_of(target: Store) -> tuple[str, str] | None:
+    """Return the directory and the output that a version is copied from; None if that is not written down yet."""
+    found = target.find(ORIGIN)
+    if found is None:
+        return None
+    try:
+        data = orjson.loads(target.read(found)) if found.size <= _MAX_ORIGIN else None
+    except orjson.JSONDecodeError:
+        data = None
+    if not isinstance(data, dict) or not all(isinstance(data.get(key), str) for key in ("from", "output")):
+        raise DatasetError(f"{target.location.url}/{ORIGIN} is damaged", "publish under another number")
+    return data["from"], data["output"]
+
+
+def _newest(versions: Store, below: int) -> int:
+    """Return the number of the newest published version below another; 0 if there is none."""
+    numbers = (int(name) for name in versions.directories() if VERSION(name) and int(name) < below)
+    found = (number for number in sorted(numbers, reverse=True) if versions.find(f"{number}/{LINEAGE}") is not None)
+    return next(found, 0)
+
+
+def choose(source: Store, output: str, marker: str = "") -> str:
+    """Return the path of the model below a checkpoint directory: the newest complete one for `*`.
+
+    Raises DatasetError if there is none.
+    """
+    directory, _, last = output.rpartition("/")
+    if "*" not in last:
+        keys = [found.key for found in _listed(source, output)]
+        if not keys:
+            raise DatasetError(f"there is no model in {source.location.url}/{output}", "check `output` of the pipeline")
+        if marker and f"{output}/{marker}" not in keys:
+            raise DatasetError(f"{source.location.url}/{output} has no `{marker}`", "the training did not complete it")
+        return output
+    start, _, end = last.partition("*")
+    base = f"{directory}/" if directory else ""
+    # A job without end may have saved thousands of directories: their files are not listed.
+    names = source.directories(directory) if marker else _files_of(source, directory)
+    known = [
+        base + name for name in names
+        if name.startswith(start) and name.endswith(end) and len(name) >= len(start) + len(end)
+    ]  # fmt: skip
+    known.sort(key=lambda path: ([int(number) for number in _NUMBER(path[len(base) :])], path), reverse=True)
+    chosen = next((path for path in known if not marker or source.find(f"{path}/{marker}") is not None), None)
+    if chosen is None:
+        what = f"no directory with `{marker}`" if marker else "no file"
+        hint = "the training has saved none yet" if marker else "for directories, name the file that completes one"
+        raise NoOutputError(f"{source.location.url}/{output} is {what}", hint)
+    return chosen
+
+
+def _files_of(source: Store, directory: str) -> list[str]:
+    """Return the names of the files directly below a directory."""
+    base = f"{directory}/" if directory else ""
+    keys = [found.key for found in _listed(source, directory)]
+    return [key[len(base) :] for key in keys if key.startswith(base) and "/" not in key[len(base) :]]
+
+
+def _files(source: Store, chosen: str) -> list[_File]:
+    single = source.find(chosen) if chosen else None
+    if single is not None:
+        return [_File(chosen.rpartition("/")[2], single)]
+    base = f"{chosen}/" if chosen else ""
+    files = [_File(found.key[len(base) :], found) for found in _listed(source, chosen) if found.key.startswith(base)]
+    if not files:
+        raise DatasetError(f"there is no model in {source.location.url}/{chosen}", "it was removed while it was copied")
+    taken = next((file.key for file in files if file.key in OWN), None)
+    if taken is not None:
+        raise DatasetError(
+            f"{source.location.url}/{chosen} has a file `{taken}`, which versions have themselves", "name it otherwise"
+        )
+    return files
+
+
+def _copied(source: Store, target: Store, file: _File, known: Found | None) -> Entry:
+    """Copy one file, unless it is there, and return its entry."""
+    if known is None:
+        digest = hashlib.sha256()
+        if file.found.size <= CHUNK:
+            content = source.read(file.found)
+            digest.update(content)
+            target.write(file.key, content)
+        else:
+            target.write(file.key, _read_ahead(source, file.found, digest.update))
+        sha256 = digest.hexdigest()
+    else:
+        sha256 = content_digest(source, file.found)
+        if known.size != file.found.size or content_digest(target, known) != sha256:
+            raise _other_content(target, file.key)
+    return Entry(f"{target.location.url}/{file.key}", file.found.size, sha256, "", "", {}, 0)
+
+
+def _read_ahead(source: Store, found: Found, seen: Callable[[bytes], None]) -> Iterator[bytes]:
+    """Yield the content of a file, read in a thread: one store cannot ask another while it takes the content."""
+    with ThreadPoolExecutor(1) as pool:
+        chunks = source.stream(found)
+        pending = pool.submit(next, chunks, b"")
+        while chunk := pending.result():
+            pending = pool.submit(next, chunks, b"")
+            seen(chunk)
+            yield chunk
+
+
+def _other_content(target: Store, key: str) -> DatasetError:
+    name = visible(shortened(f"{target.location.url}/{key}", 200))
+    return DatasetError(f"{name} is not of this model", "versions never change: publish under another number")
+
+
+def _listed(store: Store, below: str = "") -> list[Found]:
+    """Return the objects below a path; none if there is no such directory."""
+    where = store.location
+    if where.scheme == "file":
+        path = Path(where.path) / below
+        if path.is_file():
+            found = store.find(below)
+            return [found] if found is not None else []
+        if not path.is_dir():
+            return []
+    return list(store.objects(below))
+
+
+def _manifest(target: Store) -> list[Entry]:
+    found = target.find(MANIFEST)
+    if found is None:
+        raise DatasetError(f"{target.location} has no {MANIFEST}", "run `avactl delivery stage` first")
+    entries = []
+    for number, line in enumerate(target.read(found).splitlines(), 1):
+        entry = parse(line, number)
+        if isinstance(entry, Problem):
+            raise DatasetError(f"{target.location.url}/{MANIFEST}: {entry.message}", "publish under another number")
+        entries.append(entry)
+    return entries
+
+
+# -- seal ----------------------------------------------------------------------------------------------------------
+
+
+def seal(target: Store, lineage: Mapping[str, Any]) -> dict[str, Any]:
+    """Publish a staged version by its lineage, and return that. Raises DatasetError, StoreError.
+
+    It is an error if the version has another lineage already, or if its files are not those that were staged.
+    """
+    version, entries = version_of(target), _manifest(target)
+    base = f"{target.location.url}/"
+    sizes = {found.key: found.size for found in _listed(target) if found.key not in OWN}
+    for entry in entries:
+        if sizes.pop(entry.url.removeprefix(base), None) != entry.size:
+            raise DatasetError(f"{visible(shortened(entry.url, 200))} is not as staged", "publish another run")
+    if sizes:
+        raise _other_content(target, min(sizes))
+    manifest = target.find(MANIFEST)
+    assert manifest is not None
+    document = {
+        **lineage,
+        **_source(target),
+        "version": version,
+        "files": len(entries),
+        "bytes": sum(entry.size or 0 for entry in entries),
+        "manifestSha256": content_digest(target, manifest),
+    }
+    content = orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+    known = target.find(LINEAGE)
+    if known is None:
+        target.write(LINEAGE, content)
+    elif target.read(known) != content:
+        raise DatasetError(
+            f"{target.location} is published with another lineage", "versions never change: publish another run"
+        )
+    return document
+
+
+def _source(target: Store) -> dict[str, str]:
+    """Return where a version was copied from."""
+    origin = _origin_of(target)
+    return {} if origin is None else {"source": "/".join(origin).rstrip("/")}
+
+
+def prune(directory: str, newest: int, keep: int, protected: frozenset[int], endpoint: str = "") -> list[int]:
+    """Remove old versions of a directory and return their numbers.
+
+    Kept are the `keep` newest published ones up to `newest`, those of `protected`, and all above `newest`, of which
+    some may be on their way. Directories without lineage below it are of runs that failed. The lineage is removed
+    first: what is left after a kill is no version.
+    """
+    store = open_store(directory, endpoint)
+    found: dict[int, list[str]] = {}
+    for each in _listed(store):
+        name, slash, _ = each.key.partition("/")
+        if slash and VERSION(name):
+            found.setdefault(int(name), []).append(each.key)
+    published = sorted(
+        (number for number, keys in found.items() if f"{number}/{LINEAGE}" in keys and number <= newest), reverse=True
+    )
+    kept = {*published[:keep], *protected, newest}
+    removed = sorted(number for number in found if number < newest and number not in kept)
+    for number in removed:
+        for key in sorted(found[number], key=lambda key, own=f"{number}/{LINEAGE}": key != own):  # type: ignore[misc]
+            store.remove(key)
+    return removed

@@ -1,0 +1,167 @@
+"""Roll-backs of services in git: commits that revert specs whose version the serving daemon has rolled back.
+
+Every decision follows from the objects and git alone, so a restarted daemon decides the same again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from avactl.contracts.names import DELIVERY_DAEMON, PIPELINE_CONFIG, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
+from avactl.daemons.delivery import metrics
+from avactl.daemons.delivery.branch import Branch
+from avactl.daemons.delivery.commits.messages import rollback_branch
+from avactl.daemons.delivery.commits.repository import DeliveryError
+from avactl.daemons.delivery.commits.rollback import Finding, NoTextError, rolled_back
+from avactl.daemons.delivery.config import PlanError, Service, parse_plan, parse_service, parse_state
+from avactl.daemons.delivery.config_maps import PLAN_KEY, SERVICE_KEY, STATE_KEY, ConfigMaps, state_name
+from avactl.daemons.delivery.pipelines import Proposals
+from avactl.daemons.delivery.rollouts import deployment_of, replica_sets
+from avactl.daemons.serving.config import parse_state as parse_rollout
+from avactl.daemons.serving.revisions import find, revisions_of, template_of
+from avactl.kube import logs
+from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.events import events_path, new_event
+
+_DIGEST_LENGTH = 64
+_DEPLOYS = ("deploying", "rolling", "reverting")
+Body = dict[str, Any]
+
+
+class Rollbacks:
+    """Reverts specs of services, by the names of their plans in the store."""
+
+    def __init__(
+        self,
+        client: Client,
+        maps: ConfigMaps,
+        branch: Branch,
+        proposals: Proposals | None,
+        interval: float,
+    ) -> None:
+        """`interval`: seconds between two checks of a service."""
+        self._client, self._maps, self._branch, self._proposals = client, maps, branch, proposals
+        self._interval = interval
+        self._looked: dict[str, float] = {}
+        self._done: dict[str, tuple[str, Finding]] = {}
+        """Commit and finding for which there is nothing more to do, by plan."""
+        self._told: dict[str, str] = {}
+
+    async def advance(self, name: str) -> None:
+        """Check one service, and revert its spec if its version was rolled back.
+
+        Raises ApiError, UnreachableError, PlanError and DeliveryError; a later pass tries again.
+        """
+        plan = self._maps.data(name)
+        if plan is None or monotonic() - self._looked.get(name, float("-inf")) < self._interval:
+            return
+        self._looked[name] = monotonic()
+        service = parse_service(plan.get(SERVICE_KEY, ""))
+        deployment = await deployment_of(self._client, service.namespace, service.name)
+        if deployment is None or not _is_rolled_back(deployment) or self._has_pipeline(service):
+            return
+        try:
+            found = finding(deployment, await replica_sets(self._client, deployment))
+            if found is None or self._done.get(name) == (self._branch.head, found):
+                return
+            try:
+                seen = await self._set_back(service, deployment, found)
+            except NoTextError as error:
+                await self._tell_problem(name, deployment, error)
+                seen = error.head
+            self._done[name] = (seen, found)
+        except DeliveryError as error:
+            await self._tell_problem(name, deployment, error)
+            raise
+
+    async def _tell_problem(self, name: str, deployment: Body, error: DeliveryError) -> None:
+        problem = f"{error}: {error.hint}" if error.hint else str(error)
+        if self._told.get(name) != problem:
+            self._told[name] = problem
+            await self._tell(deployment, "SpecNotRolledBack", problem, warning=True)
+
+    async def _set_back(self, service: Service, deployment: Body, found: Finding) -> str:
+        """Commit or propose the text of the running version; return the head that needs no further change."""
+        repository, name = self._branch.repository, self._branch.name
+        edited = partial(rolled_back, service=service, found=found)
+        if service.by == "commit":
+            changed, head = await self._branch.run(lambda: (repository.change(service.file, edited), repository.head))
+            if changed:
+                metrics.ROLLBACKS.inc()
+                await self._tell(deployment, "SpecRolledBack", f"commit {head[:10]} on {name}")
+            return head
+        proposed, head = await self._branch.run(lambda: (edited(repository), repository.head))
+        if proposed is None:
+            return head
+        if self._proposals is None:
+            raise DeliveryError("the forge of the repository is unknown", "set `forge` in `delivery` of the Cluster")
+        branch = rollback_branch(service, found.rejected)
+        await self._branch.run(repository.change_on, branch, service.file, edited)
+        # Asked after the push: a replica that was killed may have opened it.
+        if not await asyncio.to_thread(self._proposals.state, branch):
+            title, _, text = proposed.message.partition("\n\n")
+            url = await asyncio.to_thread(self._proposals.open, branch, name, title, text)
+            metrics.ROLLBACKS.inc()
+            await self._tell(deployment, "SpecRolledBack", f"proposed by {url}")
+        return head
+
+    def _has_pipeline(self, service: Service) -> bool:
+        """Return True if a run of a pipeline is deploying to the service: then the pipeline commits the roll-back."""
+        for name in self._maps.of(PIPELINE_CONFIG):
+            try:
+                target = parse_plan((self._maps.data(name) or {}).get(PLAN_KEY, "")).target
+                phase = parse_state((self._maps.data(state_name(name)) or {}).get(STATE_KEY)).phase
+            except PlanError:
+                continue
+            same = target is not None and (target.namespace, target.service) == (service.namespace, service.name)
+            if same and phase in _DEPLOYS:
+                return True
+        return False
+
+    async def _tell(self, deployment: Body, reason: str, note: str, *, warning: bool = False) -> None:
+        """Write an Event. Failures are only logged, because git has the same information."""
+        metadata = deployment["metadata"]
+        regarding = {
+            "apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"],
+            "namespace": metadata["namespace"],
+        }  # fmt: skip
+        made = new_event(DELIVERY_DAEMON, "Rollback", regarding, reason, note, warning=warning)
+        logs.info("rollback", service=f"{metadata['namespace']}/{metadata['name']}", reason=reason, note=note)
+        try:
+            await self._client.send("POST", events_path(made), made)
+        except (ApiError, UnreachableError) as error:
+            logs.warn("event not written", reason=reason, error=str(error))
+
+
+def finding(deployment: Body, sets: Iterable[Body]) -> Finding | None:
+    """Return the versions of a roll-back; None unless the declared version was rejected and another one runs.
+
+    Raises DeliveryError if a version has no digest of its template.
+    """
+    state = parse_rollout((deployment["metadata"].get("annotations") or {}).get(ROLLOUT_STATE))
+    revisions = revisions_of(deployment, sets)
+    wanted, running = find(revisions, template_of(deployment)), revisions.get(state.stable)
+    if wanted is None or running is None or wanted is running or not wanted.rejected:
+        return None
+    rejected, stays = _digest(deployment), _digest(running.body)
+    if not rejected or not stays or rejected == stays:
+        raise DeliveryError(
+            f"version {running.hash} of {deployment['metadata']['name']} has no digest of its compiled pod template",
+            "it was compiled by an earlier release of avactl: revert the change by a commit",
+        )
+    return Finding(rejected, stays, state.message)
+
+
+def _is_rolled_back(deployment: Body) -> bool:
+    notes = deployment["metadata"].get("annotations") or {}
+    state = parse_rollout(notes.get(ROLLOUT_STATE))
+    return ROLLOUT in notes and state.phase == "steady" and state.reason == "RolledBack"
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    text = (body["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST, "")
+    return text if isinstance(text, str) and len(text) <= _DIGEST_LENGTH else ""

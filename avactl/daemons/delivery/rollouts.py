@@ -1,0 +1,81 @@
+"""How the rollout of a deployed version goes, as the serving daemon has written it down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from avactl.contracts.names import MANAGED_BY, MANAGER, MODEL_URLS, ROLLOUT, ROLLOUT_STATE
+from avactl.daemons.delivery.config import Target
+from avactl.daemons.delivery.decide import Rollout
+from avactl.daemons.serving.config import parse_state
+from avactl.daemons.serving.revisions import revisions_of, same, template_of
+from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of
+from avactl.kube.client import ApiError, Client, list_all
+
+Body = dict[str, Any]
+_MOST = 64 * 1024
+
+
+async def rollout_of(client: Client, target: Target, url: str) -> Rollout | None:
+    """Return how the rollout to a URL goes; None if the service has not taken it up.
+
+    Raises ApiError and UnreachableError.
+    """
+    deployment = await deployment_of(client, target.namespace, target.service)
+    if deployment is None:
+        return None
+    return verdict(deployment, await replica_sets(client, deployment), target.model, url)
+
+
+async def deployment_of(client: Client, namespace: str, name: str) -> Body | None:
+    """Return the Deployment of a service; None if it does not exist. Raises ApiError and UnreachableError."""
+    try:
+        found: Body = await client.request("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}")
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise
+    return found
+
+
+async def replica_sets(client: Client, deployment: Body) -> list[Body]:
+    """Return the ReplicaSets of a service's versions. Raises ApiError and UnreachableError."""
+    path = f"/apis/apps/v1/namespaces/{deployment['metadata']['namespace']}/replicasets"
+    # Not by the selector of the Deployment: those of versions on their way do not match it.
+    query = {"labelSelector": f"{MANAGED_BY}={MANAGER}", "limit": str(PAGE)}
+    # Members of the team may create any number of them.
+    kept = objects_of("ReplicaSet")
+
+    def keep(page: list[Body]) -> list[Body]:
+        for each in page:
+            kept.put(each)
+        return []
+
+    await list_all(lambda asked: client.page(path, asked, most=ANSWER), query, keep)
+    return list(kept.of(deployment["metadata"]["uid"]))
+
+
+def verdict(deployment: Body, sets: Iterable[Body], model: str, url: str) -> Rollout | None:
+    """Return how the rollout to a URL goes, from the Deployment and the ReplicaSets of its versions."""
+    notes = deployment["metadata"].get("annotations") or {}
+    if ROLLOUT not in notes or _urls(notes.get(MODEL_URLS, "")).get(model) != url:
+        return None
+    state, template = parse_state(notes.get(ROLLOUT_STATE)), template_of(deployment)
+    revisions = revisions_of(deployment, sets)
+    hash = next((each.hash for each in revisions.values() if same(each.template, template)), "")
+    if not hash or state.phase != "steady":
+        return "progressing"
+    if state.stable == hash:
+        return "promoted"
+    return "rejected" if state.outcome == "rolledBack" and state.version == hash else "progressing"
+
+
+def _urls(text: str) -> dict[str, Any]:
+    try:
+        data = orjson.loads(text) if len(text) <= _MOST else None
+    except orjson.JSONDecodeError:
+        return {}
+    return data if isinstance(data, dict) else {}

@@ -1,0 +1,206 @@
+"""gRPC server of the master: one stream per worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import grpc
+import grpc.aio
+from avactl_worker import messages as m
+from avactl_worker.wire import WireError
+
+from avactl.daemons.elastic.service import WAITING, Member, RejoinError, Service
+from avactl.kube import logs
+from avactl.kube.listen import ListenError, split_address
+
+_PATIENCE = 20.0
+"""Seconds after which a request that waits is answered in any case."""
+_TICK = 0.25
+"""Seconds between two looks at leases and at requests that wait."""
+_TIMED = ("work", "clock", "gradient")
+"""Requests that may be answered because time has passed."""
+_AT_ONCE = {"store": 64}
+"""Requests of a worker that may wait at a time, where it is more than one."""
+_OPTIONS = [
+    ("grpc.so_reuseport", 0),  # a second master on this port must fail
+    ("grpc.max_receive_message_length", m.LIMIT),
+    ("grpc.max_concurrent_streams", 10_000),
+    ("grpc.http2.bdp_probe", 0),  # it pings a worker after almost every message
+]
+
+
+class Server:
+    """Serves a job to its workers. `fail` is called with an error of the store; then nothing is acknowledged."""
+
+    def __init__(self, service: Service, fail: Callable[[Exception], None]) -> None:
+        self._service, self._fail = service, fail
+        self._waiting: dict[str, set[asyncio.Event]] = {kind: set() for kinds in WAITING for kind in kinds}
+        self._server: grpc.aio.Server | None = None
+        self._failed = False
+        self.ticked = monotonic()
+        """When leases were last looked at."""
+
+    async def start(self, listen: str) -> int:
+        """Listen at HOST:PORT of the option `--listen`, and return the port. Raises ListenError."""
+        self._server = grpc.aio.server(options=_OPTIONS)
+        self._server.add_generic_rpc_handlers((_Handlers(self),))
+        try:
+            host, number = split_address(listen)
+            # gRPC needs brackets, which `$(POD_IP):PORT` does not have.
+            port = int(self._server.add_insecure_port(f"[{host}]:{number}" if ":" in host else f"{host}:{number}"))
+        except RuntimeError:
+            raise ListenError(f"`--listen {listen}`: cannot listen there: is the address in use?") from None
+        await self._server.start()
+        return port
+
+    async def stop(self) -> None:
+        """End all streams."""
+        if self._server is not None:
+            await self._server.stop(None)
+
+    async def tick(self) -> None:
+        """Follow leases and time, until cancelled."""
+        while True:
+            await asyncio.sleep(_TICK)
+            self.ticked = monotonic()
+            before = self._service.changes()
+            self._service.expire(monotonic())
+            self._commit()
+            self._wake(before)
+            for kind in _TIMED:
+                self._wake_all(kind)
+
+    # -- streams -----------------------------------------------------------------------------------------------------
+
+    async def session(self, _: Any, context: Any) -> None:
+        """Answer one worker's requests."""
+        member, lock = Member(), asyncio.Lock()
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            while (raw := await context.read()) is not grpc.aio.EOF:
+                try:
+                    request = m.Request.decode(raw)
+                except WireError as error:
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"not a request: {error}")
+                before = self._service.changes()
+                answer = self._service.handle(member, request, monotonic())
+                self._commit()
+                self._wake(before)
+                if answer is not None:
+                    async with lock:
+                        await context.write(self._service.stamp(answer).encode())
+                    continue
+                kind = next(each for each in self._waiting if getattr(request, each) is not None)
+                if member.waiting[kind] >= _AT_ONCE.get(kind, 1):
+                    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"too many requests of {kind} at a time")
+                member.waiting[kind] += 1
+                event = asyncio.Event()
+                self._waiting[kind].add(event)  # at once: the next message may be what it waits for
+                task = asyncio.create_task(self._later(member, request, kind, event, context, lock))
+                tasks.add(task)
+                task.add_done_callback(partial(self._forget, tasks, kind, event))
+        except RejoinError:
+            await context.abort(grpc.StatusCode.ABORTED, "the lease of this worker has ended: join again")
+        finally:
+            for task in tasks:
+                task.cancel()
+            before = self._service.changes()
+            self._service.disconnected(member, monotonic())
+            self._wake(before)
+
+    async def _later(
+        self, member: Member, request: m.Request, kind: str, event: asyncio.Event, context: Any, lock: asyncio.Lock
+    ) -> None:
+        """Answer a request when it can be answered; `event` is set when it may be."""
+        deadline = monotonic() + _PATIENCE
+        timer = asyncio.get_running_loop().call_later(_PATIENCE, event.set)
+        try:
+            while True:
+                await event.wait()
+                event.clear()
+                now = monotonic()
+                before = self._service.changes()
+                try:
+                    seen = member.worker.seen if member.worker is not None else now
+                    answer = self._service.handle(member, request, now, waited=True)
+                    if member.worker is not None:
+                        member.worker.seen = seen  # waiting is no sign of life
+                except RejoinError:
+                    return  # the next heartbeat ends the stream
+                self._commit()
+                self._wake(before)
+                if answer is None and now < deadline:
+                    continue
+                member.waiting[kind] -= 1
+                async with lock:
+                    await context.write(self._service.stamp(answer or self._service.nothing(request)).encode())
+                return
+        except grpc.RpcError:
+            return  # the worker is gone; its lease ends by itself
+        finally:
+            timer.cancel()
+
+    def _forget(
+        self, tasks: set[asyncio.Task[None]], kind: str, event: asyncio.Event, task: asyncio.Task[None]
+    ) -> None:
+        """Drop a request that was answered, or whose worker is gone: maybe before its task began."""
+        tasks.discard(task)
+        self._waiting[kind].discard(event)
+
+    def _wake(self, before: tuple[int, ...]) -> None:
+        """Look again at the requests that wait for something that has changed since."""
+        after = self._service.changes()
+        if after == before:
+            return
+        for kinds, old, new in zip(WAITING, before, after, strict=True):
+            if old != new:
+                for kind in kinds:
+                    self._wake_all(kind)
+
+    def _wake_all(self, kind: str) -> None:
+        for event in self._waiting[kind]:
+            event.set()
+
+    def _commit(self) -> None:
+        if self._failed:
+            raise asyncio.CancelledError
+        try:
+            self._service.store.commit()
+        except Exception as error:
+            self._failed = True
+            self._fail(error)
+            raise
+
+    async def status(self, _: bytes, __: Any) -> bytes:
+        """Return the state of the job."""
+        return m.StatusAnswer(json=self._service.status(monotonic()).decode()).encode()
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Finds the method of a call; a worker of another version gets to know why it is refused."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def service(self, details: Any) -> Any:
+        if details.method == m.SESSION:
+            return grpc.stream_stream_rpc_method_handler(self._server.session)
+        if details.method == m.STATUS:
+            return grpc.unary_unary_rpc_method_handler(self._server.status)
+        if details.method.startswith("/avactl.elastic."):
+            asked = details.method[1:].partition(".Master/")[0][:80]
+
+            async def refuse(_: Any, context: Any) -> None:
+                logs.warn("worker refused", protocol=asked)
+                await context.abort(
+                    grpc.StatusCode.FAILED_PRECONDITION,
+                    f"the worker library speaks {asked}, and this master {m.PACKAGE}: "
+                    "install the avactl-worker that belongs to the master's avactl",
+                )
+
+            return grpc.stream_stream_rpc_method_handler(refuse)
+        return None

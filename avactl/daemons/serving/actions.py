@@ -1,0 +1,153 @@
+"""Carries out actions. Every write is conditional on the observed version of the object, or may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from avactl.contracts import names
+from avactl.daemons.serving.config import State
+from avactl.daemons.serving.revisions import (
+    HASH_LABEL,
+    REJECTED,
+    Body,
+    Revision,
+    membership,
+    new_body,
+    owner_of,
+    service_body,
+)
+from avactl.daemons.serving.view import (
+    Action,
+    AddService,
+    Create,
+    Member,
+    Reject,
+    Remove,
+    Scale,
+    Select,
+    StartJob,
+    View,
+    Weigh,
+)
+from avactl.kube.client import MERGE, STRATEGIC, ApiError, Client
+from avactl.kube.timestamps import timestamp
+
+CONDITION = f"{names.GROUP}/Rollout"
+"""Condition of the Deployment: True while the service runs as its spec says."""
+ROUTES = "/apis/gateway.networking.k8s.io/v1"
+VALIDATION = "validation"
+
+
+class Actor:
+    """Carries out actions on one API server; `seen` takes in the answers, before the watches bring them."""
+
+    def __init__(self, client: Client, seen: Callable[[Body], None]) -> None:
+        self._client, self._seen = client, seen
+
+    async def act(self, view: View, action: Action) -> None:
+        """Carry out one action. Raises ApiError (409: the object has changed) and UnreachableError."""
+        space = view.deployment["metadata"]["namespace"]
+        sets, services = f"/apis/apps/v1/namespaces/{space}/replicasets", f"/api/v1/namespaces/{space}/services"
+        match action:
+            case Create(hash, replicas, attached):
+                await self._create(sets, new_body(view.deployment, hash, replicas, attached=attached))
+            case Scale(revision, replicas):
+                await self._patch_set(sets, revision, {"spec": {"replicas": replicas}})
+            case Member(revision, attached):
+                labels, owners = membership(view.deployment, revision.hash, attached=attached)
+                await self._patch_set(sets, revision, {"metadata": {"labels": labels, "ownerReferences": owners}})
+            case Reject(revision, reason):
+                await self._patch_set(
+                    sets, revision, {"metadata": {"annotations": {REJECTED: reason[:900] or "worse"}}}
+                )
+            case Remove(revision):
+                body = {"preconditions": {"uid": revision.body["metadata"]["uid"]}, "propagationPolicy": "Background"}
+                try:
+                    await self._client.request("DELETE", f"{sets}/{revision.name}", body)
+                except ApiError as error:
+                    if error.status != 404:
+                        raise
+            case AddService(revision):
+                await self._create(services, service_body(view.deployment, view.config, revision))
+            case Weigh(weights):
+                for route in view.unweighed(weights):
+                    path = f"{ROUTES}/namespaces/{space}/{route.kind.lower()}s/{route.name}"
+                    await self._patch(path, view.routes[route], {"spec": {"rules": view.rules(route, weights)}})
+            case Select(hash):
+                own: dict[str, str] = view.deployment["spec"]["selector"].get("matchLabels", {})
+                for name in view.config.services:
+                    chosen = {"spec": {"selector": {**own, HASH_LABEL: hash}}}
+                    self._seen(await self._client.request("PATCH", f"{services}/{name}", chosen, content_type=MERGE))
+            case StartJob(revision):
+                await self._start_job(view, space, revision)
+
+    async def write_state(self, view: View, state: State) -> None:
+        """Write a state, if nobody has changed the Deployment. Raises ApiError and UnreachableError."""
+        path = _deployment_path(view.deployment)
+        await self._patch(path, view.deployment, {"metadata": {"annotations": {names.ROLLOUT_STATE: state.dump()}}})
+
+    async def write_condition(self, deployment: Mapping[str, Any], good: bool, reason: str, message: str) -> None:
+        """Write the condition, if it differs. Raises ApiError and UnreachableError."""
+        known = (deployment.get("status") or {}).get("conditions") or ()
+        own: Mapping[str, Any] = next((each for each in known if each.get("type") == CONDITION), {})
+        status = "True" if good else "False"
+        if (own.get("status"), own.get("reason"), own.get("message", "")) == (status, reason, message):
+            return
+        now = timestamp()
+        condition = {"type": CONDITION, "status": status, "reason": reason, "message": message, "lastUpdateTime": now}
+        condition["lastTransitionTime"] = now if own.get("status") != status else own.get("lastTransitionTime", now)
+        self._seen(
+            await self._client.request(
+                "PATCH", f"{_deployment_path(deployment)}/status", {"status": {"conditions": [condition]}},
+                content_type=STRATEGIC,
+            )
+        )  # fmt: skip
+
+    async def _create(self, path: str, body: Body) -> None:
+        self._seen(await self._client.request("POST", path, body))
+
+    async def _patch_set(self, path: str, revision: Revision, body: Body) -> None:
+        await self._patch(f"{path}/{revision.name}", revision.body, body)
+
+    async def _patch(self, path: str, observed: Mapping[str, Any], body: Body) -> None:
+        version = {"resourceVersion": observed["metadata"]["resourceVersion"]}
+        body = {**body, "metadata": {**body.get("metadata", {}), **version}}
+        self._seen(await self._client.request("PATCH", path, body, content_type=MERGE))
+
+    async def _start_job(self, view: View, space: str, revision: Revision) -> None:
+        """Create the Job of a version from the CronJob that the spec compiles to."""
+        assert view.config.analysis is not None
+        batch = f"/apis/batch/v1/namespaces/{space}"
+        template = (await self._client.request("GET", f"{batch}/cronjobs/{view.config.analysis.job}"))["spec"][
+            "jobTemplate"
+        ]
+        spec = template["spec"]
+        pod = spec["template"]["spec"]
+        urls = {"AVACTL_NEW_URL": revision.hash, "AVACTL_STABLE_URL": view.state.stable}
+        env = [
+            {"name": name, "value": f"http://{view.service_name(hash)}.{space}:{view.config.port}"}
+            for name, hash in urls.items()
+        ]
+        containers = [{**each, "env": [*env, *(each.get("env") or ())]} for each in pod["containers"]]
+        owner = owner_of(revision)
+        labels = (template.get("metadata") or {}).get("labels") or {}
+        await self._create(
+            f"{batch}/jobs",
+            {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {
+                    "name": f"{view.name}-{revision.hash}",
+                    "namespace": space,
+                    "labels": {**labels, HASH_LABEL: revision.hash},
+                    "ownerReferences": [owner],
+                },
+                "spec": {**spec, "template": {**spec["template"], "spec": {**pod, "containers": containers}}},
+            },
+        )
+
+
+def _deployment_path(deployment: Mapping[str, Any]) -> str:
+    metadata = deployment["metadata"]
+    return f"/apis/apps/v1/namespaces/{metadata['namespace']}/deployments/{metadata['name']}"

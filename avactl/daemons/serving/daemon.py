@@ -1,0 +1,324 @@
+"""The serving daemon: leader election, watches, and one pass a service."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import traceback
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+from avactl.contracts.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, SERVING_DAEMON
+from avactl.daemons.serving import metrics
+from avactl.daemons.serving.actions import ROUTES, VALIDATION, Actor
+from avactl.daemons.serving.analysis import Prometheus, measure, of_version
+from avactl.daemons.serving.config import Config, ConfigError, parse_config, parse_state
+from avactl.daemons.serving.decide import decide
+from avactl.daemons.serving.questions import Room, not_starting
+from avactl.daemons.serving.revisions import HASH_LABEL, Body, revisions_of
+from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of
+from avactl.daemons.serving.view import Answers, Event, Member, Plan, View
+from avactl.daemons.serving.weights import Weights
+from avactl.kube import logs
+from avactl.kube.access import Access
+from avactl.kube.client import MERGE, ApiError, Client, UnreachableError, list_all
+from avactl.kube.daemons import run_elected, run_until_signal
+from avactl.kube.events import events_path, new_event
+from avactl.kube.http_server import serve
+from avactl.kube.leader import Leader
+from avactl.kube.passes import Passes
+from avactl.kube.reflector import Reflector
+from avactl.kube.replica import new_identity
+
+_TURNS = 12
+"""Decisions of one pass over a service."""
+_PARALLEL = 4
+"""Maximum number of concurrent passes of one namespace: slow queries or many objects of one team delay no other."""
+STUCK = 600.0
+"""Seconds after which a pass counts as stuck."""
+GOOD = ("Stable", "Promoted")
+_PATHS = {
+    "Deployment": "/apis/apps/v1/deployments",
+    "ReplicaSet": "/apis/apps/v1/replicasets",
+    "Service": "/api/v1/services",
+    "Job": "/apis/batch/v1/jobs",
+    **{kind: f"{ROUTES}/{kind.lower()}s" for kind in ("HTTPRoute", "GRPCRoute")},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a replica."""
+
+    namespace: str
+    """Namespace of the Lease."""
+    lease: str = ""
+    """Name of the Lease; empty for a single replica without leader election."""
+    listen: str = ""
+    prometheus: str = ""
+    interval: float = 1.0
+    """Seconds between two passes."""
+    settle: float = 5.0
+    """Seconds that gateways and clients get to see changed Services and weights."""
+
+
+class Daemon:
+    """One replica."""
+
+    def __init__(self, client: Client, options: Options) -> None:
+        self._client, self._options = client, options
+        self._stores = {kind: objects_of(kind) for kind in _PATHS}
+        self._actor = Actor(client, self._saw)
+        self._room = Room(client)
+        self._prometheus = Prometheus(options.prometheus) if options.prometheus else None
+        self._wake = asyncio.Event()
+        self._began = monotonic()
+        self._passes = Passes(self._wake.set, _PARALLEL)
+        self._errors: dict[str, str] = {}
+        self._leader: Leader | None = None
+        if options.lease:
+            self._leader = Leader(client, options.namespace, options.lease, new_identity())
+        own = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
+        self._reflectors = [
+            Reflector(
+                client, path, self._stores[kind], self._wake.set, optional=path.startswith(ROUTES),
+                query={"labelSelector": f"app.kubernetes.io/component={VALIDATION}"} if kind == "Job" else own,
+                page=PAGE, most=ANSWER,
+            )
+            for kind, path in _PATHS.items()
+        ]  # fmt: skip
+        self._weights = Weights(client, self._stores["Service"], self._wake.set)
+        self._reflectors += self._weights.reflectors
+
+    def leading(self) -> bool:
+        """Return True if this replica is the leader."""
+        return self._leader is None or self._leader.leading()
+
+    async def run(self) -> None:
+        """Run until cancelled. Raises LostError, in an exception group, if the lease is lost."""
+        runner = None
+        if self._options.listen:
+            runner = await serve(self._options.listen, self._alive, self._ready, self._collect, metrics.REGISTRY)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for reflector in self._reflectors:
+                    group.create_task(reflector.run())
+                if self._leader is not None:
+                    group.create_task(self._leader.run())
+                group.create_task(self._act())
+        finally:
+            if self._leader is not None:
+                await asyncio.shield(self._leader.release())
+            if runner is not None:
+                await runner.cleanup()
+
+    async def _act(self) -> None:
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+        if self._leader is not None:
+            await self._leader.won.wait()
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._wake.clear()
+                self._began = monotonic()
+                if self.leading():
+                    for key in self._stores["Deployment"].keys():  # noqa: SIM118 - not a mapping
+                        self._passes.begin(group, self._pass, key, key.partition("/")[0])
+                    for key in self._stores["Service"].keys():  # noqa: SIM118 - not a mapping
+                        self._passes.begin(group, self._weights.sync, key, key.partition("/")[0])
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._options.interval):
+                        await self._wake.wait()
+                # Batches of events, such as those of many pods, are one pass.
+                await asyncio.sleep(min(0.05, self._options.interval))
+
+    def _saw(self, body: Body) -> None:
+        store = self._stores.get(str(body.get("kind")))
+        if store is not None:
+            store.put(body)
+
+    # -- one service
+
+    async def _pass(self, key: str) -> None:
+        """Bring one service forward; what fails is that service's error, and is tried again."""
+        try:
+            await self._advance(key)
+            self._errors.pop(key, None)
+        except (ApiError, UnreachableError, ConfigError) as error:
+            if not isinstance(error, ApiError) or error.status != 409:  # 409: seen too early, or made before a crash
+                self._failed(key, str(error))
+            elif self._errors.get(key) != str(error):
+                self._errors[key] = str(error)
+                logs.info("conflict", service=key, error=str(error)[:300])
+        except Exception:  # a defect with one service must not stop the others
+            self._failed(key, traceback.format_exc())
+
+    def _failed(self, key: str, text: str) -> None:
+        metrics.ERRORS.inc()
+        if self._errors.get(key) != text:
+            logs.warn("pass failed", service=key, error=text[-2000:])
+        self._errors[key] = text
+
+    async def _advance(self, key: str) -> None:
+        for _ in range(_TURNS):
+            deployment = self._stores["Deployment"].get(key)
+            if deployment is None or deployment["metadata"].get("deletionTimestamp") or not self.leading():
+                return
+            notes = deployment["metadata"].get("annotations") or {}
+            if ROLLOUT not in notes:
+                if ROLLOUT_STATE in notes:
+                    await self._release(deployment)
+                return
+            try:
+                config = parse_config(notes[ROLLOUT])
+                self._checked(deployment, config)
+            except ConfigError as error:
+                await self._actor.write_condition(deployment, False, "InvalidRollout", str(error))
+                raise
+            view = self._view(deployment, config)
+            plan = await self._plan(view)
+            for action in plan.actions:
+                logs.info("action", service=key, action=_worded(action))
+                await self._actor.act(view, action)
+            moved = plan.state != view.state
+            if moved:
+                await self._actor.write_state(view, plan.state)
+                await self._told(view, plan)
+            if not moved and not plan.actions:
+                state = view.state
+                message = state.message if state.reason else "the daemon has seen it"
+                await self._actor.write_condition(deployment, state.reason in GOOD, state.reason or "Starting", message)
+                return
+
+    def _checked(self, deployment: Body, config: Config) -> None:
+        """Raise ConfigError for queries that read other teams' metrics: the specs' check, in case one was got round."""
+        metadata = deployment["metadata"]
+        for query in config.analysis.queries if config.analysis is not None else ():
+            assert config.analysis is not None
+            of_version(query, config.analysis, metadata["namespace"], metadata["name"], "x")
+
+    async def _plan(self, view: View) -> Plan:
+        """Decide; answer the questions that it has."""
+        answers = Answers()
+        while True:
+            plan = decide(view, time.time(), self._options.settle, answers)
+            match plan.ask:
+                case "":
+                    return plan
+                case "room":
+                    answers = answers._replace(room=await self._room.problem(view))
+                case "why":
+                    answers = answers._replace(why=await not_starting(self._client, view))
+                case _:
+                    assert view.config.analysis is not None
+                    metadata = view.deployment["metadata"]
+                    measured = await measure(
+                        self._prometheus, view.config.analysis, metadata["namespace"], view.name, view.state.stable,
+                        view.state.canary,
+                    )  # fmt: skip
+                    answers = answers._replace(measured=measured)
+
+    def _view(self, deployment: Body, config: Config) -> View:
+        metadata = deployment["metadata"]
+        space = metadata["namespace"]
+        revisions = revisions_of(deployment, self._stores["ReplicaSet"].of(metadata["uid"]))
+        jobs = {
+            each.hash: job
+            for each in revisions.values()
+            for job in self._stores["Job"].of(each.body["metadata"]["uid"])
+            if (job["metadata"].get("labels") or {}).get(HASH_LABEL) == each.hash
+        }
+        names = {*config.services, *(f"{metadata['name']}-{hash}" for hash in revisions)}
+        services = {name: found for name in names if (found := self._stores["Service"].get(f"{space}/{name}"))}
+        routes = {
+            route: body for route in config.routes if (body := self._stores[route.kind].get(f"{space}/{route.name}"))
+        }
+        state = parse_state((metadata.get("annotations") or {}).get(ROLLOUT_STATE))
+        return View(deployment, config, state, revisions, services, routes, jobs)
+
+    async def _release(self, deployment: Body) -> None:
+        """Give the versions of a service that is rolling again to the Deployment controller, with their pods."""
+        metadata = deployment["metadata"]
+        config = Config("replicas", (), 0, False, 1, (), (), (), None)
+        view = self._view(deployment, config)
+        for each in view.revisions.values():
+            if not each.attached:
+                await self._actor.act(view, Member(each, True))
+        path = f"{_PATHS['Deployment'].removesuffix('/deployments')}/namespaces/{metadata['namespace']}/deployments"
+        body = {"metadata": {"annotations": {ROLLOUT_STATE: None}, "resourceVersion": metadata["resourceVersion"]}}
+        self._saw(await self._client.request("PATCH", f"{path}/{metadata['name']}", body, content_type=MERGE))
+
+    async def _told(self, view: View, plan: Plan) -> None:
+        """Write events, and count what has ended. One that fails is logged only: the state says the same."""
+        if plan.state.ended != view.state.ended:
+            metrics.ENDED.labels(plan.state.outcome).inc()
+        for event in plan.events:
+            await self._event(view.deployment, event)
+
+    async def _event(self, deployment: Mapping[str, Any], event: Event) -> None:
+        metadata = deployment["metadata"]
+        regarding = {
+            "apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"],
+            "namespace": metadata["namespace"],
+        }  # fmt: skip
+        made = new_event(SERVING_DAEMON, "Rollout", regarding, event.reason, event.note, warning=event.warning)
+        logs.info("event", service=f"{metadata['namespace']}/{metadata['name']}", reason=event.reason, note=event.note)
+        try:
+            await self._client.send("POST", events_path(made), made)
+        except (ApiError, UnreachableError) as error:
+            logs.warn("event not written", reason=event.reason, error=str(error))
+
+    # -- probes and metrics
+
+    def _alive(self) -> bool:
+        if not self._ready() or (self._leader is not None and not self._leader.won.is_set()):
+            return True  # it waits for the API server, or stands by
+        return max(monotonic() - self._began, self._passes.longest()) < STUCK
+
+    def _ready(self) -> bool:
+        return all(reflector.synced.is_set() for reflector in self._reflectors)
+
+    def _collect(self) -> None:
+        metrics.LEADER.set(self.leading())
+        phases: Counter[str] = Counter()
+        waiting: Counter[str] = Counter()
+        for key in self._stores["Deployment"].keys():  # noqa: SIM118 - not a mapping
+            deployment = self._stores["Deployment"].get(key) or {"metadata": {}}
+            notes = deployment["metadata"].get("annotations") or {}
+            if ROLLOUT in notes:
+                state = parse_state(notes.get(ROLLOUT_STATE))
+                phases[state.phase] += 1
+                if state.phase != "steady" and state.reason in _WAITS:
+                    waiting[state.reason] += 1
+        for gauge, counted in ((metrics.ROLLOUTS, phases), (metrics.WAITING, waiting)):
+            gauge.clear()
+            for label, count in counted.items():
+                gauge.labels(label).set(count)
+
+
+_WAITS = frozenset({"NoRoom", "GatewayUnavailable", "PrometheusUnavailable", "NoRequests", "Validating", "Starting"})
+
+
+def _worded(action: Any) -> str:
+    shown = [getattr(each, "name", each) for each in action]
+    return f"{type(action).__name__} {' '.join(map(str, shown))}"[:300]
+
+
+async def run(access: Access, options: Options) -> None:
+    """Run a replica until SIGTERM or SIGINT."""
+    await run_until_signal(
+        lambda: run_elected(lambda: Client(access, SERVING_DAEMON), lambda client: Daemon(client, options).run())
+    )
+
+
+async def services(client: Client, namespace: str = "") -> list[Body]:
+    """Return the Deployments with a rollout, of one namespace or all. Raises ApiError and UnreachableError."""
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments" if namespace else _PATHS["Deployment"]
+    found = await list_all(
+        lambda query: client.page(path, query), {"labelSelector": f"{MANAGED_BY}={MANAGER}", "limit": "500"}
+    )
+    return [each for each in found if ROLLOUT in (each["metadata"].get("annotations") or {})]

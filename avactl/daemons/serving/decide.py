@@ -1,0 +1,453 @@
+"""The next step of a rollout, from what is observed. Pure: a daemon that dies anywhere decides the same again.
+
+Each pass returns actions, or, once the objects are as they should be, the next state. Every action may be repeated.
+"""
+
+from __future__ import annotations
+
+from math import floor
+
+from avactl.daemons.serving.config import State
+from avactl.daemons.serving.revisions import Revision, find, new_hash, revision_number, template_of
+from avactl.daemons.serving.sizes import Sizes, toward, wanted
+from avactl.daemons.serving.view import (
+    Action,
+    AddService,
+    Answers,
+    Create,
+    Event,
+    Member,
+    Plan,
+    Reject,
+    Remove,
+    Scale,
+    Select,
+    StartJob,
+    View,
+    Weigh,
+)
+
+REJECTING = frozenset({"AnalysisFailed", "ValidationFailed", "NotReady"})
+"""Reasons of a roll-back after which the version is not tried again."""
+PATIENCE = 10.0
+"""Seconds after which it is asked why pods do not start."""
+STUCK = 60.0
+"""Seconds in which the stable version must have its pods back, before it gets them in place."""
+_RETRY = 15.0
+"""Seconds between measurements that Prometheus did not answer, at most."""
+
+
+def decide(view: View, now: float, settle: float, answers: Answers = Answers()) -> Plan:  # noqa: B008 - immutable
+    """Return the next plan. `settle`: seconds that gateways need to see changed Services and weights."""
+    if not view.deployment["spec"].get("paused"):
+        # It is about to become a rolling service, or somebody has resumed it: the Deployment controller acts too.
+        return Plan(view.state)
+    if view.state.phase == "steady":
+        return _steady(view, now, answers)
+    return _Rollout(view, now, settle, answers).plan()
+
+
+# -- outside of a rollout ----------------------------------------------------------------------------------------
+
+
+def _steady(view: View, now: float, answers: Answers) -> Plan:
+    state, template = view.state, template_of(view.deployment)
+    stable = view.of(state.stable) or _running(view)
+    target = find(view.revisions, template)
+    if stable is None:
+        if target is not None:
+            return Plan(state.but(stable=target.hash))
+        hash = new_hash(template, view.revisions)
+        begun = state.but(stable=hash, since=now, reason="Starting", message="")
+        return Plan(begun, [Create(hash, view.total, True)])
+    if stable.hash != state.stable:
+        # Of a service without pods it is not known whether it has served: then it is compared with the next version.
+        return Plan(state.but(stable=stable.hash, proven=state.proven or not view.total))
+    if target is not stable and not (target is not None and target.rejected):
+        hash = target.hash if target is not None else new_hash(template, view.revisions)
+        if not state.proven and not stable.ready:
+            # The first version has never served: there is nothing to compare with, and nothing to lose.
+            actions = [] if target is not None else [Create(hash, view.total, True)]
+            return Plan(state.but(stable=hash, since=now, message=""), list(actions))
+        begun = State(
+            stable=state.stable, canary=hash, proven=state.proven, phase="starting", since=now, reason="Starting",
+            message=f"version {hash}",
+        )  # fmt: skip
+        return Plan(begun, events=[Event("RolloutStarted", f"version {hash} replaces {stable.hash}")])
+    plan = Plan(state)
+    _serve(view, stable, plan)
+    if plan.actions:
+        return plan
+    if not stable.attached:
+        plan.actions.append(Scale(stable, view.total) if stable.replicas != view.total else Member(stable, True))
+        return plan
+    _clear(view, stable, target, plan)
+    if plan.actions:
+        return plan
+    if target is not stable:
+        plan.state = state  # rolled back: the condition keeps its reason
+    elif stable.ready or not view.total:
+        proven = state.proven or stable.ready > 0
+        plan.state = state.but(proven=proven, reason="Stable", message=f"version {stable.hash}", weight=0)
+    elif not state.proven and now - state.since >= PATIENCE:
+        # The first version: no rollout waits for it, but somebody does.
+        if answers.why is None:
+            return Plan(state, ask="why")
+        if answers.why[1]:
+            text = f"0 of {view.total} pods are ready: {answers.why[1]}"[:900]
+            plan.state = state.but(reason="Starting", message=text)
+            plan.events += [] if state.message else [Event("RolloutStarting", text)]
+    return plan
+
+
+def _running(view: View) -> Revision | None:
+    """Return the version that runs where no state says it: the one with most ready pods, of the Deployment first; of a
+    service without pods, the one that had the last ones."""
+    active = [each for each in view.revisions.values() if each.replicas]
+    if not active and not view.total:
+        return max((each for each in view.revisions.values() if each.attached), key=revision_number, default=None)
+    return max(active, key=lambda each: (each.attached, each.ready, each.replicas), default=None)
+
+
+def _serve(view: View, stable: Revision, plan: Plan) -> None:
+    """Give the stable version all requests."""
+    if view.routes and not view.gateway_rules_problem():
+        if view.service_name(stable.hash) not in view.services:
+            plan.actions.append(AddService(stable))
+        elif view.unweighed(((stable.hash, 100),)):
+            plan.actions.append(Weigh(((stable.hash, 100),)))
+    elif view.config.traffic == "service" and not view.selects(stable.hash):
+        plan.actions.append(Select(stable.hash))
+
+
+def _clear(view: View, stable: Revision, target: Revision | None, plan: Plan) -> None:
+    """Remove versions that get no requests: their pods finish those that they have."""
+    for each in view.revisions.values():
+        if each is stable:
+            continue
+        if each.replicas:
+            plan.actions.append(Scale(each, 0) if not each.attached else Member(each, False))
+        elif not each.attached and each is not target:
+            plan.actions.append(Remove(each))
+
+
+# -- in a rollout ------------------------------------------------------------------------------------------------
+
+
+class _Rollout:
+    def __init__(self, view: View, now: float, settle: float, answers: Answers) -> None:
+        self.view, self.now, self.settle, self.answers = view, now, settle, answers
+        self.state, self.config, self.total = view.state, view.config, view.total
+        self.stable, self.canary = view.of(view.state.stable), view.of(view.state.canary)
+        self.by_replicas = view.config.traffic == "replicas"
+        self.in_place = view.state.in_place or (self.by_replicas and not view.config.surge)
+
+    def plan(self) -> Plan:
+        if self.stable is None:
+            # Somebody has deleted the stable version: what is left serves.
+            return Plan(self.state.but(stable=self.state.canary, canary="", phase="steady", since=self.now))
+        if self.state.phase != "aborting":
+            target = find(self.view.revisions, template_of(self.view.deployment))
+            gone = self.canary is None and self.state.phase != "starting"
+            if target is self.stable or gone:
+                return self._abort(
+                    "Reverted", "the spec asks for the stable version again" if not gone else "it was deleted"
+                )
+            if self.canary is not None and target is not self.canary:
+                return self._abort("Superseded", "the spec has another version")
+        if self.state.phase in ("starting", "stepping"):
+            if not self.total and self.config.analysis is not None:
+                return self._asleep()
+            if not self.state.since:
+                return Plan(self.state.but(since=self.now))
+        return getattr(self, f"_{self.state.phase}")()  # type: ignore[no-any-return]
+
+    # -- phases
+
+    def _starting(self) -> Plan:
+        assert self.stable is not None
+        problem = self.view.gateway_problem()
+        if problem:
+            return self._hold("GatewayUnavailable", problem, warning=True)
+        if self.canary is None:
+            if self.answers.room is None:
+                return Plan(self.state, ask="room")
+            missing, in_place = self.answers.room, False
+            if missing:
+                if not self.config.in_place:
+                    return self._hold("NoRoom", missing, warning=True)
+                in_place = True
+            hash = self.state.canary
+            state = self.state.but(in_place=in_place, reason="Starting", message=missing and f"in place: {missing}")
+            return Plan(state, [Create(hash, 0, False)])
+        if self.stable.attached:
+            return Plan(self.state, [Member(self.stable, False)])
+        if self.canary.attached:
+            return Plan(self.state, [Member(self.canary, False)])
+        return Plan(self.state.but(phase="stepping", step=0, since=self.now, reached=0.0))
+
+    def _asleep(self) -> Plan:
+        """Wait without pods: there are no requests to measure, and no stable version to compare with."""
+        assert self.stable is not None
+        if not self.stable.attached:
+            plan = self._weighed(0, removing=True)
+            if plan is not None:
+                return plan
+            if any(self.view.sizes()):
+                return Plan(self.state, self._scaled(Sizes(0, 0)))
+        plan = self._hold("NoRequests", "the service has no pods: the rollout goes on when a request has started one")
+        # The step begins again then; the time without pods does not count.
+        plan.state = plan.state.but(since=0.0, reached=0.0, passed=0, failed=0)
+        return plan
+
+    def _stepping(self) -> Plan:
+        step = self.config.steps[min(self.state.step, len(self.config.steps) - 1)]
+        goal = wanted(self.total, step.percent, by_replicas=self.by_replicas, in_place=self.in_place)
+        plan = self._sized(goal) or self._validated() or self._weighed(0 if self.by_replicas else step.percent)
+        if plan is not None:
+            return plan
+        state = self.state
+        if not state.reached:
+            reached = state.but(reached=self.now, measured=self.now, passed=0, failed=0, reason="Progressing",
+                                message=f"{step.percent}% of the requests")  # fmt: skip
+            return Plan(
+                reached, events=[Event("RolloutStep", f"version {state.canary} has {step.percent}% of the requests")]
+            )
+        plan = self._measured()
+        if plan is not None:
+            return plan
+        queries = self.config.analysis is not None and self.config.analysis.queries
+        if self.now - state.reached < step.pause or (queries and not state.passed):
+            return Plan(state)
+        if state.step + 1 < len(self.config.steps):
+            return Plan(state.but(step=state.step + 1, since=self.now, reached=0.0))
+        return Plan(state.but(phase="promoting", since=self.now, reached=0.0, reason="Promoting", message=""))
+
+    def _promoting(self) -> Plan:
+        assert self.canary is not None
+        if self.in_place and not self.by_replicas:
+            plan = self._exchange()
+        else:
+            kept = 0 if self.by_replicas else self.total
+            plan = self._sized(Sizes(kept, self.total)) or self._weighed(0 if self.by_replicas else 100)
+        if plan is not None:
+            return plan
+        done = self.state.but(
+            stable=self.state.canary, canary="", phase="steady", weight=0, weighed=0.0, outcome="promoted", proven=True,
+            version=self.state.canary, ended=self.now, reason="Promoted", message=f"version {self.state.canary}",
+        )  # fmt: skip
+        return Plan(done, events=[Event("RolloutPromoted", f"version {self.state.canary} serves all requests")])
+
+    def _aborting(self) -> Plan:
+        state, sizes, ready = self.state, self.view.sizes(), self.view.ready()
+        if self.canary is not None and state.reason in REJECTING and not self.canary.rejected:
+            return Plan(state, [Reject(self.canary, state.message)])
+        assert self.stable is not None
+        if not self.in_place:
+            if ready.stable < self.total:
+                # All of its pods first: what the new version leaves must not overload it.
+                if sizes.stable < self.total:
+                    return Plan(state, self._scaled(Sizes(self.total, sizes.canary)))
+                if self.now - state.since > STUCK:
+                    return Plan(state.but(in_place=True))
+                return Plan(state)
+            plan = self._weighed(0, removing=True)
+            if plan is not None:
+                return plan
+            if sizes.canary:
+                return Plan(state, self._scaled(Sizes(sizes.stable, 0)))
+        else:
+            plan = self._back_in_place(sizes, ready)
+            if plan is not None:
+                return plan
+        rejected = state.reason in REJECTING
+        done = state.but(
+            canary="", phase="steady", weight=0, weighed=0.0, in_place=False, outcome="rolledBack",
+            version=state.canary, ended=self.now, reason="RolledBack" if rejected else "Stable",
+            message=f"version {state.canary}: {state.message}"[:900],
+        )  # fmt: skip
+        return Plan(done, events=[Event("RolloutRolledBack", done.message, rejected)])
+
+    # -- parts of phases; None: done
+
+    def _sized(self, goal: Sizes) -> Plan | None:
+        sizes, ready, most = self.view.sizes(), self.view.ready(), max(1, self.total)
+        if self.in_place:
+            limit, least = most, self.total - 1
+        else:
+            limit, least = most + (self.config.surge if self.by_replicas else most), self.total
+        unready = self.view.unready()
+        following = toward(sizes, ready, unready, goal, limit=limit, floor=least, stable_first=False)
+        if following != sizes:
+            return Plan(self.state, self._scaled(following))
+        if sizes == goal and ready.canary >= goal.canary:
+            return None
+        if self.state.reached:
+            # Pods were lost, or an autoscaler asks for more: they have the same time as at first.
+            return Plan(self.state.but(reached=0.0, since=self.now))
+        waited = self.now - self.state.since
+        if waited < min(PATIENCE, self.view.deadline):
+            return Plan(self.state)
+        if self.answers.why is None:
+            return Plan(self.state, ask="why")
+        lacks, why = self.answers.why
+        if lacks:
+            if self.config.in_place and not self.state.in_place:
+                return Plan(self.state.but(in_place=True, message=f"in place: {why}"[:900]))
+            return self._hold("NoRoom", why, warning=True)
+        if waited > self.view.deadline:
+            return self._abort(
+                "NotReady", f"{ready.canary} of {goal.canary} pods are ready after {waited:.0f} s: {why}"
+            )
+        return self._hold("Starting", f"{ready.canary} of {goal.canary} pods are ready: {why}")
+
+    def _validated(self) -> Plan | None:
+        assert self.canary is not None
+        analysis = self.config.analysis
+        if analysis is None or not analysis.job or self.state.validated:
+            return None
+        if self.view.service_name(self.canary.hash) not in self.view.services:
+            return Plan(self.state, [AddService(self.canary)])
+        assert self.stable is not None
+        if self.view.service_name(self.stable.hash) not in self.view.services:
+            return Plan(self.state, [AddService(self.stable)])
+        job = self.view.jobs.get(self.canary.hash)
+        if job is None:
+            return Plan(self.state, [StartJob(self.canary)])
+        for condition in (job.get("status") or {}).get("conditions") or ():
+            if condition.get("status") == "True" and condition.get("type") == "Complete":
+                return Plan(self.state.but(validated=True))
+            if condition.get("status") == "True" and condition.get("type") == "Failed":
+                why = f"{condition.get('reason', '')} {condition.get('message', '')}"[:400]
+                return self._abort("ValidationFailed", f"Job {job['metadata']['name']}: {why}")
+        if self.answers.why is None:
+            return Plan(self.state, ask="why")
+        why = self.answers.why[1]
+        return self._hold(
+            "Validating", f"Job {job['metadata']['name']} runs{f': {why}' if why else ''}", warning=bool(why)
+        )
+
+    def _weighed(self, percent: int, *, removing: bool = False) -> Plan | None:
+        """Give the new version its share of the requests."""
+        state, view = self.state, self.view
+        if self.by_replicas:
+            return None
+        assert self.stable is not None
+        if self.canary is None or (removing and not state.weight and not view.backed(state.canary)):
+            if self.config.traffic == "service" and not view.selects(self.stable.hash):
+                return Plan(state, [Select(self.stable.hash)])
+            return None
+        if self.config.traffic == "service":
+            chosen = self.canary.hash if percent else self.stable.hash
+            if not view.selects(chosen):
+                return Plan(state, [Select(chosen)])
+        else:
+            problem = view.gateway_problem()
+            if problem and not removing:
+                return self._hold("GatewayUnavailable", problem, warning=True)
+            if not view.routes:
+                return None
+            missing = [each for each in (self.stable, self.canary) if view.service_name(each.hash) not in view.services]
+            if missing:
+                return Plan(state, [AddService(each) for each in missing])
+            if not removing and len(view.backed(self.canary.hash)) < len(view.routes):
+                # Without requests at first, so that the gateway knows the pods when they come.
+                return Plan(state.but(weighed=0.0, weight=0), [Weigh(((self.stable.hash, 100), (self.canary.hash, 0)))])
+            if not removing and not state.weighed:
+                return Plan(state.but(weighed=self.now))
+            if state.weight != percent and not removing and self.now - state.weighed < self.settle:
+                return Plan(state)
+            weights = ((self.stable.hash, 100 - percent), (self.canary.hash, percent))
+            if view.unweighed(weights):
+                return Plan(state, [Weigh(weights)])
+        if state.weight != percent:
+            return Plan(state.but(weight=percent, weighed=self.now))
+        return Plan(state) if self.now - state.weighed < self.settle else None
+
+    def _measured(self) -> Plan | None:
+        analysis, state = self.config.analysis, self.state
+        if (
+            analysis is None
+            or not analysis.queries
+            or self.now - max(state.measured, state.reached) < analysis.interval
+        ):
+            return None
+        if self.answers.measured is None:
+            return Plan(state, ask="measure")
+        result, text = self.answers.measured
+        if result == "passed":
+            return Plan(
+                state.but(measured=self.now, passed=state.passed + 1, failed=0, reason="Progressing", message=text)
+            )
+        if result == "failed":
+            if state.failed + 1 >= analysis.failures:
+                return self._abort("AnalysisFailed", text)
+            return Plan(state.but(measured=self.now, failed=state.failed + 1, message=text))
+        again = self.now - analysis.interval + min(analysis.interval, _RETRY)
+        reason = "PrometheusUnavailable" if result == "unavailable" else "NoRequests"
+        plan = self._hold(reason, text, warning=result == "unavailable")
+        plan.state = plan.state.but(measured=again)
+        return plan
+
+    def _exchange(self) -> Plan | None:
+        """Promote in place: requests follow the pods, and the last stable pod stops without requests."""
+        sizes, ready = self.view.sizes(), self.view.ready()
+        share = min(100, floor(100 * ready.canary / max(1, self.total)))
+        if sizes.stable <= 1:
+            share = 100
+        absent = len(self.view.routes) < len(self.config.routes)
+        if share > self.state.weight or absent or self.view.unweighed(self._weights(self.state.weight)):
+            plan = self._weighed(max(share, self.state.weight))
+            if plan is not None:
+                return plan
+        goal, least = Sizes(0, self.total), self.total - 1
+        following = toward(sizes, ready, self.view.unready(), goal, limit=self.total, floor=least, stable_first=False)
+        if following.stable == 0 and sizes.stable and self.now - self.state.weighed < self.settle:
+            return Plan(self.state)
+        if following.stable == 0 and sizes.stable and self.state.weight < 100:
+            following = Sizes(1, following.canary)
+        if following != sizes:
+            return Plan(self.state, self._scaled(following))
+        return None if (sizes.stable, ready.canary) == (0, self.total) else Plan(self.state)
+
+    def _back_in_place(self, sizes: Sizes, ready: Sizes) -> Plan | None:
+        least = self.total - 1
+        if self.now - self.state.since > 3 * STUCK:
+            least = min(least, ready.stable)  # the stable version has lost pods, too: less is better than wrong
+        goal = Sizes(self.total, 0)
+        following = toward(sizes, ready, self.view.unready(), goal, limit=self.total, floor=least, stable_first=True)
+        if following.canary < sizes.canary and not self.by_replicas:
+            share = min(self.state.weight, floor(100 * following.canary / max(1, self.total)))
+            plan = self._weighed(share, removing=True)
+            if plan is not None:
+                return plan
+        if following != sizes:
+            return Plan(self.state, self._scaled(following))
+        late = self.now - self.state.since > 3 * STUCK
+        if sizes.canary == 0 and (late or ready.stable >= self.total):
+            return self._weighed(0, removing=True)
+        return Plan(self.state)
+
+    # -- helpers
+
+    def _weights(self, percent: int) -> tuple[tuple[str, int], ...]:
+        return ((self.state.stable, 100 - percent), (self.state.canary, percent))
+
+    def _scaled(self, sizes: Sizes) -> list[Action]:
+        """Return the changes: the version that grows first, so that a crash between them costs no capacity."""
+        found: list[Scale] = [
+            Scale(each, count)
+            for each, count in ((self.stable, sizes.stable), (self.canary, sizes.canary))
+            if each is not None and each.replicas != count
+        ]
+        found.sort(key=lambda each: each.revision.replicas > each.replicas)
+        return list(found)
+
+    def _hold(self, reason: str, message: str, warning: bool = False) -> Plan:
+        state = self.state.but(reason=reason, message=message[:900])
+        told = [Event(f"Rollout{reason}", message, warning)] if state.reason != self.state.reason else []
+        return Plan(state, events=told)
+
+    def _abort(self, reason: str, message: str) -> Plan:
+        state = self.state.but(phase="aborting", since=self.now, reason=reason, message=message[:900])
+        return Plan(state, events=[Event("RolloutAborting", f"version {state.canary}: {message}", reason in REJECTING)])

@@ -1,0 +1,224 @@
+"""The observed state of one service, and actions on it: values between the watches and the decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from avactl.contracts import names
+from avactl.daemons.serving.config import Config, ConfigError, Route, State, parse_rules
+from avactl.daemons.serving.revisions import HASH_LABEL, Body, Revision
+from avactl.daemons.serving.sizes import Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One service, as observed."""
+
+    deployment: Mapping[str, Any]
+    config: Config
+    state: State
+    revisions: Mapping[str, Revision]
+    services: Mapping[str, Body]
+    """Services of its namespace by name: its own, and those of its versions."""
+    routes: Mapping[Route, Body]
+    """Routes of its document that exist."""
+    jobs: Mapping[str, Body]
+    """Validation Jobs by the hash of their version."""
+
+    @property
+    def name(self) -> str:
+        name: str = self.deployment["metadata"]["name"]
+        return name
+
+    @property
+    def total(self) -> int:
+        """Pods of the service, as its spec, an autoscaler or `kubectl scale` says."""
+        return int(self.deployment["spec"].get("replicas", 1))
+
+    @property
+    def deadline(self) -> float:
+        """Seconds in which pods of a new version must be ready."""
+        return float(self.deployment["spec"].get("progressDeadlineSeconds", 600))
+
+    def of(self, hash: str) -> Revision | None:
+        """Return a version; None if its ReplicaSet is gone."""
+        return self.revisions.get(hash)
+
+    def sizes(self) -> Sizes:
+        """Return the pods of both versions."""
+        found = (self.of(self.state.stable), self.of(self.state.canary))
+        return Sizes(*(each.replicas if each is not None else 0 for each in found))
+
+    def ready(self) -> Sizes:
+        """Return the ready pods of both versions."""
+        found = (self.of(self.state.stable), self.of(self.state.canary))
+        return Sizes(*(each.ready if each is not None else 0 for each in found))
+
+    def unready(self) -> Sizes:
+        """Return the pods of both versions that are known not to be ready."""
+        found = (self.of(self.state.stable), self.of(self.state.canary))
+        return Sizes(*(each.unready if each is not None else 0 for each in found))
+
+    def service_name(self, hash: str) -> str:
+        """Name of the Service of a version."""
+        return f"{self.name}-{hash}"
+
+    def rules(self, route: Route, weights: tuple[tuple[str, int], ...]) -> list[Body]:
+        """Return the rules of a route with these weights. Raises ConfigError."""
+        notes = self.routes[route]["metadata"].get("annotations") or {}
+        backends = [{"name": self.service_name(hash), "port": route.port, "weight": weight} for hash, weight in weights]
+        try:
+            return [{**rule, "backendRefs": backends} for rule in parse_rules(notes.get(names.ROLLOUT_ROUTE))]
+        except ConfigError as error:
+            raise ConfigError(f"{route}: {error}") from None
+
+    def unweighed(self, weights: tuple[tuple[str, int], ...]) -> list[Route]:
+        """Return the routes that have other weights, or other matches than those of the spec. Raises ConfigError."""
+        return [
+            route
+            for route, body in self.routes.items()
+            if _outline(body["spec"].get("rules")) != _outline(self.rules(route, weights))
+        ]
+
+    def backed(self, hash: str) -> list[Route]:
+        """Return the routes that name the Service of a version."""
+        return [
+            route
+            for route, body in self.routes.items()
+            if any(
+                ref.get("name") == self.service_name(hash)
+                for rule in body["spec"].get("rules") or ()
+                for ref in rule.get("backendRefs") or ()
+            )
+        ]
+
+    def selects(self, hash: str) -> bool:
+        """Return True if the service's own Services select this version alone."""
+        found = [self.services.get(name) for name in self.config.services]
+        return all(each is not None and (each["spec"].get("selector") or {}).get(HASH_LABEL) == hash for each in found)
+
+    def gateway_rules_problem(self) -> str:
+        """Return why the rules of a route are not known; empty if they are."""
+        try:
+            self.unweighed(())
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    def gateway_problem(self) -> str:
+        """Return why requests cannot be divided by the gateway; empty if they can."""
+        for route in self.config.routes:
+            if route not in self.routes:
+                return f"{route} does not exist: apply the specs, and install the Gateway API"
+        problem = self.gateway_rules_problem()
+        if problem:
+            return problem
+        return next(filter(None, (_refusal(route, body) for route, body in self.routes.items())), "")
+
+
+def _refusal(route: Route, body: Body) -> str:
+    """Return why no gateway has accepted a route; empty if one has."""
+    said = ""
+    for parent in (body.get("status") or {}).get("parents") or ():
+        for condition in parent.get("conditions") or ():
+            if condition.get("type") == "Accepted":
+                if condition.get("status") == "True":
+                    return ""
+                said = f": {condition.get('reason', '')} {condition.get('message', '')}"[:300]
+    return f"no gateway has accepted {route}{said}"
+
+
+def _outline(rules: Any) -> list[Any]:
+    return [
+        ([(each.get("path"), each.get("method")) for each in rule.get("matches") or ()],
+         [(ref.get("name"), ref.get("port"), ref.get("weight", 1)) for ref in rule.get("backendRefs") or ()])
+        for rule in rules or ()
+    ]  # fmt: skip
+
+
+class Create(NamedTuple):
+    """Create the ReplicaSet of a version with the Deployment's template."""
+
+    hash: str
+    replicas: int
+    attached: bool
+
+
+class Scale(NamedTuple):
+    revision: Revision
+    replicas: int
+
+
+class Member(NamedTuple):
+    """Attach a version to the Deployment controller, or detach it."""
+
+    revision: Revision
+    attached: bool
+
+
+class Reject(NamedTuple):
+    """Mark a version as rolled back."""
+
+    revision: Revision
+    reason: str
+
+
+class Remove(NamedTuple):
+    """Delete the ReplicaSet of a version, which has no pods, with all that it owns."""
+
+    revision: Revision
+
+
+class AddService(NamedTuple):
+    revision: Revision
+
+
+class Weigh(NamedTuple):
+    """Set the weights of all routes, by hash."""
+
+    weights: tuple[tuple[str, int], ...]
+
+
+class Select(NamedTuple):
+    """Let the service's own Services select one version."""
+
+    hash: str
+
+
+class StartJob(NamedTuple):
+    revision: Revision
+
+
+Action = Create | Scale | Member | Reject | Remove | AddService | Weigh | Select | StartJob
+
+
+class Event(NamedTuple):
+    """An Event about the Deployment."""
+
+    reason: str
+    note: str
+    warning: bool = False
+
+
+@dataclass(slots=True)
+class Plan:
+    """The next thing to do: a question, else actions, else a new state; the next pass sees the result."""
+
+    state: State
+    actions: list[Action] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    ask: str = ""
+    """`room`, `why` (pods of the new version do not start), `measure`: the answer is given to the next decision."""
+
+
+class Answers(NamedTuple):
+    """Answers to questions. None: not asked."""
+
+    room: str | None = None
+    """Missing room for another version; empty: none is missing."""
+    why: tuple[bool, str] | None = None
+    """True if pods wait for capacity; and the reason why they do not start."""
+    measured: tuple[str, str] | None = None
+    """`passed`, `failed`, `unavailable` or `empty`, and the values or the reason."""

@@ -1,0 +1,153 @@
+"""Node daemon: compare a GPU machine with its pool's machine type; report a node condition, and events on changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from avactl.base.terminal import shortened, visible
+from avactl.contracts import names
+from avactl.hardware.machine import Machine
+from avactl.hardware.topo_text import decode
+from avactl.hardware.topo_verdict import Verdict, judge, unknown
+from avactl.kube import logs
+from avactl.kube.access import Access
+from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
+from avactl.kube.daemons import run_until_signal
+from avactl.kube.events import events_path, new_event
+from avactl.kube.timestamps import timestamp
+
+CONTROLLER = "avactl-topology"
+_PATIENCE = 60.0
+"""Seconds the command may take; it can hang if a GPU has fallen off the bus."""
+_MOST = 4 * 1024 * 1024
+"""Bytes of output that are read."""
+_RETRY = (1.0, 60.0)
+"""Seconds until a failed API request is retried: first, and at most."""
+_NOTE = 1024
+"""Longest condition message, in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the daemon."""
+
+    node: str
+    pool: Path
+    """`pool.json`, as the NodePool compiles it."""
+    command: Sequence[str] = ("nvidia-smi", "topo", "-m")
+    interval: float = 300.0
+    """Seconds between two checks."""
+
+
+class Watcher:
+    """Checks one machine."""
+
+    def __init__(self, client: Client, options: Options) -> None:
+        self._client, self._options = client, options
+        self._path = f"/api/v1/nodes/{options.node}/status"
+
+    async def run(self) -> None:
+        """Run until cancelled. Failed writes to the API server are retried."""
+        wait = _RETRY[0]
+        while True:
+            found = await look(self._options)
+            # The command's output is untrusted text too.
+            verdict = found._replace(message=visible(shortened(found.message, _NOTE)))
+            try:
+                await self._tell(verdict)
+            except (ApiError, UnreachableError) as error:
+                logs.warn("condition not written", node=self._options.node, error=str(error))
+                await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
+                wait = min(2 * wait, _RETRY[1])
+                continue
+            wait = _RETRY[0]
+            # Spread the checks of machines that started together.
+            await asyncio.sleep(self._options.interval * random.uniform(0.9, 1.1))  # noqa: S311
+
+    async def _tell(self, verdict: Verdict) -> None:
+        # A patch that changes nothing returns the node: the right to read nodes is not needed.
+        node = await self._client.request("PATCH", self._path, {}, content_type=STRATEGIC)
+        conditions = (node.get("status") or {}).get("conditions") or ()
+        before = next((each for each in conditions if each["type"] == names.TOPOLOGY_CONDITION), None)
+        now = timestamp()
+        same = before is not None and before["status"] == verdict.status
+        condition = {
+            "type": names.TOPOLOGY_CONDITION, "status": verdict.status, "reason": verdict.reason,
+            "message": verdict.message, "lastHeartbeatTime": now,
+            "lastTransitionTime": (before or {}).get("lastTransitionTime") if same else now,
+        }  # fmt: skip
+        await self._client.send("PATCH", self._path, {"status": {"conditions": [condition]}}, content_type=STRATEGIC)
+        if same:
+            return
+        logs.info("condition changed", node=self._options.node, status=verdict.status, said=verdict.message)
+        if before is not None or verdict.status != "True":
+            await self._event(node["metadata"], verdict)
+
+    async def _event(self, metadata: dict[str, Any], verdict: Verdict) -> None:
+        node = {"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["uid"]}
+        warning = verdict.status != "True"
+        event = new_event(CONTROLLER, "Checking", node, verdict.reason, verdict.message, warning=warning)
+        await self._client.send("POST", events_path(event), event)
+
+
+async def look(options: Options) -> Verdict:
+    """Run the command and compare. The pool is read each time, because it may have changed."""
+    try:
+        pool = orjson.loads(options.pool.read_bytes())
+        machine, type_name = Machine.from_dict(pool["machine"]), str(pool["machineType"])
+    except OSError as error:
+        return unknown("PoolUnknown", f"{options.pool}: {error.strerror}")
+    except (KeyError, TypeError, ValueError) as error:
+        return unknown("PoolUnknown", f"{options.pool} is not a pool: {type(error).__name__} {error}")
+    output = await _output(options.command)
+    return output if isinstance(output, Verdict) else judge(machine, type_name, output)
+
+
+async def _output(command: Sequence[str]) -> str | Verdict:
+    shown = " ".join(command)
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(*command, stdout=pipe, stderr=pipe, limit=_MOST)
+    except OSError as error:
+        return unknown("CommandFailed", f"`{shown}`: {(error.strerror or str(error)).lower()}")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            # Read both at once: a full pipe would block the command.
+            out, err = await asyncio.gather(_some(process.stdout), _some(process.stderr))
+            code = await process.wait()
+    except TimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        return unknown("CommandFailed", f"`{shown}`: no answer in {_PATIENCE:g} s")
+    if code:
+        said = [line.strip() for line in (*decode(err).splitlines(), *decode(out).splitlines()) if line.strip()]
+        return unknown("CommandFailed", f"`{shown}` ended with {code}{f': {said[0][:200]}' if said else ''}")
+    return decode(out)
+
+
+async def _some(stream: asyncio.StreamReader) -> bytes:
+    """Read up to a limit; the rest is drained and dropped."""
+    kept = b""
+    while chunk := await stream.read(1 << 16):
+        kept += chunk[: _MOST - len(kept)]
+    return kept
+
+
+async def run(access: Access, options: Options) -> None:
+    """Run checks until SIGTERM or SIGINT."""
+
+    async def watch() -> None:
+        async with Client(access, CONTROLLER, connections=2) as client:
+            await Watcher(client, options).run()
+
+    await run_until_signal(watch)

@@ -1,6 +1,0 @@
-"""Compare two compilations as data; printers for text, Markdown and JSON."""
-
-from avactl.diff.compare import compare
-from avactl.diff.model import Diff, Disruption, FieldChange, IntentChange, ObjectChange
-
-__all__ = ["Diff", "Disruption", "FieldChange", "IntentChange", "ObjectChange", "compare"]

@@ -1,6 +1,0 @@
-"""Publish rendered manifests on a branch: `avactl render --publish`."""
-
-from avactl.emit.publish.publisher import Options, Outcome, looks_elsewhere, publish
-from avactl.emit.publish.store import PublishError
-
-__all__ = ["Options", "Outcome", "PublishError", "looks_elsewhere", "publish"]

@@ -1,0 +1,227 @@
+"""Choose victims so that work can start. Returns data; stops nothing.
+
+In this order, as far as needed:
+
+1. Elastic surplus of the own team, of work that does not rank above.
+2. Borrowed GPUs of other teams: from the team that most exceeds its share, elastic surplus first, then whole work,
+   the youngest first (services last, then by priority). Work within its team's guarantee comes last.
+3. Whole work of the own team that ranks below.
+
+Work that a disruption budget protects comes after comparable work.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from typing import Literal, NamedTuple
+
+from avactl.hardware.placement.quota import Ledger, TeamWorkload
+
+Why = Literal["surplus", "borrowed", "priority"]
+
+
+class Reclaim(NamedTuple):
+    """Members to reclaim from one workload."""
+
+    key: Hashable
+    members: int
+    """Number of members."""
+    whole: bool
+    """True if all members are reclaimed."""
+    why: Why
+
+
+Enough = Callable[[Sequence[Reclaim]], bool]
+Near = Callable[[Sequence[Reclaim]], Sequence[Reclaim]]
+
+
+def make_room(
+    ledger: Ledger, work: TeamWorkload, free: int = 0, enough: Enough | None = None, near: Near | None = None
+) -> list[Reclaim] | None:
+    """Return the reclaims after which `work` can start; [] if none are needed, None if all would not suffice.
+
+    `enough(reclaims)` returns whether the work can be placed once these are gone; by default, GPUs of its model are
+    counted, of which `free` are free now. The plan is minimal: without any one reclaim, or with one member less, it
+    would not suffice. `near(reclaims)` returns those on the nodes where the work would be placed, a shortcut that
+    avoids trying the others one by one. About log(works) trials to find a plan, and a few per reclaim.
+    """
+    planner = _Planner(ledger, work, free, enough)
+    if planner.do([]):
+        return []
+    steps = planner.candidates()
+    if not steps or not planner.do(_merged(steps)):
+        return None
+    # The shortest sufficient prefix: more reclaims never reduce capacity.
+    last = bisect_left(range(len(steps) - 1), True, key=lambda index: planner.do(_merged(steps[: index + 1])))
+    takes = _merged(steps[: last + 1])
+    if near is not None:
+        fewer = list(near(takes))
+        if len(fewer) < len(takes) and planner.do(fewer):
+            takes = fewer
+    return planner.pruned(takes)
+
+
+def after(ledger: Ledger, takes: Sequence[Reclaim]) -> Ledger:
+    """Return the ledger after these reclaims."""
+    left = ledger.copy()
+    for take in takes:
+        if take.whole:
+            left.end(take.key)
+        else:
+            left.resize(take.key, left.works[take.key].members - take.members)
+    return left
+
+
+def _merged(steps: Sequence[Reclaim]) -> list[Reclaim]:
+    """Merge to one reclaim per work: more members replace fewer."""
+    takes: dict[Hashable, Reclaim] = {}
+    for take in steps:
+        takes.pop(take.key, None)
+        takes[take.key] = take
+    return list(takes.values())
+
+
+class _Planner:
+    def __init__(self, ledger: Ledger, work: TeamWorkload, free: int, enough: Enough | None) -> None:
+        self.ledger, self.work, self.free, self.enough = ledger, work, free, enough
+        # The ledger after the reclaims so far.
+        self.after = ledger.copy()
+        self.line = ledger.line(work.team)
+        self.may = not ledger.may_start(work)
+
+    def do(self, takes: Sequence[Reclaim]) -> bool:
+        if not self.may:
+            # Only work that shares a limit with this one can block it.
+            counted = [take for take in takes if self.ledger.line(self.ledger.works[take.key].team) & self.line]
+            if not counted or after(self.ledger, counted).may_start(self.work):
+                return False
+        if self.enough is not None:
+            return self.enough(takes)
+        freed = sum(take.members * self.ledger.works[take.key].gpus for take in takes)
+        return self.free + freed >= self.work.total
+
+    # -- order ------------------------------------------------------------------------------------------------------
+
+    def candidates(self) -> list[Reclaim]:
+        """Return all possible reclaims in order; a later reclaim of a work includes the earlier ones."""
+        own, rank = self.work.team, self.work.rank
+        works = list(self.ledger.works.values())
+        mine = [work for work in works if work.team == own]
+        takes = self._members([work for work in mine if work.model == self.work.model and work.rank <= rank])
+        takes += self._borrowed([work for work in works if work.team != own and work.model == self.work.model])
+        # Work without GPUs can block work with GPUs, and the reverse.
+        rest = [work for work in mine if work.model == self.work.model or not (work.total and self.work.total)]
+        rest = [work for work in rest if work.preemptible and not work.reclaim_only and work.rank < rank]
+        return takes + [self._whole(work, "priority") for work in sorted(rest, key=self._first_in_team)]
+
+    def _first_in_team(self, work: TeamWorkload) -> tuple[bool, _Order]:
+        return work.model != self.work.model, _first_to_go(work)
+
+    def _members(self, works: list[TeamWorkload]) -> list[Reclaim]:
+        """Return elastic surplus, one member at a time, of the first work in order."""
+        return [self._member(work) for work in sorted(works, key=_first_to_go) for _ in range(work.surplus)]
+
+    def _borrowed(self, works: list[TeamWorkload]) -> list[Reclaim]:
+        model, own = self.work.model, self.work.team
+        limit = self.ledger.limit(own, model)
+        guaranteed = self.ledger.used(own, model) + self.work.total <= limit.guaranteed
+        due = self.ledger.shares(model, own, self.work.total)
+        if not self.work.total or (not guaranteed and self.ledger.used(own, model) + self.work.total > due[own]):
+            return []
+        # Borrowing teams return guaranteed GPUs; the shares determine the turn.
+        kept = {team: self.ledger.limit(team, model).guaranteed if guaranteed else due[team] for team in due}
+        givers = {
+            team: _Giver([work for work in works if work.team == team], self.after, guaranteed)
+            for team in due
+            if team != own
+        }
+        takes: list[Reclaim] = []
+        while givers:
+            # The team that most exceeds its share.
+            team = min(givers, key=lambda team: (due[team] - self.after.used(team, model), team))
+            over = self.after.used(team, model) - kept[team]
+            surplus, work = givers[team].next(over) if over > 0 else (False, None)
+            if work is None:
+                del givers[team]
+            else:
+                takes.append(self._member(work) if surplus else self._whole(work, "borrowed"))
+        return takes
+
+    def _member(self, work: TeamWorkload) -> Reclaim:
+        left = self.after.works[work.key].members - 1
+        self.after.resize(work.key, left)
+        return Reclaim(work.key, work.members - left, False, "surplus")
+
+    def _whole(self, work: TeamWorkload, why: Why) -> Reclaim:
+        if work.key in self.after.works:
+            self.after.end(work.key)
+        return Reclaim(work.key, work.members, True, why)
+
+    # -- minimisation -----------------------------------------------------------------------------------------------
+
+    def pruned(self, takes: list[Reclaim]) -> list[Reclaim]:
+        """Drop unnecessary reclaims: spare whole works first, of them the last in order."""
+        last_first = takes[::-1]
+        last_first.sort(key=lambda take: not take.whole)
+        needed = self._needed(takes, last_first)
+        for key in [take.key for take in last_first]:
+            take = next((take for take in needed if take.key == key), None)
+            if take is None:
+                continue
+            others, work = [each for each in needed if each.key != key], self.ledger.works[key]
+            most = work.surplus if take.whole else take.members - 1
+            fewer = [Reclaim(key, members, False, "surplus") for members in range(1, most + 1)]
+            least = bisect_left(fewer, True, key=partial(self._do_with, others))
+            if least < most:
+                needed = [fewer[least] if each.key == key else each for each in needed]
+        return needed
+
+    def _do_with(self, others: list[Reclaim], take: Reclaim) -> bool:
+        return self.do([*others, take])
+
+    def _needed(self, takes: list[Reclaim], doubtful: list[Reclaim]) -> list[Reclaim]:
+        """Drop those of the doubtful reclaims that are unnecessary, tried in order, many at once."""
+        keys = {take.key for take in doubtful}
+        without = [take for take in takes if take.key not in keys]
+        if self.do(without):
+            return without
+        if len(doubtful) == 1:
+            return takes
+        half = len(doubtful) // 2
+        takes = self._needed(takes, doubtful[:half])
+        return self._needed(takes, doubtful[half:])
+
+
+class _Giver:
+    """Yields one team's reclaims in order: elastic surplus, then whole works."""
+
+    def __init__(self, works: list[TeamWorkload], after: Ledger, guaranteed: bool) -> None:
+        """`guaranteed`: to restore a guarantee, a team may lose more than it exceeds if it has nothing smaller."""
+        order = sorted(works, key=_first_to_go)
+        self._after, self._guaranteed = after, guaranteed
+        self._elastic = deque(work for work in order for _ in range(work.surplus))
+        self._whole = deque(work for work in order if work.preemptible and work.total)
+        self._large: deque[TeamWorkload] = deque()
+
+    def next(self, over: float) -> tuple[bool, TeamWorkload | None]:
+        """Return (one member?, work) for a team that exceeds its share by `over`, which must not increase."""
+        while self._elastic:
+            work = self._elastic.popleft()
+            if self._guaranteed or work.gpus <= over:
+                return True, work
+        while self._whole:
+            work = self._whole.popleft()
+            if self._after.works[work.key].total <= over:
+                return False, work
+            self._large.append(work)
+        return False, self._large.popleft() if self._guaranteed and self._large else None
+
+
+_Order = tuple[bool, bool, bool, int, float, str]
+
+
+def _first_to_go(work: TeamWorkload) -> _Order:
+    return not work.preempted, work.serving, work.protected, work.priority, -work.started, str(work.key)

@@ -1,0 +1,347 @@
+"""Choose the best node and GPUs for a pod: scores are cached per request and updated for changed nodes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, Booking, State
+from avactl.hardware.placement.expected_workload import Workload, distance
+from avactl.hardware.placement.fragmentation import Floats, Ints, Measure
+from avactl.hardware.placement.links import Links
+from avactl.hardware.placement.objective import Objective as Objective
+from avactl.hardware.placement.request import Request
+from avactl.hardware.topology import LEVELS
+
+_CHUNK = 512
+"""Nodes scored at once, so that intermediate arrays stay in the processor's cache."""
+_FEW = 64
+"""Up to this many touched nodes are looked up individually."""
+_LOOKS = 512
+"""Node states whose scores a class caches."""
+_CLASSES = 256
+"""Classes of requests with cached scores."""
+_RENEW = 1000
+"""Maximum number of arrivals between two checks of the expected workload."""
+_DRIFT = 0.02
+"""Total variation distance at which it is replaced."""
+_LEVEL_COST = MILLI_PER_GPU
+"""Cost of each link level below the preferred one, GPU milli."""
+_FIRST = 1e6
+"""Weight of a full node for `spread`, GPU milli: outweighs all fragmentation and link costs."""
+_PREFERENCE = MILLI_PER_GPU / 2
+"""Value of the most preferred node over the least preferred one, GPU milli. Node and pod preferences count alike."""
+_SPEED = 100.0
+"""Value of 1 MB/s of the slowest pair for `links`, GPU milli: 1 GB/s outweighs fragmentation."""
+
+
+class Choice(NamedTuple):
+    """Placement of a pod."""
+
+    node: int
+    gpus: int
+    """GPU mask."""
+    score: float
+    """Cost to the expected workload, GPU milli."""
+
+    def booking(self, request: Request) -> Booking:
+        """Return the booking for the pod."""
+        return Booking(self.node, request.amounts, self.gpus, request.milli)
+
+
+class _Class:
+    """Scores of one class of requests; infinite if it does not fit."""
+
+    __slots__ = ("gpus", "position", "scores", "seen")
+
+    def __init__(self, slots: int) -> None:
+        self.scores: Floats = np.full(slots, np.inf)
+        self.gpus: npt.NDArray[np.int32] = np.zeros(slots, np.int32)
+        self.position: int | None = None
+        self.seen: dict[tuple[Hashable, ...], tuple[float, int]] = {}
+        """Score and GPUs by node state. Machines of a pool pass through the same few states."""
+
+
+class Scorer:
+    """Chooses nodes of a state. It follows the state's journal, so any code may book."""
+
+    def __init__(self, state: State, workload: Workload | None = None, objective: Objective = "pack") -> None:
+        """`workload`: the expected workload; None: it is learnt (`learn`)."""
+        self.state = state
+        self.objective: Objective = objective
+        self.workload = Workload() if workload is None else workload
+        self._fixed = workload is not None
+        self._look = 1
+        self._expect(self.workload.shares())
+
+    def _expect(self, shares: dict[Request, float]) -> None:
+        self.measure = Measure(shares, len(self.state.resources))
+        self._forget()
+
+    def _forget(self) -> None:
+        self._classes: OrderedDict[Request, _Class] = OrderedDict()
+        self._cost: Floats = np.zeros(len(self.state.free))
+        self._cost_position: int | None = None
+
+    def learn(self, request: Request) -> None:
+        """Record an arriving request. A declared workload stays unchanged."""
+        if self._fixed:
+            return
+        self.workload.add(_anywhere(request))
+        arrivals = self.workload.arrivals
+        if arrivals >= self._look:
+            self._look = arrivals + min(arrivals, _RENEW)
+            shares = self.workload.shares()
+            if distance(shares, self.measure.shares) > _DRIFT:
+                self._expect(shares)
+
+    def choose(
+        self, request: Request, among: npt.NDArray[np.bool_] | None = None, preferred: Floats | None = None
+    ) -> Choice | None:
+        """Return the node and GPUs with the least cost to the expected workload; None if the request fits nowhere.
+
+        `among` restricts the nodes for this pod, by slot; `preferred` weighs them. Ties go to the lowest slot.
+        """
+        scores = self.scores(request)
+        if among is not None:
+            scores = np.where(among, scores, np.inf)
+        if preferred is not None:
+            scores = _weighed(scores, preferred)
+        if not scores.size:
+            return None
+        node = int(scores.argmin())
+        score = float(scores[node])
+        if score == np.inf:
+            return None
+        return Choice(node, int(self._classes[request].gpus[node]), score)
+
+    def scores(self, request: Request) -> Floats:
+        """Return the cost of every slot, GPU milli; infinite if the request does not fit. Read-only."""
+        result = self._fresh(request).scores
+        if request.gpus and self.measure.constrained:
+            prices = self.measure.pressure(self.state) * request.total_milli
+            if prices.size:  # else no machine yet, so no model either
+                result = result + prices[self.state.model]
+        preferred = self.state.preferred.get(request.nodes)
+        return result if preferred is None else _weighed(result, preferred)
+
+    def gpus(self, request: Request, node: int) -> int:
+        """Return the GPUs that `choose` takes on a node."""
+        return int(self._fresh(request).gpus[node])
+
+    # -- cache update ------------------------------------------------------------------------------------------------
+
+    def _fresh(self, request: Request) -> _Class:
+        state = self.state
+        if len(self._cost) != len(state.free):
+            self._forget()
+        known = self._classes.get(request)
+        if known is None:
+            known = self._classes[request] = _Class(len(state.free))
+            if len(self._classes) > _CLASSES:
+                self._classes.popitem(last=False)
+        else:
+            self._classes.move_to_end(request)
+        if known.position != state.position:
+            stale = self._stale(known.position)
+            if len(stale) <= _FEW:
+                stale = self._recall(known, request, stale)
+            if len(stale):
+                self._renew_costs()
+            for slots in _chunks(stale):
+                known.scores[slots], known.gpus[slots] = self._evaluate(request, slots)
+                if len(stale) <= _FEW:
+                    self._remember(known, request, slots)
+            known.position = state.position
+        return known
+
+    def _look_of(self, request: Request, slot: int) -> tuple[Hashable, ...]:
+        """Return all inputs of a node's score."""
+        state = self.state
+        may = request.nodes is None or bool(state.allowed[request.nodes][slot])
+        amounts, gpus = state.free[slot].tobytes(), state.gpu_free[slot].tobytes()
+        size = int(state.capacity[slot, 0]) if self.objective == "spread" else 0
+        return amounts, gpus, int(state.model[slot]), int(state.kind[slot]), may, state.width, state.most_cpu, size
+
+    def _recall(self, known: _Class, request: Request, slots: Ints) -> Ints:
+        """Score nodes in a known state; return the others."""
+        missing = []
+        for slot in slots.tolist():
+            found = known.seen.get(self._look_of(request, slot))
+            if found is None:
+                missing.append(slot)
+            else:
+                known.scores[slot], known.gpus[slot] = found
+        return np.array(missing, np.int64)
+
+    def _remember(self, known: _Class, request: Request, slots: Ints) -> None:
+        if len(known.seen) > _LOOKS:
+            known.seen.clear()
+        for slot in slots.tolist():
+            known.seen[self._look_of(request, slot)] = (float(known.scores[slot]), int(known.gpus[slot]))
+
+    def _stale(self, position: int | None) -> Ints:
+        touched = None if position is None else self.state.touched(position)
+        return np.arange(self.state.size) if touched is None else np.array(touched, np.int64)
+
+    def _renew_costs(self) -> None:
+        if self._cost_position != self.state.position:
+            if not self.measure.empty:
+                for slots in _chunks(self._stale(self._cost_position)):
+                    self._cost[slots] = self.measure.cost(self.state, slots)
+            self._cost_position = self.state.position
+
+    # -- scoring ----------------------------------------------------------------------------------------------------
+
+    def _evaluate(self, request: Request, slots: Ints) -> tuple[Floats, npt.NDArray[np.int32]]:
+        scores, chosen = np.full(len(slots), np.inf), np.zeros(len(slots), np.int32)
+        state = self.state
+        amounts = np.array(request.amounts, np.int64)
+        left = state.free[slots] - amounts
+        # Resources that are not requested may be overcommitted.
+        fits = ((left >= 0) | (amounts == 0)).all(1) & (state.capacity[slots, 0] != ABSENT)
+        if request.nodes is not None:
+            fits &= state.allowed[request.nodes][slots]
+        if request.gpus:
+            fits &= state.gpu_total[slots] >= request.total_milli
+            if request.models:
+                wanted = np.array([model in request.models for model in state.models])
+                fits &= wanted[state.model[slots]]
+        inside = np.flatnonzero(fits)
+        if inside.size and request.gpus:
+            gpus = self._candidates(request, slots[inside])
+            inside, gpus = inside[gpus != 0], gpus[gpus != 0]
+            chosen[inside] = gpus
+        if inside.size:
+            cost, chosen[inside] = self._after(request, slots[inside], left[inside], chosen[inside])
+            scores[inside] = cost - self._cost[slots[inside]] + self._tie(request, slots[inside], left[inside])
+            scores[inside] += self._link_cost(request, slots[inside], chosen[inside])
+            if self.objective == "links":
+                scores[inside] += self._slowness(request, slots[inside], chosen[inside])
+            elif self.objective == "spread":
+                scores[inside] += _FIRST * self._load(request, slots[inside], left[inside])
+        return scores, chosen
+
+    def _candidates(self, request: Request, slots: Ints) -> npt.NDArray[np.int32]:
+        """Return GPU masks: for shares all GPUs with enough free, else the best whole ones."""
+        state = self.state
+        if request.milli < MILLI_PER_GPU:
+            large = state.gpu_free[slots, : state.width] >= request.milli
+            shares: npt.NDArray[np.int32] = (large << np.arange(state.width)).sum(1).astype(np.int32)
+            return shares
+        result, whole = np.zeros(len(slots), np.int32), state.whole[slots]
+        wanted = (request.gpus, request.link, request.required, request.rdma)
+        for links, here in self._by_links(slots):
+            result[here] = links.choose(whole[here], *wanted)
+        return result
+
+    def _by_links(self, slots: Ints) -> Iterator[tuple[Links, npt.NDArray[np.bool_]]]:
+        """Yield the tables of each machine type among nodes, and its nodes as a mask."""
+        kinds = self.state.kind[slots]
+        for kind in np.unique(kinds).tolist():
+            yield self.state.kinds[kind], kinds == kind
+
+    def _after(
+        self, request: Request, slots: Ints, left: Ints, masks: npt.NDArray[np.int32]
+    ) -> tuple[Floats, npt.NDArray[np.int32]]:
+        """Return the cost of the nodes including the pod, and the GPUs that it takes there."""
+        state, measure = self.state, self.measure
+        gpus = state.gpu_free[slots, : state.width].astype(np.int64)
+        total = state.gpu_total[slots].astype(np.int64) - request.total_milli
+        model = state.model[slots]
+        if request.gpus and request.milli < MILLI_PER_GPU:
+            if measure.empty:
+                by_gpu = np.where(gpus >= request.milli, 0.0, np.inf)
+            else:
+                by_gpu = measure.lost_without(measure.chances(left, model, state.models), gpus, request.milli)
+            # Ties go to the GPU with least left, and for whole GPUs to the best remaining links.
+            single = self._singles(slots)
+            by_gpu += 1e-6 * gpus
+            by_gpu -= 1e-7 * (single[:, None] >> np.arange(state.width) & 1)
+            gpu = by_gpu.argmin(1)
+            lost: Floats = by_gpu.min(1)
+            masks = (1 << gpu).astype(np.int32)
+        elif measure.empty:
+            lost = np.zeros(len(slots))
+        else:
+            taken = masks[:, None] >> np.arange(state.width) & 1
+            lost = measure.lost(measure.chances(left, model, state.models), np.where(taken == 1, 0, gpus))
+        lost += measure.stranded(left, total)
+        return lost, masks
+
+    def _singles(self, slots: Ints) -> npt.NDArray[np.int32]:
+        result, whole = np.zeros(len(slots), np.int32), self.state.whole[slots]
+        for links, here in self._by_links(slots):
+            result[here] = links.choose(whole[here], 1)
+        return result
+
+    def _tie(self, request: Request, slots: Ints, left: Ints) -> Floats:
+        """Best fit, at most two milli: the remaining GPU and CPU relative to the largest node."""
+        state = self.state
+        gpu_left = state.gpu_total[slots] - request.total_milli
+        result: Floats = gpu_left / (MILLI_PER_GPU * max(1, state.width)) + left[:, 0] / state.most_cpu
+        return result
+
+    def _slowness(self, request: Request, slots: Ints, masks: npt.NDArray[np.int32]) -> Floats:
+        cost = np.zeros(len(slots))
+        if request.gpus > 1:
+            for links, here in self._by_links(slots):
+                cost[here] = -_SPEED * links.slowest[masks[here]]
+        return cost
+
+    def _load(self, request: Request, slots: Ints, left: Ints) -> Floats:
+        """Return the load of nodes including the pod, 0 to 1."""
+        state = self.state
+        if request.gpus:
+            part = (state.gpu_total[slots] - request.total_milli) / (MILLI_PER_GPU * state.gpu_count[slots])
+        else:
+            part = left[:, 0] / np.maximum(state.capacity[slots, 0], 1)
+        result: Floats = 1.0 - part
+        return result
+
+    def _link_cost(self, request: Request, slots: Ints, masks: npt.NDArray[np.int32]) -> Floats:
+        cost = np.zeros(len(slots))
+        if request.gpus < 2:
+            return cost
+        wanted = len(LEVELS) - 1 if request.link == "any" else LEVELS.index(request.link)
+        for links, here in self._by_links(slots):
+            level = links.levels[masks[here]].astype(np.float64)
+            # With any link accepted, better links still break ties.
+            cost[here] = _LEVEL_COST * np.maximum(level - wanted, 0.0) + 0.1 * level
+        return cost
+
+
+def place(scorer: Scorer, key: Hashable, request: Request) -> Choice | None:
+    """Choose for a request and book it under the key."""
+    choice = scorer.choose(request)
+    if choice is not None:
+        scorer.state.book(key, choice.booking(request))
+    return choice
+
+
+@lru_cache(maxsize=1024)
+def _anywhere(request: Request) -> Request:
+    """Drop the node set: its key is unique to a pod, so it does not predict future requests."""
+    return replace(request, nodes=None)
+
+
+def _weighed(scores: Floats, preferred: Floats) -> Floats:
+    """Return costs less the value of preferences, normalised over the nodes that fit.
+
+    Source: kube-scheduler's plugins NodeAffinity and InterPodAffinity, NormalizeScore.
+    """
+    fits = preferred[scores < np.inf]
+    if not fits.size or fits.min() == fits.max():
+        return scores
+    result: Floats = scores - _PREFERENCE * (preferred - fits.min()) / (fits.max() - fits.min())
+    return result
+
+
+def _chunks(slots: Ints) -> list[Ints]:
+    return [slots[start : start + _CHUNK] for start in range(0, len(slots), _CHUNK)]

@@ -1,0 +1,379 @@
+"""Admission policies of team namespaces: pods, Services and volumes that members create stay within the tenancy.
+
+RBAC decides which kinds of objects a member may write, pod security which access to the node a pod has. These policies
+decide the rest. docs/security.md has a table of the same rules. A message has the form `RULE: reason; remedy`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from avactl.contracts import names
+from avactl.kinds.cluster.daemons import delivery, serving, topology
+from avactl.kinds.cluster.priorities import PRIORITIES
+from avactl.kinds.team.allowances import DEFAULT_PRIORITIES, DEFAULT_SERVICE_TYPES
+from avactl.kinds.team.names import RUN_ACCOUNT
+from avactl.program.lowering import k8s
+from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.schema.pod_affinity import NODE_TAINTS
+from avactl.spec.schema.pod_settings import LONGEST_GRACE, RUNTIME_PARTS, RUNTIME_PREFIXES
+
+COMPONENT = "admission"
+POLICIES = tuple(f"avactl-team-{what}" for what in ("pods", "annotations", "services", "volumes", "rollouts"))
+PODS, MARKS, SERVICES, VOLUMES, ROLLOUTS = POLICIES
+_JOB_ACCOUNTS = ("follower", "launcher", "master")
+"""Endings of accounts that compiled training jobs have."""
+HARMLESS_PRIORITY = 1000
+"""Priority of `avactl-normal`: a class of the cluster's own may have as much."""
+
+
+class Rule(NamedTuple):
+    """One requirement: a CEL expression that must hold, why, and what to write instead."""
+
+    name: str
+    expression: str
+    message: str
+
+
+def policies(item: Item, program: Program) -> list[Manifest]:
+    """Return the policies and bindings of one cluster."""
+    workloads = [
+        _resources("", ["pods"]),
+        _resources("", ["pods/ephemeralcontainers"], ("UPDATE",)),
+        _resources("apps", ["deployments", "statefulsets", "replicasets", "daemonsets"]),
+        _resources("batch", ["jobs", "cronjobs"]),
+    ]
+    marks = [
+        _resources("", ["pods"]),
+        _resources("", ["pods/status", "pods/ephemeralcontainers", "pods/resize"], ("UPDATE",)),
+        _resources("", ["pods/binding"], ("CREATE",)),
+    ]
+    return [
+        *_policy(item, PODS, workloads, f"{POD.format('object')} != {POD.format('oldObject')}",
+                 _pod_rules(item, program), _variables(item)),
+        *_policy(item, MARKS, marks, "object.metadata.?annotations != oldObject.metadata.?annotations || "
+                 "object.metadata.?labels != oldObject.metadata.?labels", _annotation_rules()),
+        *_policy(item, SERVICES, [_resources("", ["services"])], "object.spec != oldObject.spec", _SERVICE_RULES),
+        *_policy(item, VOLUMES, [_resources("", ["persistentvolumeclaims"])],
+                 "object.spec.?volumeName != oldObject.spec.?volumeName", _VOLUME_RULES),
+        *_rollouts(item),
+    ]  # fmt: skip
+
+
+def _variables(item: Item) -> dict[str, str]:
+    """Return the variables of the rules on pods.
+
+    The serving and delivery daemons copy templates that were checked when written. So does the controller of
+    LeaderWorkerSets and DisaggregatedSets, which members of teams cannot write.
+    """
+    accounts = _copiers(item)
+    if (groups := item.spec.leader_worker_set) is not None:
+        accounts.append(f"system:serviceaccount:{groups.namespace}:{groups.service_account}")
+    own = "".join(f" || request.userInfo.username == '{account}'" for account in accounts)
+    return {**_POD_VARIABLES, "platform": f"{_PLATFORM}{own}"}
+
+
+def _copiers(item: Item) -> list[str]:
+    """Return the users that copy pod templates in the namespaces of teams."""
+    return [account for daemon in (serving, delivery) if (account := daemon.account(item))]
+
+
+def _rollouts(item: Item) -> list[Manifest]:
+    """Return the policy on annotations that the serving daemon obeys; none without the daemon."""
+    account = serving.account(item)
+    if not account:
+        return []
+    # Writes to the status subresource can change annotations, too. The delivery daemon commits roll-backs by the
+    # annotations of rejected versions and template digests.
+    objects = [
+        _resources("apps", [f"{each}{part}" for each in ("deployments", "replicasets") for part in ("", "/status")])
+    ]
+    marks = (names.ROLLOUT, names.ROLLOUT_STATE, names.REJECTED_VERSION, names.TEMPLATE_DIGEST)
+    before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
+    rule = Rule(
+        "rollout",
+        f"{strings(marks)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || variables.platform",
+        f"{', '.join(marks[:-1])} and {marks[-1]} are written by specs and the serving daemon; declare `rollout` in "
+        "the spec",
+    )
+    changed = "object.metadata.?annotations != oldObject.metadata.?annotations"
+    return _policy(item, ROLLOUTS, objects, changed, [rule], {"platform": _variables(item)["platform"]})
+
+
+def _resources(group: str, resources: list[str], operations: tuple[str, ...] = ("CREATE", "UPDATE")) -> Body:
+    return {"apiGroups": [group], "apiVersions": ["v1"], "operations": list(operations), "resources": resources}
+
+
+def _policy(
+    item: Item,
+    name: str,
+    resources: list[Body],
+    changed: str,
+    rules: list[Rule],
+    variables: dict[str, str] | None = None,
+) -> list[Manifest]:
+    """Return a policy and its binding. Updates that do not change what the rules are about pass: controllers and
+    kubelets must be able to finish objects from before the policy."""
+    spec: Body = {
+        "matchConstraints": {
+            "namespaceSelector": {"matchExpressions": [{"key": names.TEAM_LABEL, "operator": "Exists"}]},
+            "resourceRules": resources,
+        },
+        "matchConditions": [{"name": "changed", "expression": f"request.operation != 'UPDATE' || {changed}"}],
+        **k8s.compact(variables=[{"name": key, "expression": text} for key, text in (variables or {}).items()] or None),
+    }
+    texts = [(rule.expression, f"{rule.name}: {rule.message}") for rule in rules]
+    return k8s.admission_policy(item, item.name, name, spec, texts, component=COMPONENT)
+
+
+POD = (
+    "(request.resource.resource == 'pods' ? dyn({0}).spec : request.resource.resource == 'cronjobs' ? "
+    "dyn({0}).spec.jobTemplate.spec.template.spec : dyn({0}).spec.template.spec)"
+)
+"""The pod of any workload. `dyn`, because the types of the workloads differ."""
+_PLATFORM = (
+    "authorizer.group('rbac.authorization.k8s.io').resource('rolebindings').namespace(request.namespace)"
+    ".check('create').allowed() || request.userInfo.username == 'system:kube-controller-manager' || "
+    "request.userInfo.?groups.orValue([]).exists(g, g == 'system:serviceaccounts:kube-system')"
+)
+"""True for those who apply specs, and for Kubernetes' controllers, whose templates were checked when written."""
+_POD_VARIABLES = {
+    "pod": POD.format("object"),
+    "containers": "variables.pod.containers + variables.pod.?initContainers.orValue([]) + "
+    "variables.pod.?ephemeralContainers.orValue([])",
+    "class": "variables.pod.?priorityClassName.orValue('')",
+    "platform": _PLATFORM,
+}
+
+
+_OWN_NETWORK = f"namespaceObject.metadata.?labels[?'{names.HOST_NETWORK_LABEL}'].orValue('') == ''"
+_VOLUME_TYPES = (
+    "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
+)  # fmt: skip
+_PROFILES = "['RuntimeDefault', 'Localhost']"
+RESTRICTED = (
+    "!variables.pod.?hostPID.orValue(false) && !variables.pod.?hostIPC.orValue(false) && "
+    f"variables.pod.?volumes.orValue([]).all(v, {' || '.join(f'has(v.{name})' for name in _VOLUME_TYPES)}) && "
+    "variables.pod.?securityContext.?sysctls.orValue([]).size() == 0 && "
+    "([variables.pod] + variables.containers).all(c, c.?securityContext.?runAsUser.orValue(1) != 0 && "
+    "!c.?securityContext.?seLinuxOptions.hasValue() && "
+    "!c.?securityContext.?windowsOptions.?hostProcess.orValue(false) && "
+    f"c.?securityContext.?appArmorProfile.?type.orValue('RuntimeDefault') in {_PROFILES}) && "
+    "variables.containers.all(c, !c.?securityContext.?privileged.orValue(false) && "
+    "!c.?securityContext.?allowPrivilegeEscalation.orValue(true) && "
+    "c.?securityContext.?runAsNonRoot.orValue(variables.pod.?securityContext.?runAsNonRoot.orValue(false)) && "
+    "c.?securityContext.?seccompProfile.?type.orValue("
+    f"variables.pod.?securityContext.?seccompProfile.?type.orValue('Unconfined')) in {_PROFILES} && "
+    "c.?securityContext.?capabilities.?drop.orValue([]).exists(name, name == 'ALL') && "
+    "c.?securityContext.?capabilities.?add.orValue([]).all(name, name == 'NET_BIND_SERVICE') && "
+    "c.?securityContext.?procMount.orValue('Default') == 'Default')"
+)
+"""True for pods without what pod security `restricted` forbids, but for the network and its ports.
+
+A Job from before the namespace was allowed the host's network makes its pods by Kubernetes' controllers, which are part
+of the platform.
+"""
+
+
+def _listed(annotation: str, default: tuple[str, ...]) -> str:
+    """CEL list of an annotation of the namespace."""
+    return f"namespaceObject.metadata.?annotations[?'{annotation}'].orValue('{','.join(default)}').split(',')"
+
+
+def strings(values: tuple[str, ...]) -> str:
+    """CEL list of texts."""
+    return "[" + ", ".join(f"'{value}'" for value in values) + "]"
+
+
+def _pod_rules(item: Item, program: Program) -> list[Rule]:
+    priorities = tuple(name for name, *_ in PRIORITIES if name != names.SYSTEM_PRIORITY)
+    tolerated = (*program.taints(item.name), *NODE_TAINTS)
+    spot = any(pool.spec.is_spot for pool in program.pools(item.name))
+    rules = [
+        Rule(
+            "host-network",
+            f"{_OWN_NETWORK} || variables.platform",
+            "pods of this namespace may use the host's network, so only specs create them; use another namespace",
+        ),
+        Rule(
+            "host-network-pods",
+            f"{_OWN_NETWORK} || ({RESTRICTED})",
+            "but for the network, pods of this namespace satisfy pod security `restricted`",
+        ),
+        Rule(
+            "node-name",
+            "variables.pod.?nodeName.orValue('') == "
+            f"(request.operation == 'UPDATE' ? {POD.format('oldObject')}.?nodeName.orValue('') : '')",
+            "`nodeName` bypasses the scheduler; remove it, and select nodes by `nodeSelector`",
+        ),
+        Rule(
+            "priority",
+            f"variables.class in {strings(('', *priorities))} || "
+            f"variables.pod.?priority.orValue({HARMLESS_PRIORITY + 1}) <= {HARMLESS_PRIORITY}",
+            "this priority class is reserved for the platform; use `avactl-normal` or `avactl-low`",
+        ),
+        Rule(
+            "member-priority",
+            f"variables.class == '' || variables.class in {_listed(names.MEMBER_PRIORITIES, DEFAULT_PRIORITIES)} || "
+            "variables.pod.?priority.orValue(1) <= 0 || variables.platform",
+            "pods without a spec may have at most the Team's `memberPriority`; use a lower class such as `avactl-low`, "
+            "or declare a spec",
+        ),
+        Rule(
+            "service-account",
+            f"variables.pod.?serviceAccountName.orValue('') in ['', 'default', '{RUN_ACCOUNT}'] || variables.platform",
+            f"other service accounts are reserved for the platform; use `serviceAccountName: {RUN_ACCOUNT}`",
+        ),
+        Rule(
+            "tolerations",
+            f"variables.pod.?tolerations.orValue([]).all(t, t.?key.orValue('') in "
+            f"{strings((*tolerated, names.CAPACITY) if spot else tolerated)})",
+            f"pods may tolerate only the taints of node pools; keep only tolerations of {', '.join(tolerated)}",
+        ),
+        Rule(
+            "runtime-class",
+            "variables.pod.?runtimeClassName.orValue('') == ''",
+            "a runtime class changes the isolation and tolerations of a pod; remove `runtimeClassName`",
+        ),
+        Rule(
+            "termination",
+            f"variables.pod.?terminationGracePeriodSeconds.orValue(0) <= {LONGEST_GRACE}",
+            f"reclaimed GPUs must be free soon; set `terminationGracePeriodSeconds` to at most {LONGEST_GRACE}",
+        ),
+        Rule(
+            "gpu-variables",
+            f"variables.containers.all(c, c.?env.orValue([]).all(e, !(e.name in {strings(names.GPU_VARIABLES)}) || "
+            f"e.?value.orValue('') == 'void' || (e.name == '{VISIBLE_DEVICES}' && "
+            f'e.?valueFrom.?fieldRef.?fieldPath.orValue("") == "{DEVICES_FIELD}")))',
+            f"the variable makes the container runtime inject devices; set {VISIBLE_DEVICES} to `void`, or by "
+            f"`fieldRef` to {DEVICES_FIELD}, and remove the others: {', '.join(names.GPU_VARIABLES[1:])}",
+        ),
+    ]
+    if copiers := _copiers(item):
+        rules.append(
+            Rule(
+                "copied-account",
+                f"!(request.userInfo.username in {strings(tuple(copiers))}) || "
+                f"variables.pod.?serviceAccountName.orValue('') in ['', 'default', '{RUN_ACCOUNT}'] || "
+                f"variables.pod.?serviceAccountName.orValue('') in {_listed(names.SERVICE_ACCOUNTS, ())} || "
+                # The Jobs of a training by several roles have accounts of their own, with rights on these Jobs only.
+                f"variables.pod.serviceAccountName.matches('^' + object.metadata.?labels[?'{names.PIPELINE}']"
+                f".orValue('/') + '(-[a-z0-9-]+)?-({'|'.join(_JOB_ACCOUNTS)})$')",
+                f"the daemons of avactl start pods with `{RUN_ACCOUNT}` and the Team's `serviceAccounts` only",
+            )
+        )
+    if spot:
+        rules.append(
+            Rule(
+                "spot",
+                f"variables.pod.?tolerations.orValue([]).all(t, t.?key.orValue('') != '{names.CAPACITY}') || "
+                "variables.platform",
+                "pods without a spec do not run on spot machines; remove the toleration, or declare a spec with `spot`",
+            )
+        )
+    if item.spec.daemons.scheduler:
+        rules.insert(
+            0,
+            Rule(
+                "scheduler-name",
+                f"variables.pod.?schedulerName.orValue('') == '{names.SCHEDULER_NAME}'",
+                f"other schedulers ignore team quotas; set `schedulerName: {names.SCHEDULER_NAME}`",
+            ),
+        )
+    return [*rules, *_image_rules(item, program)]
+
+
+def _image_rules(item: Item, program: Program) -> list[Rule]:
+    """Rules for clusters with NVIDIA GPUs, where CUDA images ask for all GPUs of the machine, unless the pod says
+    otherwise. A container that gets its GPUs from the device plugin alone is not to say so: the plugin does."""
+    pools = topology.pools(item, program)
+    if not pools:
+        return []
+    says = f"c.?env.orValue([]).exists(e, e.name == '{VISIBLE_DEVICES}')"
+    required = Rule(
+        "gpu-visibility",
+        f"variables.containers.all(c, {says})",
+        f"images can ask for all GPUs of a machine; set {VISIBLE_DEVICES} to `void` in each container, or by "
+        f"`fieldRef` to {DEVICES_FIELD} in those that request GPUs",
+    )
+    plugin = tuple(sorted({pool.spec.resource_name for pool in pools if pool.spec.allocation != "dra"}))
+    if item.spec.daemons.scheduler or not plugin:
+        return [required]
+    requests = f"c.?resources.?limits.orValue({{}}).exists(r, r in {strings(plugin)})"
+    prefix = "f.?prefix.orValue('')"
+    return [
+        required._replace(
+            expression=f"variables.containers.all(c, {says} || {requests})",
+            message=f"images can ask for all GPUs of a machine; set {VISIBLE_DEVICES} to `void` in each container that "
+            "requests no GPUs",
+        ),
+        Rule(
+            "gpu-env-from",
+            f"variables.containers.all(c, {says} || c.?envFrom.orValue([]).all(f, {prefix} != '' && "
+            f"!'{VISIBLE_DEVICES}'.startsWith({prefix})))",
+            f"`envFrom` can set {VISIBLE_DEVICES}; give it a `prefix` in containers that request GPUs, or use `env`",
+        ),
+    ]
+
+
+def _kept(field: str) -> str:
+    """CEL: no entry of avactl's in this map of the metadata was added, changed or removed."""
+    same = f"object.metadata.?{field}[?k].orValue('') == oldObject.metadata.?{field}[?k].orValue('')"
+    return " && ".join(
+        f"{side}.metadata.?{field}.orValue({{}}).all(k, !k.startsWith('{names.GROUP}/') || {same})"
+        for side in ("object", "oldObject")
+    )
+
+
+def _annotation_rules() -> list[Rule]:
+    # A pod is never created with them: controllers, of which some have all rights, copy annotations of templates.
+    before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
+    pods = "authorizer.group('').resource('pods').subresource('binding')"
+    binds = f"{pods}.namespace(request.namespace).check('create').allowed()"
+    own = (names.DEVICES, names.PREEMPTION)
+    theirs = [f"k.startsWith('{prefix}')" for prefix in RUNTIME_PREFIXES]
+    theirs += [f"k.contains('{part}')" for part in RUNTIME_PARTS]
+    return [
+        Rule(
+            "scheduler-annotations",
+            f"{strings(own)}.all(k, object.metadata.?annotations[?k].orValue('') == {before}) || "
+            f"((request.operation == 'UPDATE' || request.subResource == 'binding') && {binds})",
+            f"{' and '.join(own)} may be written only by the scheduler; remove them",
+        ),
+        Rule(
+            "scheduler-requests",
+            f"request.operation != 'UPDATE' || ({_kept('annotations')} && {_kept('labels')}) || {binds}",
+            f"annotations and labels {names.GROUP}/… of a pod cannot change; delete the pod and create another",
+        ),
+        Rule(
+            "runtime-annotations",
+            f"object.metadata.?annotations.orValue({{}}).all(k, !({' || '.join(theirs)}))",
+            "the annotation makes the container runtime inject devices; remove annotations that begin with "
+            f"{' or '.join(RUNTIME_PREFIXES)} or contain {' or '.join(RUNTIME_PARTS)}",
+        ),
+    ]
+
+
+_SERVICE_RULES = [
+    Rule(
+        "service-type",
+        f"object.spec.?type.orValue('ClusterIP') in {_listed(names.SERVICE_TYPES, DEFAULT_SERVICE_TYPES)}",
+        "the Team does not allow this type of Service; use `type: ClusterIP`, or add it to `serviceTypes` of the Team. "
+        "`ExternalName` is never allowed",
+    ),
+    Rule(
+        "external-ips",
+        "object.spec.?externalIPs.orValue([]).size() == 0",
+        "external IPs can divert traffic of other tenants; remove `externalIPs`",
+    ),
+]
+_VOLUME_RULES = [
+    Rule(
+        "volume-name",
+        "object.spec.?volumeName.orValue('') == '' || "
+        "authorizer.group('').resource('persistentvolumes').check('create').allowed()",
+        "only the platform chooses the volume of a claim; remove `volumeName`, and set `storageClassName`",
+    )
+]

@@ -1,1 +1,0 @@
-"""Exposure: services and workspaces under host names, by the Gateway API or an Ingress controller."""

@@ -1,1 +1,0 @@
-"""Field types that several kinds share: quantities, images, GPUs, credentials, and their validation."""

@@ -1,1 +1,0 @@
-"""Monitoring: PodMonitors of the Prometheus Operator, and who may read metrics."""

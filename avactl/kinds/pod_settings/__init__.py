@@ -1,1 +1,0 @@
-"""Settings of user pods beyond the fields of the kinds: the block `pod`, with Kubernetes' own key names."""

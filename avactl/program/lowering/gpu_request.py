@@ -1,0 +1,226 @@
+"""GPU requests of pods: resources, claims, node selection, and the annotations that the scheduler reads."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+from typing import Any, NamedTuple
+
+from avactl.contracts import names
+from avactl.program.capacity.capacity import gpu_model
+from avactl.program.lowering.k8s import compact, manifest
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.schema.compute import Compute, GpuLinkCompute
+
+VISIBLE_DEVICES = names.GPU_VARIABLES[0]
+DEVICES_FIELD = f"metadata.annotations['{names.DEVICES}']"
+"""Field of a pod with the GPUs that the scheduler chose."""
+NO_GPUS = {VISIBLE_DEVICES: "void"}
+"""Environment of pods without GPUs: CUDA images request all GPUs, which the NVIDIA runtime grants on GPU machines."""
+
+
+NVIDIA_DRIVER = "gpu.nvidia.com"
+"""DRA driver of NVIDIA GPUs, whose release also has ComputeDomains."""
+
+
+class _Steering(NamedTuple):
+    """Node selection shared by all requests for one model in one pool."""
+
+    pools: list[Item]
+    select: dict[str, str]
+    tolerations: list[Body]
+
+
+class GpuRequest:
+    """GPU allocation for the pods of one role, in the pools where they may run."""
+
+    def __init__(self, item: Item, program: Program, compute: Compute, role: str, pods: int = 1) -> None:
+        """`pods` is the number of pods of the role that exchange data."""
+        self.item = item
+        self.cluster = item.cluster
+        self.count = compute.gpus
+        self.model = gpu_model(program, self.cluster, compute)
+        self.rdma: bool | int = getattr(compute, "rdma", False)
+        self.claim_name = f"{item.name}-{role}-gpus"
+        self._scheduler = bool(program.cluster_spec(self.cluster).daemons.scheduler)
+        wanted = (self.cluster, self.model, compute.pool, tuple(compute.tolerates), bool(self.rdma))
+        self._steering: _Steering = program.memo(("gpu steering", *wanted), lambda: _steering(program, *wanted))
+        self.pools = self._steering.pools
+        self.dra = bool(self.count and self.pools and self.pools[0].spec.allocation == "dra")
+        self.nics = nic_count(program, self.pools, self.count, self.rdma)
+        self.domain_name = f"{item.name}-{role}" if self._spans_machines(program, compute, pods) else None
+
+    def _spans_machines(self, program: Program, compute: Compute, pods: int) -> bool:
+        """Return True if the pods exchange data over NVLink between machines.
+
+        A node has one channel, so each pod must take all GPUs of its machine.
+        """
+        driver = program.cluster_spec(self.cluster).gpu_driver
+        if pods < 2 or not self.dra or getattr(compute, "link", None) != "nvlink" or driver != NVIDIA_DRIVER:
+            return False
+        machines = [program.machine(pool) for pool in self.pools]
+        return all(
+            machine.nvlink is not None
+            and (machine.nvlink.domain or 0) > machine.gpus.count
+            and machine.gpus.count == self.count
+            for machine in machines
+        )
+
+    @property
+    def on_spot(self) -> bool:
+        """True if the pods may run on spot machines."""
+        return any(toleration["key"] == names.CAPACITY for toleration in self._steering.tolerations)
+
+    @property
+    def claims(self) -> dict[str, str]:
+        """Claims of the pod and the container: name → ResourceClaimTemplate."""
+        found = {"gpus": self.claim_name} if self.dra else {}
+        return found if self.domain_name is None else {**found, "nvlink": f"{self.domain_name}-nvlink"}
+
+    def resources(self) -> dict[str, str]:
+        """Return the extended resources of the container."""
+        result: dict[str, str] = {}
+        if self.count and self.pools and not self.dra:
+            result[self.pools[0].spec.resource_name] = str(self.count)
+        if self.rdma and self.pools and self.pools[0].spec.rdma_resource:
+            result[self.pools[0].spec.rdma_resource] = str(self.nics)
+        return result
+
+    def rdma_nics(self, program: Program, host_network: bool) -> tuple[str, ...]:
+        """Return the names of the machines' RDMA NICs, if the pods see them under these names wherever they run.
+
+        They do in the host's network, and with NVIDIA's shared device plugin (resources `rdma/…`). An SR-IOV plugin
+        gives a pod a virtual NIC with a name of its own.
+        """
+        if not self.rdma or not self.pools:
+            return ()
+        if not host_network and not shares_nics(self.pools[0]):
+            return ()
+        found = {tuple(nic.name for nic in program.machine(pool).nics if nic.rdma) for pool in self.pools}
+        return found.pop() if len(found) == 1 else ()
+
+    def env(self) -> list[Body]:
+        """Return NVIDIA_VISIBLE_DEVICES: no GPUs, or the devices named in the scheduler's Binding.
+
+        With DRA the driver's CDI files select the devices, and set it to `void` too; without avactl's scheduler the
+        device plugin sets it.
+        """
+        if not self.count or self.dra:
+            return [{"name": name, "value": value} for name, value in NO_GPUS.items()]
+        if self._scheduler and self.pools and self.pools[0].spec.resource_name.startswith("nvidia."):
+            return [{"name": VISIBLE_DEVICES, "valueFrom": {"fieldRef": {"fieldPath": DEVICES_FIELD}}}]
+        return []
+
+    def claim(self, namespace: str) -> list[Manifest]:
+        """Return the ResourceClaimTemplate for pools that use DRA, and the ComputeDomain for NVLink between machines.
+
+        NVIDIA's driver creates the domain's ResourceClaimTemplate, and starts an IMEX daemon on the machine of each
+        pod that claims from it. Source: api/nvidia.com/resource/v1beta1/computedomain.go of
+        kubernetes-sigs/dra-driver-nvidia-gpu; with 0 nodes a domain follows its pods.
+        """
+        if not self.dra:
+            return []
+        exactly = {
+            "deviceClassName": device_class(str(self.model)),
+            "allocationMode": "ExactCount",
+            "count": self.count,
+        }
+        found = [
+            manifest(
+                self.item, self.cluster, "resource.k8s.io/v1", "ResourceClaimTemplate", self.claim_name,
+                namespace=namespace, spec={"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}},
+            )
+        ]  # fmt: skip
+        if self.domain_name is not None:
+            channel = {"resourceClaimTemplate": {"name": self.claims["nvlink"]}, "allocationMode": "Single"}
+            found.append(
+                manifest(
+                    self.item, self.cluster, "resource.nvidia.com/v1beta1", "ComputeDomain", self.domain_name,
+                    namespace=namespace, spec={"numNodes": 0, "channel": channel},
+                )
+            )  # fmt: skip
+        return found
+
+    def pod_fields(self) -> Body:
+        """Return the pod-spec fields: claims, node selector, tolerations."""
+        select, tolerations = self._steering.select, self._steering.tolerations
+        return compact(
+            resourceClaims=[
+                {"name": name, "resourceClaimTemplateName": template} for name, template in self.claims.items()
+            ]
+            or None,
+            nodeSelector=dict(select) if select else None,
+            tolerations=[dict(toleration) for toleration in tolerations] if tolerations else None,
+        )
+
+
+def _steering(
+    program: Program, cluster: str, model: str | None, pool: str | None, tolerates: tuple[str, ...], rdma: bool
+) -> _Steering:
+    pools = program.candidate_pools(cluster, model, pool, tolerates) if model or pool else []
+    if rdma:
+        pools = [item for item in pools if item.spec.rdma_resource]
+    if pools:
+        # A pod uses one allocation mode, so pools with another mode are not candidates.
+        first = pools[0].spec
+        way = (first.allocation, first.resource_name, first.rdma_resource if rdma else None)
+        pools = [
+            item
+            for item in pools
+            if (item.spec.allocation, item.spec.resource_name, item.spec.rdma_resource if rdma else None) == way
+        ]
+    select: dict[str, str] = {names.CAPACITY: names.SPOT} if names.SPOT_ONLY in tolerates else {}
+    if pool:
+        select[names.POOL_LABEL] = pool
+    if model:
+        select[names.GPU_LABEL] = model
+    if pools:
+        # Labels shared by all candidate pools exclude other machines.
+        for key, value in pools[0].spec.labels.items():
+            if all(item.spec.labels.get(key) == value for item in pools):
+                select.setdefault(key, value)
+    taints: dict[tuple[str, str, str], Any] = {}
+    for item in pools:
+        for taint in item.spec.all_taints:
+            taints.setdefault((taint.key, taint.value, taint.effect), taint)
+    tolerations = [
+        compact(
+            key=taint.key,
+            operator="Equal" if taint.value else "Exists",
+            value=taint.value or None,
+            effect=taint.effect,
+        )
+        for taint in taints.values()
+    ]
+    return _Steering(pools, select, tolerations)
+
+
+def nic_count(program: Program, pools: list[Item], gpus: int, rdma: bool | int) -> int:
+    """Return the number of RDMA NICs of a pod: the given one, or that of its GPUs by the machine type.
+
+    NVIDIA's shared device plugin (resources `rdma/…`) gives all NICs of a machine for a count of 1.
+    Source: https://github.com/Mellanox/k8s-rdma-shared-dev-plugin
+    """
+    if rdma is not True:
+        return int(rdma)
+    machines = [program.machine(pool) for pool in pools if not shares_nics(pool)]
+    shares = [Fraction(sum(nic.rdma for nic in each.nics) * gpus, each.gpus.count) for each in machines]
+    return max(1, ceil(min(shares, default=Fraction(1))))
+
+
+def shares_nics(pool: Item) -> bool:
+    """Return True if the pods of a machine share its RDMA NICs."""
+    return str(pool.spec.rdma_resource).startswith("rdma/")
+
+
+def link_annotations(compute: GpuLinkCompute) -> dict[str, str]:
+    """Return the scheduler's annotations for the link between a pod's GPUs; empty if it does not matter."""
+    if compute.gpus < 2 or compute.link == "any":
+        return {}
+    return {names.LINK: compute.link, names.LINK_POLICY: compute.link_policy}
+
+
+def device_class(model: str) -> str:
+    """Name of the DRA device class of a GPU model."""
+    return f"gpu-{model.lower()}"

@@ -1,0 +1,66 @@
+"""Monitoring → PodMonitors of the Prometheus Operator, and the NetworkPolicies that let Prometheus in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import ceil
+
+from avactl.program.lowering import k8s
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item, Program
+from avactl.spec.schema.base import GROUP
+from avactl.spec.schema.values import seconds
+
+API = "monitoring.coreos.com/v1"
+
+
+def is_monitored(program: Program, cluster: str) -> bool:
+    """Return True if the Prometheus Operator reads the metrics of a cluster's pods."""
+    monitoring = program.cluster_spec(cluster).monitoring
+    return monitoring is not None and bool(monitoring.prometheus_operator)
+
+
+def pod_monitor(
+    item: Item, program: Program, cluster: str, name: str, namespace: str, select: Mapping[str, str], path: str,
+    port: str, component: str | None = None,
+) -> Manifest:  # fmt: skip
+    """Build a PodMonitor of pods in its namespace; `port` is the name of a container's port."""
+    monitoring = program.cluster_spec(cluster).monitoring
+    endpoint = {"port": port, "path": path, "interval": f"{ceil(seconds(monitoring.interval))}s"}
+    return k8s.manifest(
+        item, cluster, API, "PodMonitor", name, namespace=namespace, component=component,
+        extra_labels=monitoring.labels,
+        spec={
+            "selector": {"matchLabels": dict(select)},
+            "podTargetLabels": ["app.kubernetes.io/instance", f"{GROUP}/team"],
+            "podMetricsEndpoints": [endpoint],
+        },
+    )  # fmt: skip
+
+
+def readers(program: Program, cluster: str, port: int) -> Iterator[Body]:
+    """Yield the rule of a NetworkPolicy that lets Prometheus read the metrics of a pod; nothing without monitoring."""
+    namespaces = program.cluster_spec(cluster).daemons.metrics_from
+    # A selector with no values is invalid, and a rule without `from` would admit everyone.
+    if is_monitored(program, cluster) and namespaces:
+        match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(set(namespaces))}]
+        source = {"namespaceSelector": {"matchExpressions": match}}
+        yield {"from": [source], "ports": [{"protocol": "TCP", "port": port}]}
+
+
+def of_component(item: Item, program: Program, component: str, port: int) -> list[Manifest]:
+    """Return the PodMonitor of one component of a workload, whose port `http` has the metrics, and the NetworkPolicy
+    that lets Prometheus in; nothing without monitoring."""
+    if not is_monitored(program, item.cluster):
+        return []
+    name, select = f"{item.name}-{component}", k8s.selector(item, component)
+    found = [pod_monitor(item, program, item.cluster, name, item.ns, select, "/metrics", "http", component)]
+    for rule in readers(program, item.cluster, port):
+        spec = {"podSelector": {"matchLabels": dict(select)}, "policyTypes": ["Ingress"], "ingress": [rule]}
+        found.append(
+            k8s.manifest(
+                item, item.cluster, "networking.k8s.io/v1", "NetworkPolicy", f"{name}-metrics", namespace=item.ns,
+                component=component, spec=spec,
+            )
+        )  # fmt: skip
+    return found

@@ -1,0 +1,146 @@
+"""A Kubernetes object as plain data, with the spec that it was compiled from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from avactl.program.program import Item
+
+Body = dict[str, Any]
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a copy of an object of Kubernetes without keys that are null, which the API server ignores."""
+    if isinstance(value, dict):
+        return {key: without_nulls(each) for key, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def templates_of(body: Body) -> list[tuple[tuple[str, ...], Body]]:
+    """Return the paths of an object's pod templates, and the templates: of a LeaderWorkerSet, first the leader's.
+
+    The path in a DisaggregatedSet has the name of the role.
+    """
+    path: tuple[str, ...] = ()
+    value: Any = body
+    for step in ("spec", "jobTemplate", "spec", "template"):
+        if isinstance(value, dict) and isinstance(value.get(step), dict):
+            value = value[step]
+            path = (*path, step)
+    if path[-1:] == ("template",):
+        return [(path, value)]
+    spec = body.get("spec")
+    if not isinstance(spec, dict):
+        return []
+    return [
+        ((*path, "leaderWorkerTemplate", key), template)
+        for path, groups in ((("spec",), spec), *_roles(spec))
+        if isinstance(pattern := groups.get("leaderWorkerTemplate"), dict)
+        for key in ("leaderTemplate", "workerTemplate")
+        if isinstance(template := pattern.get(key), dict)
+    ]
+
+
+def _roles(spec: Body) -> Iterator[tuple[tuple[str, ...], Body]]:
+    """Yield the LeaderWorkerSets of a DisaggregatedSet, with their paths."""
+    roles = spec.get("roles")
+    for role in roles if isinstance(roles, list) else ():
+        groups = role.get("spec") if isinstance(role, dict) else None
+        if isinstance(groups, dict):
+            yield ("spec", "roles", str(role.get("name", "")), "spec"), groups
+
+
+def groups_at(body: Body, path: tuple[str, ...]) -> Body:
+    """Return the spec of the LeaderWorkerSet to which a template at a path of `templates_of` belongs."""
+    spec: Body = body.get("spec") or {}
+    return dict(_roles(spec)).get(path[:4], spec)
+
+
+class ObjectId(NamedTuple):
+    """Identity of an object in a cluster."""
+
+    cluster: str
+    group: str
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+class Patched(NamedTuple):
+    """A value that a patch of the spec has set."""
+
+    path: tuple[str, ...]
+    """Keys, and names of entries of lists."""
+    number: int
+    """Index of the patch in its spec."""
+
+
+class Manifest:
+    """One object of one cluster.
+
+    `item` is the spec that it was compiled from (intent and provenance). `holds_data`: deleting it would lose data, so
+    it is never deleted unless the spec says `deletionPolicy: delete`. `patch`: the object exists without avactl, which
+    owns only the given fields (a Node). `owned`: fields that controllers write afterwards, as paths
+    (`spec.replicas`); they are never reverted. `patched`: what patches of the spec have changed.
+    """
+
+    __slots__ = ("body", "cluster", "holds_data", "item", "owned", "patch", "patched")
+
+    def __init__(
+        self,
+        item: Item,
+        cluster: str,
+        body: Body,
+        *,
+        holds_data: bool = False,
+        patch: bool = False,
+        owned: tuple[str, ...] = (),
+    ) -> None:
+        self.item = item
+        self.cluster = cluster
+        self.body = body
+        self.holds_data = holds_data
+        self.patch = patch
+        self.owned = owned
+        self.patched: tuple[Patched, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        kind: str = self.body["kind"]
+        return kind
+
+    @property
+    def name(self) -> str:
+        name: str = self.body["metadata"]["name"]
+        return name
+
+    @property
+    def namespace(self) -> str:
+        """Namespace, or "" for a cluster-scoped object."""
+        namespace: str = self.body["metadata"].get("namespace", "")
+        return namespace
+
+    @property
+    def id(self) -> ObjectId:
+        group = self.body["apiVersion"].rpartition("/")[0]
+        return ObjectId(self.cluster, group, self.kind, self.namespace, self.name)
+
+    @property
+    def stack(self) -> str:
+        """Pulumi stack and directory: `CLUSTER` for the platform's objects, `CLUSTER.TEAM` for a team's."""
+        team = self.item.team
+        return f"{self.cluster}.{team}" if team else self.cluster
+
+    def to_yaml(self) -> str:
+        """Return the object as YAML, as `avactl render` writes it."""
+        from avactl.base.yaml_output import dump  # a compile needs no text
+
+        return dump(self.body)
+
+    def __repr__(self) -> str:
+        return f"<{self.id} of {self.item}>"

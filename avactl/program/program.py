@@ -1,0 +1,316 @@
+"""The resolved specs that checks and lowerings read: by name, with all references resolved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from avactl.contracts.names import CAPACITY, GPU_RESOURCES, SPOT_ONLY
+from avactl.diagnostics import Span
+from avactl.spec.documents.document import Document
+
+if TYPE_CHECKING:
+    from avactl.spec.schema.base import Resource
+
+T = TypeVar("T")
+
+STRUCTURE = frozenset(("Cluster", "MachineType", "NodePool", "Team"))
+"""Kinds that the resolve pass reads to resolve other specs."""
+
+
+def name_label(kind: str) -> str:
+    """The value of the label `app.kubernetes.io/name` on the objects of a kind."""
+    return kind.lower()
+
+
+class Item:
+    """One resolved spec: its clusters and namespace are known."""
+
+    __slots__ = ("clusters", "doc", "namespace", "resource")
+
+    def __init__(self, doc: Document, resource: Resource) -> None:
+        self.doc = doc
+        self.resource = resource
+        self.clusters: tuple[str, ...] = ()
+        self.namespace: str | None = None
+
+    @property
+    def kind(self) -> str:
+        return self.resource.KIND
+
+    @property
+    def name(self) -> str:
+        """Base name of the objects: the spec's name, unless it was renamed and kept its objects."""
+        metadata = self.resource.metadata
+        return metadata.object_name or metadata.name
+
+    @property
+    def spec_name(self) -> str:
+        """`metadata.name`: the name that other specs use."""
+        return self.resource.metadata.name
+
+    @property
+    def team(self) -> str | None:
+        """Team that owns the spec; None for a platform spec."""
+        return self.resource.metadata.team
+
+    @property
+    def spec(self) -> Any:
+        """The typed spec, e.g. a `TrainingJobSpec`."""
+        return self.resource.spec
+
+    @property
+    def cluster(self) -> str:
+        """Cluster of a spec that targets exactly one."""
+        return self.clusters[0]
+
+    @property
+    def ns(self) -> str:
+        """Namespace of a spec that has one. Raises LookupError."""
+        if self.namespace is None:
+            raise LookupError(f"{self} has no namespace")
+        return self.namespace
+
+    @property
+    def origin(self) -> tuple[str, int]:
+        """File and index of the document, which sort specs in reading order."""
+        return (self.doc.file, self.doc.index)
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.kind, self.team or "", self.spec_name)
+
+    def span(self, *path: str | int, key: bool = False) -> Span:
+        """Return the location of a value of the document; see `Document.span`."""
+        return self.doc.span(*path, key=key)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.team}/{self.spec_name}" if self.team else f"{self.kind} {self.spec_name}"
+
+
+class Program:
+    """All specs of a repository, resolved. Read-only after the resolve pass."""
+
+    def __init__(self, items: Iterable[Item], read_file: Callable[[str], bytes | None]) -> None:
+        self.items = sorted(items, key=lambda item: item.key)
+        self.read_file = read_file
+        """Return the bytes of a repository file by its path from the root; None if it does not exist."""
+        self._by_key = {item.key: item for item in self.items}
+        self._by_kind: dict[str, list[Item]] = {}
+        for item in self.items:
+            self._by_kind.setdefault(item.kind, []).append(item)
+        self._memo: dict[Any, Any] = {}
+        self.environment = ""
+        """Environment of the repository that it is compiled for; "" if it has none."""
+        self.with_patches: Callable[[Item, Program, list[Any]], list[Any]] | None = None
+        """Applies the patches of a spec to its manifests. Raises RefusedError."""
+        self.broken: frozenset[tuple[str, str]] = frozenset()
+        """(kind, name) of specs excluded because of their own errors: totals over these kinds are not reported."""
+
+    def of(self, kind: str) -> list[Item]:
+        """Return all specs of a kind, ordered by team and name."""
+        return self._by_kind.get(kind, [])
+
+    def find(self, kind: str, name: str, team: str | None = None) -> Item | None:
+        """Return the spec with that name: the team's if it has one, else the platform's."""
+        if team:
+            item = self._by_key.get((kind, team, name))
+            if item is not None:
+                return item
+        return self._by_key.get((kind, "", name))
+
+    def get(self, kind: str, name: str, team: str | None = None) -> Item:
+        """Like `find`, for references that the resolve pass has resolved. Raises LookupError."""
+        item = self.find(kind, name, team)
+        if item is None:
+            raise LookupError(f"no {kind} {name}")
+        return item
+
+    def memo(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return a value derived from the whole program, computed once."""
+        if key not in self._memo:
+            self._memo[key] = make()
+        return self._memo[key]
+
+    def derive(self, item: Item, make: Callable[[Item, Program], T]) -> T:
+        """Return plain data (tuples, lists, dicts, text, numbers) that a module function computes from one spec, once.
+
+        Values computed from many specs should read them this way: they then need no recomputation when a spec changes
+        elsewhere (`avactl.compiler.incremental`). Callers must not change the value.
+        """
+        value: T = self.memo((make, item.key), lambda: make(item, self))
+        return value
+
+    # -- platform concepts -------------------------------------------------------------------------------------------
+
+    # The kinds below are concepts that other kinds depend on: placement (Cluster, Team), machines (NodePool,
+    # MachineType), limits (Quota) and data (Dataset, CacheTier). Modules outside `kinds/<kind>/` get them here, so that
+    # none of them names a kind.
+
+    def clusters(self) -> list[Item]:
+        """Return the clusters, by name."""
+        return self.of("Cluster")
+
+    def find_cluster(self, name: str) -> Item | None:
+        """Return the cluster with that name."""
+        return self.find("Cluster", name)
+
+    def cluster(self, name: str) -> Item:
+        """Return the cluster with that name. Raises LookupError."""
+        return self.get("Cluster", name)
+
+    def cluster_spec(self, name: str) -> Any:
+        """Return the `ClusterSpec` of a cluster by name."""
+        return self.get("Cluster", name).spec
+
+    def pools(self, cluster: str | None = None) -> list[Item]:
+        """Return the node pools by name: of all clusters, or of one."""
+        if cluster is None:
+            return self.of("NodePool")
+        pools: list[Item] = self.memo(
+            ("pools", cluster), lambda: [pool for pool in self.of("NodePool") if pool.spec.cluster == cluster]
+        )
+        return pools
+
+    def taints(self, cluster: str) -> list[str]:
+        """Return the keys of the taints of a cluster's pools, sorted."""
+
+        def read() -> list[str]:
+            return sorted({taint.key for pool in self.pools(cluster) for taint in pool.spec.taints})
+
+        keys: list[str] = self.memo(("taints", cluster), read)
+        return keys
+
+    def find_pool(self, name: str) -> Item | None:
+        """Return the node pool with that name."""
+        return self.find("NodePool", name)
+
+    def pool(self, name: str) -> Item:
+        """Return the node pool with that name. Raises LookupError."""
+        return self.get("NodePool", name)
+
+    def teams(self, cluster: str | None = None) -> list[Item]:
+        """Return the teams by name: all, or those that use a cluster."""
+        if cluster is None:
+            return self.of("Team")
+        teams: list[Item] = self.memo(
+            ("teams", cluster), lambda: [team for team in self.of("Team") if cluster in team.clusters]
+        )
+        return teams
+
+    def find_team(self, name: str) -> Item | None:
+        """Return the team with that name."""
+        return self.find("Team", name)
+
+    def team(self, name: str) -> Item:
+        """Return the team with that name. Raises LookupError."""
+        return self.get("Team", name)
+
+    def is_broken_team(self, name: str) -> bool:
+        """Return True if a team with that name is missing because of its own errors."""
+        return ("Team", name) in self.broken
+
+    def quotas(self) -> list[Item]:
+        """Return the quotas, by team and name."""
+        return self.of("Quota")
+
+    def tiers(self, cluster: str | None = None) -> list[Item]:
+        """Return the cache tiers by name: of all clusters, or of one."""
+        if cluster is None:
+            return self.of("CacheTier")
+        tiers: list[Item] = self.memo(
+            ("tiers", cluster), lambda: [tier for tier in self.of("CacheTier") if tier.spec.cluster == cluster]
+        )
+        return tiers
+
+    def find_tier(self, name: str) -> Item | None:
+        """Return the cache tier with that name."""
+        return self.find("CacheTier", name)
+
+    def tier(self, name: str) -> Item:
+        """Return the cache tier with that name. Raises LookupError."""
+        return self.get("CacheTier", name)
+
+    def datasets(self) -> list[Item]:
+        """Return the datasets, by team and name."""
+        return self.of("Dataset")
+
+    def find_dataset(self, name: str, team: str | None) -> Item | None:
+        """Return the dataset with that name: the team's if it has one, else the platform's."""
+        return self.find("Dataset", name, team)
+
+    def is_broken_dataset(self, name: str) -> bool:
+        """Return True if a dataset with that name is missing because of its own errors."""
+        return ("Dataset", name) in self.broken
+
+    def machine_types(self) -> list[Item]:
+        """Return the machine types, by name."""
+        return self.of("MachineType")
+
+    def machine_type(self, pool: Item) -> Item:
+        """Return the machine type of a pool's machines. Raises LookupError."""
+        return self.get("MachineType", pool.spec.machine_type)
+
+    @property
+    def lacks_machines(self) -> bool:
+        """True if pools or machine types are missing because of their own errors."""
+        return any(kind in ("NodePool", "MachineType") for kind, _ in self.broken)
+
+    @property
+    def lacks_clusters(self) -> bool:
+        """True if clusters are missing because of their own errors."""
+        return any(kind == "Cluster" for kind, _ in self.broken)
+
+    @property
+    def lacks_tiers(self) -> bool:
+        """True if cache tiers are missing because of their own errors."""
+        return any(kind == "CacheTier" for kind, _ in self.broken)
+
+    def machine(self, pool: Item) -> Any:
+        """Return the `MachineTypeSpec` of a pool's machines."""
+        return self.machine_type(pool).spec
+
+    def candidate_pools(
+        self, cluster: str, gpu: str | None, pool: str | None, tolerates: Sequence[str] | None = None
+    ) -> list[Item]:
+        """Return the pools of a cluster where pods that request this GPU model and pool may run.
+
+        `tolerates` has the keys of the taints that the pods tolerate; None: all. A named pool is always tolerated,
+        unless it is a spot pool.
+        """
+        found = self.pools(cluster)
+        if tolerates is not None:
+            only = SPOT_ONLY in tolerates
+            found = [item for item in found if item.spec.is_spot or not only]
+            found = [item for item in found if not item.spec.is_spot or only or CAPACITY in tolerates]
+        if pool is None and tolerates is not None:
+            found = [item for item in found if not reserved_by(item, tolerates)]
+        if pool is not None:
+            found = [item for item in found if item.name == pool]
+        if gpu is not None:
+            found = [item for item in found if self.machine(item).gpus.model == gpu]
+        return found
+
+    def gpu_models(self, cluster: str) -> list[str]:
+        """Return the GPU models of a cluster's pools, by name."""
+        models: list[str] = self.memo(
+            ("gpu models", cluster), lambda: sorted({self.machine(pool).gpus.model for pool in self.pools(cluster)})
+        )
+        return models
+
+
+def reserved_by(pool: Item, tolerates: Sequence[str]) -> list[str]:
+    """Keys of the taints that keep pods off a pool. Taints named after a GPU resource keep off only pods without GPUs,
+    as Kubernetes' admission plugin ExtendedResourceToleration has it."""
+    own = (pool.spec.resource_name, *GPU_RESOURCES, *tolerates)
+    return [t.key for t in pool.spec.taints if t.effect != "PreferNoSchedule" and t.key not in own]
+
+
+def pool_size(pool: Item) -> int:
+    """Return the maximum number of machines in a pool."""
+    spec = pool.spec
+    if spec.nodes is not None:
+        return len(spec.nodes)
+    if spec.autoscaling is not None:
+        return int(spec.autoscaling.max)
+    return int(spec.count or 0)

@@ -1,0 +1,201 @@
+"""The kinds by name. A kind is one package, one example and one line here.
+
+No module outside a kind's package names a workload kind; other modules use the hooks of `Kind`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from avactl.diagnostics import Diagnostic
+from avactl.program.manifest import Body, Manifest
+from avactl.program.ownership import Owned
+from avactl.program.program import Item, Program, name_label
+from avactl.program.workload import Lifecycle, WorkloadHooks
+from avactl.spec.documents.document import Document, Path
+
+if TYPE_CHECKING:
+    from avactl.spec.schema.base import Resource
+
+Fact = str | int | float | None
+
+
+class ObjectEffect(NamedTuple):
+    """Effect of a change on one Kubernetes object."""
+
+    kind: str
+    """Kubernetes kind, e.g. `Job`."""
+    name: str
+    renamed: bool
+    """True if it is deleted and created under another name."""
+    starts_pods: bool
+    """True if its pods are restarted, or it is new."""
+    loses_data: bool
+    """True if data that exists nowhere else is deleted with it."""
+
+
+class WrittenObject(NamedTuple):
+    """A manifest that a spec has as it is."""
+
+    body: Body
+    namespace: str
+    """Namespace; "" for an object of the cluster."""
+    doc: Document
+    """Document that has it: the spec, or a file that the spec names."""
+    path: Path
+    """Its path in the document."""
+
+
+def _none_written(item: Item, program: Program) -> Iterable[WrittenObject]:
+    return ()
+
+
+def _no_item_checks(item: Item, program: Program) -> Iterable[Diagnostic]:
+    return ()
+
+
+def _no_program_checks(program: Program) -> Iterable[Diagnostic]:
+    return ()
+
+
+def _no_facts(item: Item, program: Program) -> Mapping[str, Fact]:
+    return {}
+
+
+def _no_impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
+    return None
+
+
+def _no_identity(item: Item) -> Hashable:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Definition of a kind: its model, checks, lowering and hooks."""
+
+    model: type[Resource]
+    """Typed document; `avactl explain` shows its docstring and field descriptions."""
+    lower: Callable[[Item, Program], list[Manifest]]
+    """Pure function that returns the Kubernetes objects of one spec."""
+    check: Callable[[Item, Program], Iterable[Diagnostic]] = _no_item_checks
+    """Yields the problems of one spec, in the context of the program."""
+    check_all: Callable[[Program], Iterable[Diagnostic]] = _no_program_checks
+    """Yields the problems of all specs of the kind together, such as sums."""
+    facts: Callable[[Item, Program], Mapping[str, Fact]] = _no_facts
+    """Headline values, shown by `diff` and `graph`."""
+    owned: tuple[Owned, ...] = ()
+    """Fields that controllers write in the objects of the kind; also listed in `Manifest.owned`."""
+    workload: WorkloadHooks | None = None
+    """Hooks for the pods of its specs; None if the kind runs no pods for teams."""
+    impact: Callable[[Item, Item, Sequence[ObjectEffect]], str | None] = _no_impact
+    """Impact of a changed spec on its workload, as text for the diff; None if the objects determine it."""
+    identity: Callable[[Item], Hashable] = _no_identity
+    """A value that a rename cannot change: similar specs with different values are not renames."""
+    written: Callable[[Item, Program], Iterable[WrittenObject]] = _none_written
+    """Yields the manifests that a spec has as they are; those that are no Kubernetes objects are left out."""
+
+    def __post_init__(self) -> None:
+        # Quotas, the graph and the readers of datasets ask for the one cluster and the namespace of such a spec.
+        if self.workload is not None and self.model.SCOPE != "team":
+            raise ValueError(f"kind {self.name!r} has workload hooks, so its model needs SCOPE = 'team'")
+
+    @property
+    def name(self) -> str:
+        return self.model.KIND
+
+    @property
+    def has_written(self) -> bool:
+        """True if its specs can have manifests as they are."""
+        return self.written is not _none_written
+
+
+class _BuiltIn(NamedTuple):
+    module: str
+    """Module that has the kind as `KIND`."""
+    lifecycle: Lifecycle | None = None
+    """Lifecycle of its workload hooks, known without an import. A test checks that both are equal."""
+    has_written: bool = False
+    """True if its specs can have manifests as they are; also known without an import."""
+
+
+_BUILT_IN = {
+    "Cluster": _BuiltIn("avactl.kinds.cluster"),
+    "MachineType": _BuiltIn("avactl.kinds.machine_type"),
+    "NodePool": _BuiltIn("avactl.kinds.node_pool"),
+    "Team": _BuiltIn("avactl.kinds.team"),
+    "Quota": _BuiltIn("avactl.kinds.quota"),
+    "CacheTier": _BuiltIn("avactl.kinds.cache_tier"),
+    "Dataset": _BuiltIn("avactl.kinds.dataset"),
+    "Workspace": _BuiltIn("avactl.kinds.workspace", Lifecycle.SESSION),
+    "TrainingJob": _BuiltIn("avactl.kinds.training", Lifecycle.JOB),
+    "ServingDeployment": _BuiltIn("avactl.kinds.serving", Lifecycle.SERVICE),
+    "Pipeline": _BuiltIn("avactl.kinds.pipeline", Lifecycle.JOB),
+    "KubernetesObjects": _BuiltIn("avactl.kinds.kubernetes_objects", has_written=True),
+}
+"""Built-in kinds. Imported on first use, to keep start-up fast."""
+
+_LOADED: dict[str, Kind] = {}
+_BY_LABEL = {name_label(name): name for name in _BUILT_IN}
+
+
+def names() -> list[str]:
+    """Return the names of all kinds, dependencies first."""
+    return [*_BUILT_IN, *added()]
+
+
+def added() -> list[str]:
+    """Return the kinds added by `register`."""
+    return [name for name in _LOADED if name not in _BUILT_IN]
+
+
+def kind(name: str) -> Kind:
+    """Return the kind with that name. Raises KeyError."""
+    found = _LOADED.get(name)
+    if found is None:
+        found = _LOADED[name] = importlib.import_module(_BUILT_IN[name].module).KIND
+    return found
+
+
+def lifecycle(name: str) -> Lifecycle | None:
+    """Return the lifecycle of a kind's workloads, or None, without imports. Raises KeyError."""
+    built_in = _BUILT_IN.get(name)
+    if built_in is not None:
+        return built_in.lifecycle
+    workload = _LOADED[name].workload
+    return None if workload is None else workload.lifecycle
+
+
+def workload_kinds(only: Lifecycle | None = None) -> list[str]:
+    """Return the kinds whose specs run pods, in the order of `names`, without imports; `only`: of one lifecycle."""
+    return [name for name in names() if (found := lifecycle(name)) is not None and only in (None, found)]
+
+
+def written_kinds() -> list[str]:
+    """Return the kinds whose specs can have manifests as they are, without imports."""
+    own = [name for name, kind in _BUILT_IN.items() if kind.has_written]
+    return [*own, *(name for name in added() if _LOADED[name].has_written)]
+
+
+def labelled(value: str) -> str | None:
+    """Return the kind whose objects have this value in the label `app.kubernetes.io/name`, or None."""
+    return _BY_LABEL.get(value)
+
+
+def register(new: Kind) -> None:
+    """Add a kind at run time, e.g. from a plug-in."""
+    if new.name in _BUILT_IN or new.name in _LOADED:
+        raise ValueError(f"kind {new.name!r} is already registered; give the model another KIND")
+    _LOADED[new.name] = new
+    _BY_LABEL[name_label(new.name)] = new.name
+
+
+def unregister(name: str) -> None:
+    """Remove a kind added by `register`. Raises KeyError for unknown and built-in kinds."""
+    if name in _BUILT_IN:
+        raise KeyError(f"{name} is built in")
+    del _LOADED[name]
+    del _BY_LABEL[name_label(name)]

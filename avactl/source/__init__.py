@@ -1,1 +1,0 @@
-"""Parse text to documents whose values know their file, line and column."""

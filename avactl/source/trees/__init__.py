@@ -1,1 +1,0 @@
-"""Trees of files: which files belong to them, and what a command compiles."""

@@ -1,0 +1,1 @@
+"""Text of specs: files and revisions, parsed documents, Python files, and typed models."""

@@ -1,0 +1,50 @@
+"""Paths of values as users write them: `spec.datasets[name=imagenet].version`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from avactl.base.errors import HintedError
+from avactl.base.exit_codes import USAGE
+
+_STEP = re.compile(r"""([^.\[\]="']+)|\[(\d+)\]|\[([A-Za-z]+)=([^\]]+)\]|\[(?:"([^"\]]+)"|'([^'\]]+)')\]""")
+
+
+class PathError(HintedError):
+    """The text is not a path."""
+
+    exit_code = USAGE
+
+
+class Entry(NamedTuple):
+    """An entry of a list, selected by the value of one of its keys."""
+
+    key: str
+    value: str
+
+
+Selector = str | int | Entry
+"""A key, the index of an entry, or an entry by the value of a key."""
+
+
+def parse_path(text: str) -> list[Selector]:
+    """Parse a path of at least one step. Raises PathError."""
+    steps: list[Selector] = []
+    position = 0
+    while position < len(text):
+        if text[position] == "." and position:
+            position += 1
+        match = _STEP.match(text, position)
+        if match is None:
+            hint = "write keys with dots, [0] or [name=x] for entries of lists, ['example.com/x'] for keys with dots"
+            raise PathError(f"`{text}` is not a path", hint)
+        key, index, by, value, *quoted = match.groups()
+        if index is not None:
+            steps.append(int(index))
+        else:
+            steps.append(Entry(by, value) if by is not None else key or next(filter(None, quoted)))
+        position = match.end()
+    if not steps:
+        raise PathError("the path is empty", "write e.g. spec.workers.replicas")
+    return steps

@@ -1,0 +1,164 @@
+"""The NodePool kind: machines of one type in a cluster."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from avactl.contracts import names
+from avactl.spec.schema.base import LabelValue, Model, Resource
+from avactl.spec.schema.values import (
+    LABEL_KEY_PATTERN,
+    Bytes,
+    ClusterRef,
+    Duration,
+    HostPath,
+    MachineTypeRef,
+    bad,
+    label_key,
+    label_value,
+)
+
+_OWN = (f"{names.GROUP}/", "kubernetes.io/", "k8s.io/")
+
+
+def _node_label(key: str) -> str:
+    if key.startswith(_OWN):
+        raise bad(f"label `{key}` is set by avactl or Kubernetes", "choose a prefix of your own")
+    return label_key(key)
+
+
+_PATTERN = f"^(?!{'|'.join(_OWN)}){LABEL_KEY_PATTERN[1:]}".replace(f"{names.GROUP}/", r"avactl\.dev/")
+NodeLabels = dict[
+    Annotated[str, AfterValidator(_node_label), WithJsonSchema({"type": "string", "pattern": _PATTERN})], LabelValue
+]
+"""Labels of nodes. Pools without named nodes may select labels that others set: `topology.kubernetes.io/zone`."""
+
+
+def _taint_key(value: str) -> str:
+    key, equals, rest = value.partition("=")
+    taint, colon, effect = rest.partition(":")
+    if equals and colon:  # kubectl's notation
+        raise bad(
+            f"`{value}` is a complete taint, not a key", f"write `{{key: {key}, value: {taint}, effect: {effect}}}`"
+        )
+    if value.startswith(f"{names.GROUP}/"):
+        hint = "write `capacity: spot` in the pool" if value == names.CAPACITY else "choose a prefix of your own"
+        raise bad(f"taint `{value}` is set by avactl", hint)
+    return label_key(value)
+
+
+class Taint(Model):
+    """A taint of the pool's nodes; the pool's own pods tolerate it."""
+
+    key: Annotated[str, AfterValidator(_taint_key)] = Field(description="Key of the taint.")
+    value: Annotated[str, AfterValidator(label_value)] = Field("", description="Value of the taint.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = Field("NoSchedule", description="Effect.")
+
+
+class Disk(Model):
+    """A local disk of each machine, for cache tiers."""
+
+    path: HostPath = Field(description="Directory that it is mounted at.")
+    capacity: Bytes = Field(description="Capacity of its file system, in bytes.")
+
+
+class Autoscaling(Model):
+    """Bounds of a pool scaled by an external autoscaler (cluster autoscaler, Karpenter)."""
+
+    min: Annotated[int, Field(ge=0, le=100_000)] = Field(0, description="Minimum number of machines.")
+    max: Annotated[int, Field(ge=1, le=100_000)] = Field(
+        description="Maximum number of machines; capacity checks use it."
+    )
+
+
+_NODE = "^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$"
+_RANGE = re.compile(r"([-.a-z0-9]*)\[([0-9]{1,6})-[0-9]{1,6}\]([-.a-z0-9]*)").fullmatch
+"""Slurm's format of several names: `gpu[01-16]`."""
+
+
+def _node_name(value: str) -> str:
+    if not re.fullmatch(_NODE, value) or len(value) > 253:
+        hint = "use lowercase letters, digits, `-` and `.`"
+        if several := _RANGE(value):
+            second = str(int(several[2]) + 1).zfill(len(several[2]))
+            names = (f"{several[1]}{number}{several[3]}" for number in (several[2], second))
+            hint = f"write each name: `[{', '.join(names)}, …]`"
+        raise bad(f"`{value[:80]}` is not the name of a node", hint)
+    return value
+
+
+NodeName = Annotated[
+    str, AfterValidator(_node_name), WithJsonSchema({"type": "string", "pattern": _NODE, "maxLength": 253}),
+]  # fmt: skip
+
+
+class NodePoolSpec(Model):
+    """Machines of one type. Set one of `count`, `nodes`, `autoscaling`."""
+
+    cluster: ClusterRef = Field(description="Cluster that the machines belong to.")
+    machine_type: MachineTypeRef = Field(description="Machine type: a MachineType spec or a shipped type.")
+    count: Annotated[int, Field(ge=1, le=100_000)] | None = Field(None, description="Number of machines.")
+    nodes: list[NodeName] | None = Field(
+        None, min_length=1, description="Names of the nodes, which avactl then labels and taints."
+    )
+    autoscaling: Autoscaling | None = Field(None, description="Bounds of an autoscaled pool.")
+    labels: NodeLabels = Field(default_factory=dict, description="Node labels; the pool's pods select them.")
+    taints: list[Taint] = Field(default_factory=list, description="Node taints; the pool's pods tolerate them.")
+    capacity: Literal["onDemand", "spot"] = Field(
+        "onDemand",
+        description="`spot`: machines that the provider may take back. avactl taints them, and only specs with `spot` "
+        "run there.",
+    )
+    reclaim_notice: Duration = Field(
+        "30s", description="Time between the provider's notice and the end of a spot machine."
+    )
+    price: Annotated[float | int, Field(ge=0, le=1_000_000)] | None = Field(
+        None,
+        description="Price per GPU-hour, including the GPU's share of the machine, for plans. Default: that of the GPU "
+        "model in the Cluster's `prices`.",
+    )
+    disks: list[Disk] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Local disks for cache tiers; the sizes of their storage tiers are checked against them.",
+    )
+    allocation: Literal["dra", "devicePlugin"] = Field(
+        "devicePlugin",
+        description="How pods get GPUs: ResourceClaims (DRA), or the extended resource of a device plugin.",
+    )
+    resource_name: str = Field(
+        "nvidia.com/gpu",
+        description="Extended resource of the device plugin.",
+        pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$",
+    )
+    rdma_resource: str | None = Field(
+        None, description="Extended resource of RDMA NICs, e.g. `rdma/hca`.", pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$"
+    )
+
+    @property
+    def is_spot(self) -> bool:
+        """True if the provider may take the machines back."""
+        return self.capacity == names.SPOT
+
+    @property
+    def all_taints(self) -> list[Taint]:
+        """Taints of the nodes: the declared ones, and that of spot machines."""
+        own = [Taint.model_construct(key=names.CAPACITY, value=names.SPOT, effect="NoSchedule")] if self.is_spot else []
+        return [*self.taints, *own]
+
+
+class NodePool(Resource):
+    """Machines of one type in one cluster, and how pods get their GPUs.
+
+    Compiles to the pool's topology ConfigMap, which the scheduler reads, and to labels and taints of the named
+    nodes; never to the machines themselves. Machines of a pool without named nodes must register with the labels and
+    taints listed in the ConfigMap.
+    """
+
+    KIND: ClassVar[str] = "NodePool"
+    SCOPE: ClassVar[Literal["platform"]] = "platform"
+    kind: Literal["NodePool"] = Field("NodePool", description="`NodePool`.")
+    spec: NodePoolSpec = Field(description="The pool.")

@@ -1,0 +1,1 @@
+"""Spec files in Python, evaluated in a sandbox."""

@@ -1,0 +1,1 @@
+"""Sources of specs: directories, git revisions, forges."""

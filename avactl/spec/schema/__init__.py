@@ -1,0 +1,1 @@
+"""Typed fields and models that the kinds of specs are made of."""

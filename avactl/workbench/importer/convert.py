@@ -1,0 +1,237 @@
+"""Convert source objects to specs: the kind that fits, or a manifest as it is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from avactl.program import kubernetes_schema
+from avactl.workbench.importer.cleaning import clean
+from avactl.workbench.importer.machines import assumed
+from avactl.workbench.importer.model import Given, Outcome, Reader, Result, Spec, spec_name
+from avactl.workbench.importer.slurm import convert as slurm
+from avactl.workbench.importer.slurm import script
+from avactl.workbench.importer.sources import jobs, kubeflow, kueue, nodes, services, tenants, volcano, workspaces
+from avactl.workbench.importer.sources.context import Context, Options
+
+_CONVERT: dict[tuple[str, str], Callable[[Context, Reader], Spec | str]] = {
+    ("batch", "Job"): jobs.convert,
+    ("kubeflow.org", "PyTorchJob"): kubeflow.pytorch,
+    ("kubeflow.org", "TFJob"): kubeflow.tensorflow,
+    ("kubeflow.org", "MPIJob"): kubeflow.mpi,
+    ("trainer.kubeflow.org", "TrainJob"): kubeflow.train_job,
+    ("batch.volcano.sh", "Job"): volcano.convert,
+    ("apps", "Deployment"): lambda context, reader: (
+        workspaces if workspaces.is_editor(reader.given) else services
+    ).convert(context, reader),
+    ("apps", "StatefulSet"): workspaces.convert,
+    (script.GROUP, script.KIND): slurm.convert,
+}
+"""Kinds of workloads, by API group. All others stay manifests."""
+_MADE = {
+    ("", "Pod"): "a controller makes it", ("apps", "ReplicaSet"): "a controller makes it",
+    ("apps", "ControllerRevision"): "a controller makes it", ("", "Endpoints"): "a controller makes it",
+    ("discovery.k8s.io", "EndpointSlice"): "a controller makes it", ("", "Event"): "it is a record",
+    ("events.k8s.io", "Event"): "it is a record", ("coordination.k8s.io", "Lease"): "a program holds it",
+    ("batch", "Job"): "a CronJob makes it",
+}  # fmt: skip
+"""Kinds that controllers make, if the object has an owner."""
+
+
+_NAMESPACED = (
+    "RayCluster", "RayJob", "RayService", "LocalQueue", "XGBoostJob", "PaddleJob", "JAXJob", "TrainingRuntime",
+    "PodGroup", "InferenceService", "Notebook", "ServiceMonitor", "PodMonitor", "ScaledObject", "Certificate",
+    "LeaderWorkerSet", "DisaggregatedSet", "InferencePool",
+)  # fmt: skip
+"""Kinds of operators whose objects are in namespaces."""
+
+
+_WRONG_TYPES = (AttributeError, IndexError, KeyError, TypeError, ValueError)
+"""Errors of reading values of other types than the kind has. Kinds of operators have no schema here."""
+_WRONG = "its values have types that its kind does not accept"
+
+
+@dataclass
+class Known:
+    """Declarations of the repository that is imported into."""
+
+    cluster: str = ""
+    teams: dict[str, str] = field(default_factory=dict)
+    """Namespace → team."""
+    models: list[str] = field(default_factory=list)
+    """GPU models of the cluster's pools."""
+    version: str = "1.36"
+    """Kubernetes version, for a Cluster that the import writes."""
+
+
+@dataclass
+class Converted:
+    """Specs, and the fate of each object."""
+
+    specs: list[Spec]
+    outcomes: list[Outcome]
+
+
+def convert(objects: list[Given], options: Options, known: Known) -> Converted:
+    """Return the specs of all objects. An object that several manifests declare is the last one's."""
+    for each in objects:
+        if not each.namespace and _is_namespaced(each):
+            each.value["metadata"]["namespace"] = options.namespace
+    unique = {(each.group, each.kind, each.namespace, each.name): each for each in objects}
+    context = Context(options, [], dict(known.teams))
+    outcomes: list[Outcome] = []
+    for each in unique.values():
+        reason = _left_out(each)
+        if reason:
+            outcomes.append(Outcome(each, Result.left_out, note=reason))
+        else:
+            context.objects.append(each)
+    return _convert(context, options, known, outcomes)
+
+
+def _is_namespaced(given: Given) -> bool:
+    """Return True for an object that is in a namespace, also if it names none."""
+    known = kubernetes_schema.is_namespaced(str(given.value["apiVersion"]), given.kind)
+    if known is None:
+        return (given.group, given.kind) in _CONVERT or given.kind in _NAMESPACED
+    return known
+
+
+def _convert(context: Context, options: Options, known: Known, outcomes: list[Outcome]) -> Converted:
+    machines = [each for each in context.objects if (each.group, each.kind) == ("", "Node")]
+    others = set(context.objects) - set(machines)
+    pools, no_pools = nodes.convert(machines, known.cluster)
+    outcomes += no_pools
+    rest = [each for each in context.objects if each in others]
+    models = list(
+        dict.fromkeys([*known.models, *(each.spec["gpus"]["model"] for each in pools if each.kind == "MachineType")])
+    )
+    specs: list[Spec] = []
+    reasons: dict[Given, str] = {}
+    if options.as_is:
+        raw = rest
+    else:
+        queues = [each for each in rest if kueue.is_queue(each)]
+        kueue.share(context, queues)
+        specs, reasons = _workloads(context, rest)
+        spaces = [
+            each for each in rest
+            if (each.group, each.kind) == ("", "Namespace")
+            and not tenants.is_system(each.name) and each.name not in known.teams
+        ]  # fmt: skip
+        made: dict[str, Spec] = {}
+        try:
+            reasons |= kueue.convert(context, queues, models, made)
+        except _WRONG_TYPES:
+            made.clear()
+            reasons |= dict.fromkeys(queues, _WRONG)
+        limits = [each for each in rest if each.group == "" and each.kind in ("ResourceQuota", "LimitRange")
+                  and not tenants.is_system(each.namespace)]  # fmt: skip
+        tenants.quotas(context, limits, models, made)
+        teams = tenants.teams(context, spaces)
+        specs = [*teams, *made.values(), *specs]
+        _namespaces(context, specs)
+        done = {given for spec in specs for given in spec.given}
+        raw = [each for each in rest if each not in done]
+    specs = [*pools, *specs]
+    specs += assumed(specs, known.cluster, models)
+    for given in raw:
+        if given.kind == script.KIND:
+            outcomes.append(Outcome(given, Result.left_out, note=reasons.get(given, "")))
+            continue
+        spec = as_manifest(given)
+        specs.append(spec)
+        outcomes.append(Outcome(given, Result.raw, spec, reasons.get(given, "")))
+    outcomes += [_outcome(spec, given) for spec in specs if not spec.raw for given in spec.given]
+    return Converted(specs, outcomes)
+
+
+def _outcome(spec: Spec, given: Given) -> Outcome:
+    if given is not spec.given[0] and spec.kind not in ("NodePool", "Team", "Quota"):
+        return Outcome(given, Result.part, spec)
+    changed = any(loss.source == str(given) for loss in spec.losses)
+    return Outcome(given, Result.approximated if changed else Result.carried, spec)
+
+
+def _workloads(context: Context, objects: list[Given]) -> tuple[list[Spec], dict[Given, str]]:
+    specs: list[Spec] = []
+    reasons: dict[Given, str] = {}
+    for given in objects:
+        made = _CONVERT.get((given.group, given.kind))
+        if made is None:
+            continue
+        if tenants.is_system(given.namespace) and given.namespace != "default":
+            reasons[given] = "its namespace is the cluster's own"
+            continue
+        # Reading takes defaults out, so it reads a copy.
+        reader = Reader(Given(copy.deepcopy(given.value), given.doc, given.path))
+        used = set(context.used)
+        try:
+            found = made(context, reader)
+        except _WRONG_TYPES:
+            context.used = used
+            found = _WRONG
+        if isinstance(found, str):
+            reasons[given] = found
+        else:
+            found.given[0] = given
+            specs.append(found)
+    return specs, reasons
+
+
+def _namespaces(context: Context, specs: list[Spec]) -> None:
+    """Leave out the namespace of specs in the first namespace of their team."""
+    for spec in specs:
+        own = context.namespaces.get(spec.team or "", [])
+        known = [name for name, team in context.known.items() if team == spec.team]
+        if spec.namespace in (known or own)[:1]:
+            spec.namespace = None
+
+
+def _left_out(given: Given) -> str:
+    owned = bool(given.get("metadata", "ownerReferences"))
+    if owned and (given.group, given.kind) in _MADE:
+        return _MADE[given.group, given.kind]
+    if given.kind == "Secret" and given.group == "":
+        return "a spec never holds a Secret: create it beforehand (`avactl secrets` prints the commands)"
+    if given.kind == "Namespace" and given.name in tenants.SYSTEM:
+        return "Kubernetes makes it"
+    if given.kind == "ServiceAccount" and given.name == "default":
+        return "Kubernetes makes it"
+    if given.kind == "ConfigMap" and given.name == "kube-root-ca.crt":
+        return "Kubernetes makes it"
+    wrong = _invalid(given)
+    if wrong:
+        return wrong
+    if given.kind in ("Endpoints", "EndpointSlice", "Event", "Lease", "ControllerRevision"):
+        return "a program writes it"
+    return ""
+
+
+def _invalid(given: Given) -> str:
+    """Return the first violation of the kind's schema, as a reason; empty for kinds of operators."""
+    schema = kubernetes_schema.find(str(given.value["apiVersion"]), given.kind)
+    if schema is None:
+        return ""
+    body = {key: value for key, value in given.value.items() if key != "status" or given.kind == "Node"}
+    found = next(iter(kubernetes_schema.violations(schema, body)), None)
+    if found is None:
+        return ""
+    return f"{given.span(*found.path)}: {found.message}" + (f" ({found.hint})" if found.hint else "")
+
+
+def as_manifest(given: Given) -> Spec:
+    """Return the spec that has an object as it is."""
+    try:
+        body = clean(given.value)
+    except _WRONG_TYPES:
+        body = copy.deepcopy(given.value)  # the compiler says what is wrong
+    space = given.namespace
+    name = spec_name("-".join(each for each in (given.kind.lower(), space, given.name) if each), 63)
+    spec = Spec("KubernetesObjects", name, None, {"objects": [body]}, [given])
+    if space:
+        spec.spec = {"namespace": space, "objects": [body]}
+        body["metadata"].pop("namespace", None)
+    spec.origins["spec", "objects", 0] = (given, ())
+    return spec

@@ -1,0 +1,88 @@
+"""Pools that workloads need and nobody has declared: assumed, and marked as such."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil
+from typing import Any
+
+from avactl.base.quantity import MOST, format_quantity, quantity
+from avactl.workbench.importer.gpus import gpu_memory
+from avactl.workbench.importer.model import Body, Spec, spec_name
+
+_ANY = "GPU"
+_TOLD = "Assumed from what the workloads request: import the nodes, or describe your machines."
+_SIZES = (1, 2, 4, 8, 16)
+
+
+def roles(spec: Spec) -> list[tuple[int, Body]]:
+    """Return the pods of a spec: number and compute of each role."""
+    if spec.kind == "ServingDeployment":
+        replicas = spec.spec.get("replicas", 1)
+        most = replicas["max"] if isinstance(replicas, dict) else replicas
+        return [(int(most) + 1, spec.spec.get("resources") or {})]
+    if spec.kind == "Workspace":
+        return [(1, spec.spec)]
+    if spec.kind != "TrainingJob":
+        return []
+    own = [spec.spec.get(key) for key in ("workers", "servers", "launcher", "evaluator")]
+    return [(int(each.get("replicas") or 1), each) for each in own if isinstance(each, dict)]
+
+
+def unused(specs: list[Spec]) -> list[Spec]:
+    """Return the assumed machine types and pools whose GPUs no spec asks for any more."""
+    asked = {compute.get("gpu") for spec in specs for _, compute in roles(spec)}
+    asked |= {entry["gpu"] for spec in specs if spec.kind == "Quota" for entry in spec.spec.get("gpus") or ()}
+    types = [spec for spec in specs if spec.kind == "MachineType" and spec.comments == [_TOLD]]
+    gone = {spec.name for spec in types if spec.spec["gpus"]["model"] not in asked}
+    return [spec for spec in specs if spec.comments == [_TOLD] and spec.name in gone]
+
+
+def _amount(value: Any) -> Fraction:
+    """Return a quantity; 0 for a value that is none, which the compiler refuses."""
+    try:
+        return min(quantity(value), Fraction(MOST))
+    except (TypeError, ValueError):
+        return Fraction(0)
+
+
+def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
+    """Return machine types and pools for GPUs that specs ask for and no pool has.
+
+    `models`: GPU models of declared pools. A spec without a model means the only model, or an unknown one.
+    """
+    need: dict[str, tuple[int, int, Any, Any]] = {}
+    only = models[0] if len(models) == 1 else None
+    for spec in specs:
+        for count, compute in roles(spec):
+            gpus = compute.get("gpus") or 0
+            model = compute.get("gpu") or only or _ANY
+            if not gpus or model in models:
+                continue
+            compute["gpu"] = model
+            per_pod, total, cpu, memory = need.get(model, (0, 0, 0, 0))
+            need[model] = (
+                max(per_pod, gpus), total + gpus * count,
+                max(cpu, _amount(compute.get("cpu", 1)) / gpus),
+                max(memory, _amount(compute.get("memory", "2Gi")) / gpus),
+            )  # fmt: skip
+    for spec in specs:
+        if spec.kind == "Quota":
+            for entry in spec.spec.get("gpus") or ():
+                if entry["gpu"] not in models:
+                    per_pod, total, cpu, memory = need.get(entry["gpu"], (1, 0, 1, 1))
+                    need[entry["gpu"]] = (per_pod, total + entry["guaranteed"], cpu, memory)
+    made: list[Spec] = []
+    for model, (per_pod, total, cpu, memory) in sorted(need.items()):
+        size = next(each for each in _SIZES if each >= min(max(per_pod, 8 if total >= 8 else 1), 16))
+        name = spec_name(f"assumed-{model}")
+        body = {
+            "gpus": {"model": model, "count": size, "memory": gpu_memory(model)},
+            "cpu": str(ceil(cpu * size) + 4), "memory": format_quantity(ceil(memory * size / 2**30 + 16) * 2**30),
+        }  # fmt: skip
+        pool = {"cluster": cluster, "machineType": name, "count": max(1, ceil(total / size) + 1)}
+        made += [
+            Spec("MachineType", name, None, body, comments=[_TOLD]),
+            Spec("NodePool", name, None, pool, comments=[_TOLD]),
+        ]
+    return made

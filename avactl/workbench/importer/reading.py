@@ -1,0 +1,123 @@
+"""Read manifests of files, directories and standard input, within bounds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from avactl.diagnostics import Diagnostic
+from avactl.spec.documents.document import Document
+from avactl.spec.documents.yaml import MAX_BYTES, load_yaml
+from avactl.spec.repository.tree_files import ODD_NAME, odd_name
+from avactl.workbench.importer.model import Given, ImportProblem
+from avactl.workbench.importer.slurm import script
+
+MOST_FILES = 5000
+MOST_OBJECTS = 20_000
+"""Most objects of one import."""
+MOST_TOTAL = 128 * 1024 * 1024
+"""Most bytes of one import."""
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def read(paths: Iterable[Path], stdin: BinaryIO) -> list[Given]:
+    """Return the objects of all files; `-` reads standard input. Raises ImportProblem."""
+    found: list[Given] = []
+    total = 0
+    for name, data in _contents(paths, stdin):
+        total += len(data)
+        if total > MOST_TOTAL:
+            raise ImportProblem(f"the manifests have more than {MOST_TOTAL >> 20} MiB", "import them in parts")
+        found += objects(name, data)
+        if len(found) > MOST_OBJECTS:
+            raise ImportProblem(f"the manifests have more than {MOST_OBJECTS:,} objects", "import them in parts")
+    return found
+
+
+def read_scripts(paths: Iterable[Path], stdin: BinaryIO) -> list[Given]:
+    """Return the batch scripts of files; `-` reads standard input. Raises ImportProblem."""
+    return [script.given(name, data) for name, data in _contents(paths, stdin)]
+
+
+def _contents(paths: Iterable[Path], stdin: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    count = 0
+    for path in paths:
+        if str(path) == "-":
+            yield "<stdin>", stdin.read(MAX_BYTES + 1)
+            continue
+        for file in _files(path):
+            count += 1
+            if count > MOST_FILES:
+                raise ImportProblem(f"there are more than {MOST_FILES:,} files", "import them in parts")
+            if odd_name(file.as_posix()):
+                raise ImportProblem(f"{file}: {ODD_NAME}", "rename it")
+            try:
+                if not file.is_file():
+                    raise ImportProblem(f"{file}: neither a file nor a directory")
+                with file.open("rb") as stream:
+                    yield file.as_posix(), stream.read(MAX_BYTES + 1)
+            except OSError as error:
+                raise ImportProblem(f"{file}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _files(path: Path) -> Iterator[Path]:
+    if not path.is_dir():
+        yield path
+        return
+    for directory, below, names in os.walk(path):
+        below[:] = sorted(each for each in below if not each.startswith("."))
+        for name in sorted(names):
+            if name.endswith(_SUFFIXES) and not name.startswith("."):
+                yield Path(directory) / name
+
+
+def objects(file: str, data: bytes) -> list[Given]:
+    """Return the objects of one file; lists are taken apart. Raises ImportProblem."""
+    documents, problems = load_yaml(file, data)
+    for problem in problems:
+        if problem.severity == "error" and problem.code not in ("empty-file", "credential-literal"):
+            raise ImportProblem(_told(problem), problem.hint)
+    return [given for document in documents for given in _entries(document)]
+
+
+def _told(problem: Diagnostic) -> str:
+    return f"{problem.span}: {problem.message}"
+
+
+def _entries(document: Document) -> Iterator[Given]:
+    value = document.value
+    if isinstance(value, dict) and isinstance(value.get("items"), list) and str(value.get("kind")).endswith("List"):
+        for index, each in enumerate(value["items"]):
+            # Items of a typed list (`kind: JobList`) do not repeat its kind.
+            if isinstance(each, dict) and value["kind"] != "List":
+                each.setdefault("kind", value["kind"].removesuffix("List"))
+                each.setdefault("apiVersion", value.get("apiVersion"))
+            yield _object(Given(each, document, ("items", index)))
+    else:
+        yield _object(Given(value, document))
+
+
+def _object(given: Given) -> Given:
+    value: Any = given.value
+    place = given.span()
+    if not isinstance(value, dict):
+        raise ImportProblem(f"{place}: this is not a Kubernetes object", "write `apiVersion`, `kind` and `metadata`")
+    for key in ("apiVersion", "kind"):
+        if not isinstance(value.get(key), str) or not value[key]:
+            raise ImportProblem(f"{place}: the object has no `{key}`", f"add `{key}: …`")
+    if value["apiVersion"].startswith("avactl.dev/"):
+        raise ImportProblem(f"{place}: this is a spec of avactl already", "leave the file out")
+    metadata = value.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        if isinstance(metadata, dict) and isinstance(metadata.get("generateName"), str):
+            metadata["name"] = metadata["generateName"].rstrip("-")
+        else:
+            raise ImportProblem(f"{place}: the {value['kind']} has no name", "add `metadata: {name: …}`")
+    for key in ("labels", "annotations"):
+        if not isinstance({} if metadata.get(key) is None else metadata[key], dict):
+            raise ImportProblem(f"{given.span('metadata', key)}: `{key}` is not a mapping")
+    if not isinstance({} if value.get("spec") is None else value["spec"], dict):
+        raise ImportProblem(f"{given.span('spec')}: `spec` is not a mapping")
+    return given

@@ -1,0 +1,151 @@
+"""Show an import: what became of each object, what was not carried over, and what differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from avactl.base.terminal import json_output
+from avactl.diagnostics.redaction import MASK
+from avactl.diagnostics.secrets import shapes
+from avactl.workbench.importer.model import LIVE, Given, Loss, Outcome, Result
+from avactl.workbench.importer.session import Imported
+
+if TYPE_CHECKING:
+    from avactl.workbench.importer.adopt import Adopted
+
+_ORDER = list(Result)
+
+
+def _masked(text: str) -> str:
+    """Mask credentials, which a value at a wrong place may be, as diagnostics do."""
+    return shapes().sub(MASK, text)
+
+
+def _where(given: Given) -> str:
+    span = given.span()
+    return "live" if span.file == LIVE else f"{span.file}:{span.line}"
+
+
+def rows(made: Imported) -> list[tuple[str, str, str, str, str]]:
+    """Return the table: source, object, what it became, how, and the file."""
+    found = []
+    for outcome in sorted(made.outcomes, key=lambda each: (each.given.span(), str(each.given))):
+        spec = outcome.spec
+        became = "-" if spec is None else spec.kind if spec.raw else str(spec)
+        file = spec.file if spec else "-"
+        found.append((_where(outcome.given), str(outcome.given), became, outcome.result.value, file))
+    return found
+
+
+def reasons(made: Imported) -> list[tuple[str, list[Outcome]]]:
+    """Return objects that became no spec of a kind of their own, by reason."""
+    groups: dict[str, list[Outcome]] = {}
+    for outcome in made.outcomes:
+        if outcome.note:
+            groups.setdefault(f"{outcome.result.value}: {_masked(outcome.note)}", []).append(outcome)
+    return sorted(groups.items())
+
+
+def loss_lines(losses: list[Loss]) -> list[str]:
+    """Return two lines for each loss: where and what, then why and what to do."""
+    lines: list[str] = []
+    for loss in losses:
+        place = "live" if loss.span.file == LIVE else str(loss.span)
+        lines.append(f"  {place}  {loss.source}  {loss.path or '(object)'}")
+        lines.append(_masked(f"      {loss.why}" + (f" → {loss.remedy}" if loss.remedy else "")))
+    return lines
+
+
+def difference_lines(made: Imported, sign: dict[str, str] | None = None) -> list[str]:
+    """Return the semantic differences of each spec; specs without any are counted in one line."""
+    lines: list[str] = []
+    same = 0
+    for each in made.compared:
+        if not each.lines and not each.added and not each.objects:
+            same += 1
+            continue
+        lines.append(f"{each.spec} compared with {each.spec.given[0]}")
+        lines += [f"  {(sign or {}).get(line.sign, line.sign)} {_masked(line.text)}" for line in each.lines]
+        if each.added:
+            lines.append(f"  + set by avactl: {_few(each.added)}")
+        if each.objects:
+            lines.append(f"  + {_count(len(each.objects), 'object')}: {_few(each.objects)}")
+    if same:
+        lines.append(
+            "1 spec compiles to its source, but for avactl's labels"
+            if same == 1
+            else f"{same} specs compile to their source, but for avactl's labels"
+        )
+    return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _few(names: list[str], most: int = 6) -> str:
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def summary(made: Imported) -> str:
+    """Return one line: how many objects became how many specs, and how."""
+    counts = Counter(outcome.result for outcome in made.outcomes)
+    shown = ", ".join(f"{counts[result]} {result.value}" for result in _ORDER if counts[result])
+    specs = sum(bool(spec.given) for spec in made.specs)
+    return f"{_count(len(made.outcomes), 'object')} → {_count(specs, 'spec')}: {shown}"
+
+
+def adopted_lines(adopted: Adopted) -> list[str]:
+    """Return what was adopted, and what was not, by reason."""
+    done = sum(each.done for each in adopted.objects)
+    able = sum(not each.reason for each in adopted.objects)
+    lines = [f"adopted {_count(done, 'object')}; no pod restarts"] if not adopted.later else [
+        f"{_count(able, 'object')} can be adopted without a restart: {adopted.later}"
+    ]  # fmt: skip
+    for each in adopted.objects:
+        if each.reason:
+            lines.append(f"  not adopted: {each.title}: {each.reason}")
+    return lines
+
+
+def as_json(made: Imported, adopted: Adopted | None = None) -> str:
+    """Return the whole report for programs."""
+    data: dict[str, Any] = {
+        "cluster": made.cluster,
+        "objects": [
+            {
+                "source": str(outcome.given.span()), "kind": outcome.given.kind, "namespace": outcome.given.namespace,
+                "name": outcome.given.name, "result": outcome.result.name,
+                "reason": _masked(outcome.note), "spec": str(outcome.spec) if outcome.spec else None,
+                "file": outcome.spec.file if outcome.spec else None,
+            }
+            for outcome in sorted(made.outcomes, key=lambda each: (each.given.span(), str(each.given)))
+        ],
+        "losses": [
+            {
+                "source": str(loss.span), "object": loss.source, "path": loss.path, "why": _masked(loss.why),
+                "remedy": _masked(loss.remedy),
+            }
+            for loss in made.losses
+        ],
+        "differences": [
+            {
+                "spec": str(each.spec),
+                "changes": [{"sign": line.sign, "text": _masked(line.text)} for line in each.lines],
+                "added": each.added, "objects": each.objects,
+            }
+            for each in made.compared
+            if each.lines or each.added or each.objects
+        ],
+        "files": sorted(made.files),
+    }  # fmt: skip
+    if adopted is not None:
+        data["adoption"] = {
+            "later": adopted.later,
+            "objects": [
+                {"object": each.title, "adopted": each.done, "reason": each.reason} for each in adopted.objects
+            ],
+        }
+    return json_output(data)

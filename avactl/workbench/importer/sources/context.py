@@ -1,0 +1,70 @@
+"""State that all conversions of one import share: options, teams, and their service accounts."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from avactl.workbench.importer.model import Body, Given, Reader, Spec, spec_name
+
+
+@dataclass
+class Options:
+    """Options of an import."""
+
+    cluster: str = ""
+    namespace: str = "default"
+    """Namespace of objects that name none."""
+    teams: dict[str, str] = field(default_factory=dict)
+    """Namespace → team."""
+    as_is: bool = False
+    """Keep all objects as manifests."""
+    images: dict[str, str] = field(default_factory=dict)
+    """Images of a Cluster that the import writes."""
+
+
+@dataclass
+class Context:
+    """State of one import."""
+
+    options: Options
+    objects: list[Given]
+    known: dict[str, str] = field(default_factory=dict)
+    """Namespace → team, of the repository that is imported into."""
+    queues: dict[str, str] = field(default_factory=dict)
+    """Namespace → team, by queues that several namespaces share."""
+    accounts: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Service accounts that workloads of a team use."""
+    namespaces: dict[str, list[str]] = field(default_factory=dict)
+    """Team → its namespaces, in the order in which they were met."""
+    used: set[Given] = field(default_factory=set)
+    """Objects that became part of the spec of another one."""
+    _places: dict[tuple[str, str], list[Given]] = field(default_factory=lambda: defaultdict(list))
+
+    def team(self, namespace: str) -> str:
+        """Return the team of a namespace."""
+        namespace = namespace or "default"
+        found = self.options.teams.get(namespace) or self.known.get(namespace) or self.queues.get(namespace)
+        team = found or spec_name(namespace)
+        own = self.namespaces.setdefault(team, [])
+        if namespace not in own:
+            own.append(namespace)
+        return team
+
+    def spec(self, kind: str, reader: Reader, body: Body, name: str = "") -> Spec:
+        """Return a spec of a team, for an object in one of its namespaces."""
+        given = reader.given
+        team = self.team(given.namespace)
+        made = Spec(kind, spec_name(name or given.name), team, body, [given])
+        made.losses = reader.losses
+        made.namespace = given.namespace or "default"
+        return made
+
+    def find(self, kind: str, namespace: str, accept: Callable[[Given], bool] = lambda given: True) -> list[Given]:
+        """Return objects of a kind in a namespace that are not yet part of a spec."""
+        if not self._places:
+            for each in self.objects:
+                self._places[each.kind, each.namespace].append(each)
+        found = self._places.get((kind, namespace), ())
+        return [each for each in found if each not in self.used and accept(each)]

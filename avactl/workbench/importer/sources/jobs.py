@@ -1,0 +1,93 @@
+"""Jobs of Kubernetes → TrainingJobs, if they train."""
+
+from __future__ import annotations
+
+from avactl.contracts.names import GPU_RESOURCES
+from avactl.workbench.importer.model import Reader, Spec
+from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.pods import Pod
+from avactl.workbench.importer.sources.training import framework_of, job, read_role, seconds
+
+_TEMPLATE = ("spec", "template")
+
+
+def trains(reader: Reader) -> bool:
+    """Return True for a Job with GPUs, or several workers that find each other by their index."""
+    given = reader.given
+    containers = given.get(*_TEMPLATE, "spec", "containers") or ()
+    limits = [((each.get("resources") or {}).get("limits") or {}) for each in containers if isinstance(each, dict)]
+    return any(name in each for each in limits for name in GPU_RESOURCES) or (
+        given.get("spec", "completionMode") == "Indexed" and (given.get("spec", "parallelism") or 1) > 1
+    )
+
+
+def convert(context: Context, reader: Reader) -> Spec | str:
+    """Return the TrainingJob of a Job, or the reason why it stays a manifest."""
+    given = reader.given
+    if not trains(reader):
+        return "it requests no whole GPUs, and its pods are not indexed"
+    parallelism = given.get("spec", "parallelism")
+    pods = parallelism if isinstance(parallelism, int) else 1
+    completions, mode = given.get("spec", "completions"), given.get("spec", "completionMode")
+    if pods == 0:
+        return "its `parallelism` is 0"
+    if (completions or 1) != pods or (pods > 1 and mode != "Indexed"):
+        return "its pods take work from a queue: `completions` is not `parallelism`, or they have no index"
+    common(reader)
+    for key in ("parallelism", "completions", "completionMode", "podReplacementPolicy", "manualSelector", "selector",
+                "podFailurePolicy", "maxFailedIndexes"):  # fmt: skip
+        reader.take("spec", key)
+    role = read_role(reader, "workers", pods, _TEMPLATE)
+    retries = reader.take("spec", "backoffLimitPerIndex")
+    limit = reader.take("spec", "backoffLimit")
+    if retries is None and limit is not None:
+        retries = limit
+        if pods > 1 and limit:
+            why = f"each worker is restarted {limit} times, and not all of them together"
+            reader.lose(("spec", "backoffLimit"), why, "set `retries`")
+    retries = 6 if retries is None else retries
+    spec = job(
+        context, reader, [role], framework=framework_of(role.pod), strategy="allReduce" if pods > 1 else "single",
+        timeout=seconds(reader.take("spec", "activeDeadlineSeconds")),
+        ttl=seconds(reader.take("spec", "ttlSecondsAfterFinished")),
+        retries=min(int(retries), 1000), suspended=True if reader.take("spec", "suspend") else None,
+    )  # fmt: skip
+    _addresses(context, reader, spec, role.pod)
+    reader.lose_rest("a TrainingJob has no key for it", "add it by `patches`")
+    return spec
+
+
+def _addresses(context: Context, reader: Reader, spec: Spec, pod: Pod) -> None:
+    """Make the headless Service of an indexed Job part of the spec, which has one of its own."""
+    subdomain = reader.given.get(*_TEMPLATE, "spec", "subdomain")
+    for service in context.find("Service", reader.given.namespace, lambda each: each.name == subdomain):
+        if service.get("spec", "clusterIP") == "None":
+            context.used.add(service)
+            spec.given.append(service)
+            own = Reader(service)
+            why = f"the job's own headless Service is `{spec.name}-rendezvous`; MASTER_ADDR and others name its pods"
+            own.lose(("metadata", "name"), why, "use these variables in place of host names")
+            reader.losses += own.losses
+    for name, value in pod.env.items():
+        if subdomain and isinstance(value, str) and f".{subdomain}" in value:
+            reader.lose(pod.paths["env", name], f"the value names a pod of the Service `{subdomain}`",
+                        "remove the variable: avactl sets MASTER_ADDR")  # fmt: skip
+            spec.spec["env"].pop(name, None)
+    if spec.spec.get("env") == {}:
+        del spec.spec["env"]
+
+
+def common(reader: Reader) -> None:
+    """Take what each object has, and specs have in another form."""
+    for key in ("apiVersion", "kind", "status"):
+        reader.take(key)
+    given = reader.given
+    for key in given.value["metadata"]:
+        if key not in ("labels", "annotations"):
+            reader.take("metadata", key)
+    for key in given.get("metadata", "labels") or ():
+        if key == "kueue.x-k8s.io/queue-name":
+            reader.lose(("metadata", "labels", key), "the quota of the team takes the place of queues", "")
+        else:
+            reader.take("metadata", "labels", key)
+    reader.take("metadata", "annotations")

@@ -1,0 +1,232 @@
+"""Jobs of Kubeflow's training operator and of Kubeflow Trainer → TrainingJobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.spec.documents.document import Path
+from avactl.workbench.importer.model import Body, Given, Reader, Spec
+from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.jobs import common
+from avactl.workbench.importer.sources.training import Role, job, read_role, seconds
+
+_RETRIES = 3
+_POLICY = {
+    "cleanPodPolicy": ("pods end with the job, and are kept with it for their logs", "set `ttl`"),
+    "schedulingPolicy": ("all pods of a job form one gang, in the queue of the team's quota", "set `priority`"),
+    "managedBy": ("avactl's objects have no other controller", ""),
+}
+
+
+def _replicas(reader: Reader, key: str) -> dict[str, Path]:
+    """Return the paths of the replica specs, by role."""
+    found = reader.given.get("spec", key)
+    return (
+        {str(role): ("spec", key, role) for role, part in found.items() if isinstance(part, dict)}
+        if isinstance(found, dict)
+        else {}
+    )
+
+
+def _role(reader: Reader, key: str, path: Path, main: tuple[str, ...]) -> Role:
+    role = read_role(reader, key, reader.take(*path, "replicas"), (*path, "template"), main)
+    policy = reader.take(*path, "restartPolicy")
+    if policy == "Never":
+        reader.lose((*path, "restartPolicy"), "failed pods are restarted", "set `retries: 0`")
+    return role
+
+
+def _run(reader: Reader, at: Path = ("spec", "runPolicy")) -> Body:
+    """Return the keys of a spec for a run policy."""
+    backoff = reader.take(*at, "backoffLimit")
+    made: Body = {
+        "timeout": seconds(reader.take(*at, "activeDeadlineSeconds")),
+        "ttl": seconds(reader.take(*at, "ttlSecondsAfterFinished")),
+        "retries": min(backoff, 1000) if isinstance(backoff, int) else _RETRIES,
+        "suspended": True if reader.take(*at, "suspend") else None,
+    }
+    for key, (why, remedy) in _POLICY.items():
+        if reader.given.get(*at, key) not in (None, {}, ""):
+            reader.lose((*at, key), why, remedy)
+    return made
+
+
+def _same_machines(reader: Reader, one: Role, other: Role, what: str) -> None:
+    """Record that two roles of the source become one group of equal pods."""
+    for key in ("cpu", "memory", "gpus", "gpu", "sharedMemory"):
+        first, second = one.pod.compute.get(key), other.pod.compute.get(key)
+        if first != second:
+            at = other.pod.paths.get(("workers", key), other.path)
+            reader.lose(at, f"{what}: they are equal, with `{key}: {first}`", "add them as `workerGroups`")
+    for key, name in (("image", "image"), ("command", "command"), ("args", "arguments"), ("env", "variables")):
+        if getattr(one.pod, key) != getattr(other.pod, key):
+            at = other.pod.paths.get((key,), other.path)
+            reader.lose(at, f"{what}: they have the same {name}", "decide by NODE_RANK in the script")
+    if one.pod.settings != other.pod.settings:
+        reader.lose((*other.path, "spec"), f"{what}: they have the same pod settings", "check `pod`")
+
+
+def _merge(reader: Reader, roles: dict[str, Role], what: str) -> Role | None:
+    """Return one group of workers for a leader and its workers. The larger group is the model of all."""
+    present = [role for role in roles.values() if role.replicas]
+    if not present:
+        return None
+    most = max(present, key=lambda role: role.replicas) if len(present) > 1 else present[0]
+    for each in present:
+        if each is not most:
+            _same_machines(reader, most, each, what)
+    return most._replace(replicas=sum(each.replicas for each in present))
+
+
+def pytorch(context: Context, reader: Reader) -> Spec | str:
+    """Return the TrainingJob of a PyTorchJob."""
+    common(reader)
+    paths = _replicas(reader, "pytorchReplicaSpecs")
+    roles = {name: _role(reader, "workers", path, ("pytorch",)) for name, path in paths.items()}
+    workers = _merge(reader, roles, "the master is the first of the workers")
+    if workers is None:
+        return "it has no replicas"
+    reader.take("spec", "nprocPerNode")
+    per_node = reader.given.get("spec", "nprocPerNode")
+    if per_node not in (None, "auto", "gpu", str(workers.pod.compute.get("gpus") or 1)):
+        reader.lose(("spec", "nprocPerNode"), "there is one process per GPU, or one per pod without GPUs", "")
+    if reader.given.get("spec", "elasticPolicy"):
+        reader.lose(("spec", "elasticPolicy"), f"the number of workers is fixed: {workers.replicas}",
+                    "use `strategy: elastic` with `min` and `max`, and the library of the job master")  # fmt: skip
+    spec = job(context, reader, [workers], framework="pytorch", strategy="allReduce", **_run(reader))
+    reader.lose_rest("a TrainingJob has no key for it", "")
+    return spec
+
+
+def tensorflow(context: Context, reader: Reader) -> Spec | str:
+    """Return the TrainingJob of a TFJob."""
+    common(reader)
+    paths = _replicas(reader, "tfReplicaSpecs")
+    keys = {"PS": "servers", "Ps": "servers", "Evaluator": "evaluator"}
+    roles = {name: _role(reader, keys.get(name, "workers"), path, ("tensorflow",)) for name, path in paths.items()}
+    workers = _merge(
+        reader, {name: role for name, role in roles.items() if role.key == "workers"},
+        "the chief is the first of the workers",
+    )  # fmt: skip
+    if workers is None:
+        return "it has no workers"
+    others = [role for role in roles.values() if role.key != "workers"]
+    servers = any(role.key == "servers" for role in others)
+    several = servers or others or workers.replicas > 1
+    policy = reader.take("spec", "successPolicy")
+    if policy == "AllWorkers":
+        reader.lose(("spec", "successPolicy"), "the job ends with its chief or worker 0", "")
+    if reader.given.get("spec", "enableDynamicWorker"):
+        reader.lose(("spec", "enableDynamicWorker"), "the number of workers is fixed", "use `strategy: elastic`")
+    spec = job(
+        context, reader, [workers, *others], framework="tensorflow",
+        strategy="parameterServer" if servers else "allReduce" if several else "single", **_run(reader),
+    )  # fmt: skip
+    reader.lose_rest("a TrainingJob has no key for it", "")
+    return spec
+
+
+def mpi(context: Context, reader: Reader) -> Spec | str:
+    """Return the TrainingJob of an MPIJob."""
+    common(reader)
+    paths = _replicas(reader, "mpiReplicaSpecs")
+    if "Worker" not in paths or "Launcher" not in paths:
+        return "it has no launcher and workers"
+    launcher = _role(reader, "launcher", paths["Launcher"], ("launcher", "mpi-launcher", "mpi"))
+    workers = _role(reader, "workers", paths["Worker"], ("worker", "mpi-worker", "mpi"))
+    _hostfile(reader, launcher)
+    more = _run(reader)
+    slots = reader.take("spec", "slotsPerWorker")
+    implementation = {"OpenMPI": None, "MPICH": "mpich", "Intel": "intel"}.get(reader.take("spec", "mpiImplementation"))
+    for key in ("sshAuthMountPath", "launcherCreationPolicy", "runLauncherAsWorker"):
+        if reader.given.get("spec", key) not in (None, "", False, "AtStartup"):
+            reader.lose(("spec", key), "mpirun needs neither ssh nor keys; its pod starts with the workers", "")
+        reader.take("spec", key)
+    for pod in (launcher.pod, workers.pod):
+        _no_ssh(reader, pod.settings, pod.paths)
+    spec = job(
+        context, reader, [launcher, workers], framework="custom", strategy="mpi",
+        mpi={"implementation": implementation} if implementation else None,
+        slotsPerWorker=slots if isinstance(slots, int) else None, **more,
+    )  # fmt: skip
+    reader.lose_rest("a TrainingJob has no key for it", "")
+    return spec
+
+
+def _hostfile(reader: Reader, launcher: Role) -> None:
+    for words, key in ((launcher.pod.command, "command"), (launcher.pod.args, "args")):
+        for index, word in enumerate(words):
+            if word in ("--hostfile", "-hostfile", "-f", "--machinefile") and index + 1 < len(words):
+                at = (*launcher.pod.paths[key,], index)
+                reader.lose(at, "avactl's hostfile is known to mpirun by a variable", "")
+                del words[index : index + 2]
+                break
+
+
+def _no_ssh(reader: Reader, settings: Body, paths: dict[Path, Path]) -> None:
+    kept = []
+    for index, volume in enumerate(settings.get("volumes") or ()):
+        if str(volume.get("mountPath")).endswith("/.ssh"):
+            reader.lose(paths["pod", "volumes", index], "mpirun needs no ssh", "")
+        else:
+            kept.append(volume)
+    if "volumes" in settings:
+        settings["volumes"] = kept
+        if not kept:
+            del settings["volumes"]
+
+
+_RUNTIMES = {
+    "torch": ("pytorch", "allReduce"), "deepspeed": ("pytorch", "mpi"), "mpi": ("custom", "mpi"),
+    "mlx": ("custom", "mpi"), "tensorflow": ("tensorflow", "allReduce"), "jax": ("custom", "allReduce"),
+}  # fmt: skip
+
+
+def train_job(context: Context, reader: Reader) -> Spec | str:
+    """Return the TrainingJob of a TrainJob; its runtime is known by its name only."""
+    given = reader.given
+    runtime = str(reader.take("spec", "runtimeRef", "name") or "")
+    reader.take("spec", "runtimeRef")
+    framework, strategy = next((found for name, found in _RUNTIMES.items() if name in runtime), ("", ""))
+    image = given.get("spec", "trainer", "image")
+    if not framework or not isinstance(image, str):
+        return "its image or framework is in its runtime: only TrainJobs that name both are converted"
+    common(reader)
+    trainer: Any = given.get("spec", "trainer")
+    container = {"name": "worker", "image": image, "command": trainer.get("command"), "args": trainer.get("args"),
+                 "env": trainer.get("env"), "resources": trainer.get("resourcesPerNode")}  # fmt: skip
+    # The pod stands in the trainer's keys, so it is read from a template made of them.
+    made = dict(given.value)
+    made["spec"] = {**given.value["spec"], "trainer": {**trainer, "pod": {"spec": {"containers": [container]}}}}
+    reader.given = Given(made, given.doc, given.path)
+    at: Path = ("spec", "trainer")
+    place: Path = (*at, "pod", "spec", "containers", 0)
+    reader.aliases = {(*place, "resources"): (*at, "resourcesPerNode"), place: at, (*at, "pod"): at}
+    role = read_role(reader, "workers", reader.take("spec", "trainer", "numNodes"), ("spec", "trainer", "pod"))
+    for key in ("image", "command", "args", "env", "resourcesPerNode", "pod"):
+        reader.take("spec", "trainer", key)
+    processes = reader.take("spec", "trainer", "numProcPerNode")
+    if processes not in (None, "auto", "gpu", role.pod.compute.get("gpus"), str(role.pod.compute.get("gpus"))):
+        reader.lose(("spec", "trainer", "numProcPerNode"), "there is one process per GPU, or one per pod", "")
+    for key, why, remedy in (
+        (
+            "initializer",
+            "datasets and models are fetched by other kinds",
+            "declare a Dataset, and mount it: `datasets`",
+        ),
+        ("podTemplateOverrides", "its settings are not read", "write them as `pod`"),
+        ("labels", "labels of the pods are not read", "write `pod: {labels: …}`"),
+        ("annotations", "annotations of the pods are not read", "write `pod: {annotations: …}`"),
+    ):
+        if given.get("spec", key):
+            reader.lose(("spec", key), why, remedy)
+    reader.take("spec", "managedBy")
+    suspended = True if reader.take("spec", "suspend") else None
+    if strategy == "mpi":
+        launcher = Role("launcher", 1, role.pod, role.path)
+        spec = job(context, reader, [launcher, role], framework=framework, strategy="mpi", suspended=suspended)
+        spec.spec["launcher"] = {"cpu": "1", "memory": "2Gi", "replicas": 1}
+    else:
+        spec = job(context, reader, [role], framework=framework, strategy=strategy, suspended=suspended)
+    reader.lose_rest("a TrainingJob has no key for it", "")
+    return spec

@@ -1,0 +1,373 @@
+"""Pod templates → the parts of a workload's spec."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from avactl.base.quantity import quantity
+from avactl.contracts.names import GPU_RESOURCES, GPU_VARIABLES
+from avactl.diagnostics.secrets import looks_secret
+from avactl.spec.documents.document import Path
+from avactl.spec.schema.base import foreign_key
+from avactl.workbench.importer.cleaning import clean_pod, default_pull
+from avactl.workbench.importer.gpus import gpu_model
+from avactl.workbench.importer.model import Body, Reader, spec_name
+from avactl.workbench.importer.sources import volumes
+
+GPU_LABELS = (
+    "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "k8s.amazonaws.com/accelerator", "accelerator",
+    "gpu-type", "gpu.nvidia.com/class", "avactl.dev/gpu", "karpenter.k8s.aws/instance-gpu-name", "node.gpu/model",
+)  # fmt: skip
+"""Labels of nodes that name their GPU model."""
+_PATCHED = (
+    "imagePullPolicy", "lifecycle", "livenessProbe", "readinessProbe", "startupProbe", "workingDir", "stdin", "tty",
+    "terminationMessagePath", "terminationMessagePolicy", "ports", "resizePolicy",
+)  # fmt: skip
+"""Keys of the main container that specs have as a patch."""
+_SETTINGS = ("dnsPolicy", "dnsConfig", "hostAliases", "imagePullSecrets", "affinity", "automountServiceAccountToken",
+             "terminationGracePeriodSeconds")  # fmt: skip
+_IGNORED = ("restartPolicy", "enableServiceLinks", "serviceAccount", "preemptionPolicy")
+_SCHEDULERS = ("volcano", "default-scheduler", "kai-scheduler", "scheduler-plugins-scheduler", "avactl")
+_WHY = {
+    "hostNetwork": ("pods of teams have networks of their own",
+                    "set `hostNetwork: {}`, and `hostNetwork: true` in the namespace of the Team"),
+    "hostIPC": ("pods of teams do not share memory with their machine", "use `sharedMemory`"),
+    "hostPID": ("pods of teams do not see processes of their machine", ""),
+    "priorityClassName": ("avactl has priority classes of its own", "set `priority: low`, `normal` or `high`"),
+    "priority": ("avactl has priority classes of its own", "set `priority: low`, `normal` or `high`"),
+    "runtimeClassName": ("pods of teams use the default runtime", "make it the default of the pool's machines"),
+    "nodeName": ("the scheduler chooses the node", "set `pool`, or `pod.nodeSelector`"),
+    "topologySpreadConstraints": ("", ""),
+    "schedulerName": ("the scheduler follows from the Cluster", "set `daemons.scheduler`"),
+    "hostname": ("pods are named after job, role and index", ""),
+    "subdomain": ("the job has a headless Service of its own", ""),
+    "shareProcessNamespace": ("avactl sets it where its sidecars need it", ""),
+}  # fmt: skip
+_OTHER = ("the spec has no key for it", "add it by `patches`, if the pods need it")
+
+
+@dataclass
+class Pod:
+    """The parts of a spec that describe the pods of one role."""
+
+    image: str = ""
+    command: list[str] = field(default_factory=list)
+    args: list[str] = field(default_factory=list)
+    env: Body = field(default_factory=dict)
+    compute: Body = field(default_factory=dict)
+    user: Body = field(default_factory=dict)
+    settings: Body = field(default_factory=dict)
+    container_patch: Body = field(default_factory=dict)
+    pod_patch: Body = field(default_factory=dict)
+    container: str = ""
+    paths: dict[Path, Path] = field(default_factory=dict)
+    """Paths below the spec → paths in the source."""
+
+    def patches(self, target: Body, container: str, group: str = "containers") -> list[tuple[Body, Path]]:
+        """Return patches for what the spec has no key for, one for each key, with the keys' paths in the source.
+
+        `group`: the list that holds the main container; that of pods which follow others is in `initContainers`.
+        """
+        found: list[tuple[Body, Path]] = []
+        place = self.paths["image",][:-1]
+        for key, value in self.container_patch.items():
+            if key == "resources":
+                for name in value["limits"]:
+                    part = {each: {name: amounts[name]} for each, amounts in value.items() if name in amounts}
+                    found.append(({group: [{"name": container, key: part}]}, (*place, key, "limits", name)))
+            else:
+                found.append(({group: [{"name": container, key: value}]}, (*place, key)))
+        found += [({key: value}, (*place[:-2], key)) for key, value in self.pod_patch.items()]
+        return [({"target": target, "merge": {"spec": {"template": {"spec": merge}}}}, path) for merge, path in found]
+
+
+def read_pod(reader: Reader, path: Path, main: tuple[str, ...] = ()) -> Pod:
+    """Read the pod template at `path`. `main`: names by which the main container is known; otherwise the first."""
+    pod = Pod()
+    template = reader.given.get(*path)
+    template = template if isinstance(template, dict) else {}
+    found = template.get("spec")
+    spec: Body = found if isinstance(found, dict) else {}
+    clean_pod(spec)
+    _metadata(reader, (*path, "metadata"), template.get("metadata") or {}, pod)
+    path = (*path, "spec")
+    containers = [each for each in spec.get("containers") or () if isinstance(each, dict)]
+    index = next((i for i, each in enumerate(containers) if each.get("name") in main), 0)
+    for i, each in enumerate(containers):
+        place = (*path, "containers", i)
+        if i == index:
+            pod.container = str(each.get("name") or "")
+            _main(reader, place, each, pod)
+        else:
+            _add(reader, place, each, pod, "sidecars")
+    for i, each in enumerate(spec.get("initContainers") or ()):
+        if isinstance(each, dict):
+            group = "sidecars" if each.get("restartPolicy") == "Always" else "initContainers"
+            reader.take(*path, "initContainers", i, "restartPolicy")
+            _add(reader, (*path, "initContainers", i), each, pod, group)
+    volumes.convert(reader, path, spec, containers[index] if containers else {}, index, pod.compute, pod.settings,
+                    pod.paths)  # fmt: skip
+    _selector(reader, path, spec, pod)
+    _tolerations(reader, path, spec, pod)
+    _security(reader, (*path, "securityContext"), pod.settings.setdefault("securityContext", {}), pod.user)
+    for key in ("fsGroup", "fsGroupChangePolicy", "supplementalGroups"):
+        pod.paths["pod", "securityContext", key] = (*path, "securityContext", key)
+    for key in _IGNORED:
+        reader.take(*path, key)
+    for key in _SETTINGS:
+        value = reader.take(*path, key)
+        if value not in (None, [], {}, False):
+            pod.settings[key] = value
+            pod.paths["pod", key] = (*path, key)
+    account = reader.take(*path, "serviceAccountName")
+    if account not in (None, "", "default"):
+        pod.settings["serviceAccountName"] = account
+        pod.paths["pod", "serviceAccountName"] = (*path, "serviceAccountName")
+    if spec.get("schedulerName") in _SCHEDULERS:
+        reader.take(*path, "schedulerName")
+    if spec.get("topologySpreadConstraints"):
+        pod.pod_patch["topologySpreadConstraints"] = reader.take(*path, "topologySpreadConstraints")
+    for key, (why, remedy) in _WHY.items():
+        if (
+            spec.get(key) not in (None, "", False, [], 0)
+            and why
+            and not (key == "schedulerName" and spec[key] in _SCHEDULERS)
+        ):
+            reader.lose((*path, key), why, remedy)
+        elif key in spec and why:
+            reader.take(*path, key)
+    reader.lose_rest(*_OTHER, path=path)
+    if not pod.settings["securityContext"]:
+        del pod.settings["securityContext"]
+    return pod
+
+
+def _metadata(reader: Reader, path: Path, metadata: Body, pod: Pod) -> None:
+    reader.take(*path, "creationTimestamp")
+    reader.take(*path, "name")
+    for group in ("labels", "annotations"):
+        kept = {}
+        for key in metadata.get(group) or {}:
+            owner = foreign_key(key)
+            if owner == "Kubernetes" and key.startswith("app.kubernetes.io/"):
+                reader.take(*path, group, key)  # avactl sets them for each spec
+            elif owner:
+                reader.lose((*path, group, key), f"it belongs to {owner}", "")
+            else:
+                kept[key] = reader.take(*path, group, key)
+                pod.paths["pod", group, key] = (*path, group, key)
+        if kept:
+            pod.settings[group] = kept
+
+
+def _main(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
+    reader.take(*path, "name")
+    pod.image = str(reader.take(*path, "image") or "")
+    pod.command = [str(each) for each in reader.take(*path, "command") or ()]
+    pod.args = [str(each) for each in reader.take(*path, "args") or ()]
+    pod.paths.update({("image",): (*path, "image"), ("command",): (*path, "command"), ("args",): (*path, "args")})
+    pod.env = _env(reader, path, container, pod.paths, ("env",))
+    if container.get("envFrom"):
+        pod.settings["envFrom"] = reader.take(*path, "envFrom")
+        pod.paths["pod", "envFrom"] = (*path, "envFrom")
+    _resources(reader, path, container, pod)
+    _security(reader, (*path, "securityContext"), pod.settings.setdefault("securityContext", {}), pod.user)
+    pod.paths["pod", "securityContext"] = (*path, "securityContext")
+    for key in _PATCHED:
+        value = reader.take(*path, key)
+        if value in (None, [], {}) or (key == "imagePullPolicy" and value == default_pull(pod.image)):
+            continue
+        pod.container_patch[key] = value
+
+
+def _env(reader: Reader, path: Path, container: Body, paths: dict[Path, Path], to: Path) -> Body:
+    made: Body = {}
+    for index, entry in enumerate(container.get("env") or ()):
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            continue
+        place, name, source = (*path, "env", index), entry["name"], entry.get("valueFrom") or {}
+        paths[*to, name] = place
+        if name in GPU_VARIABLES:
+            reader.lose(place, "the container runtime would inject devices that the pod was not given",
+                        "nothing: `gpus` requests GPUs")  # fmt: skip
+        elif name.startswith("AVACTL_"):
+            reader.lose(place, "avactl sets the variables of this prefix", "")
+        elif not source:
+            value = "" if entry.get("value") is None else str(entry["value"])
+            if looks_secret(value, name):
+                secret = spec_name(f"{reader.given.name}-env")
+                why = f"the value looks like a credential; the spec reads it from Secret `{secret}`, key `{name}`"
+                reader.lose((*place, "value"), why, "create that Secret: `avactl secrets` prints the command")
+                made[name] = {"secret": {"name": secret, "key": name}}
+            else:
+                made[name] = value
+            reader.take(*place)
+        else:
+            made.update(_env_source(reader, place, name, source))
+    return made
+
+
+def _env_source(reader: Reader, place: Path, name: str, source: Body) -> Body:
+    for key, to in (("secretKeyRef", "secret"), ("configMapKeyRef", "configMap")):
+        found = source.get(key)
+        if isinstance(found, dict):
+            reader.take(*place)
+            if found.get("optional"):
+                reader.lose((*place, "valueFrom", key, "optional"), "the pods wait until it exists", "")
+            return {name: {to: {"name": found.get("name"), "key": found.get("key")}}}
+    field_ref = source.get("fieldRef")
+    if isinstance(field_ref, dict):
+        reader.take(*place)
+        return {name: {"field": field_ref.get("fieldPath")}}
+    reader.lose(place, "the spec has no key for this source of a variable", "add it by `patches`")
+    return {}
+
+
+def _resources(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
+    resources = container.get("resources") if isinstance(container.get("resources"), dict) else {}
+    requests: Body = (resources or {}).get("requests") or {}
+    limits: Body = (resources or {}).get("limits") or {}
+    place = (*path, "resources")
+    more: Body = {}
+    for name in {**requests, **limits}:
+        asked, limit = requests.get(name, limits.get(name)), limits.get(name)
+        for group in ("requests", "limits"):
+            reader.take(*place, group, name)
+        shown = (*place, "requests" if name in requests else "limits", name)
+        if name == "cpu":
+            pod.compute["cpu"] = str(asked)
+            pod.paths["workers", "cpu"] = shown
+            if limit is not None:
+                more["cpu"] = str(limit)
+        elif name == "memory":
+            pod.compute["memory"] = str(limit if limit is not None else asked)
+            pod.paths["workers", "memory"] = shown
+            if limit is None:
+                reader.lose(shown, "the request of memory becomes the limit, too", "raise `memory` if pods use more")
+            elif not _same(asked, limit):
+                reader.lose((*place, "requests", name), "pods get what they may use: the limit is the request, too",
+                            f"write `memory: {asked}` if that is enough")  # fmt: skip
+        elif name == "ephemeral-storage":
+            pod.settings["ephemeralStorage"] = str(limit if limit is not None else asked)
+            pod.paths["pod", "ephemeralStorage"] = shown
+        elif name in GPU_RESOURCES:
+            pod.compute["gpus"] = int(quantity(asked))
+        elif "rdma" in name or name.startswith(("vpc.amazonaws.com/efa", "openshift.io/")):
+            # The compiler tells whether the pool has them.
+            pod.compute["rdma"] = min(max(1, int(quantity(asked))), 16)
+            pod.paths["workers", "rdma"] = shown
+        elif re.search(r"\bgpu|/mig-|/gpu", name):
+            reader.lose(shown, "the pool has whole GPUs", "use `gpus`, or for workspaces a fraction: `gpus: 0.5`")
+        else:
+            more[name] = str(limit if limit is not None else asked)
+    if more:
+        pod.container_patch["resources"] = {"limits": more}
+        if hidden := {name: value for name, value in more.items() if name != "cpu"}:
+            pod.container_patch["resources"]["requests"] = hidden
+    for name, default in (("cpu", "1"), ("memory", "2Gi")):
+        if name not in pod.compute:
+            pod.compute[name] = default
+            reader.lose((*path, "name"), f"the container requests no {name}; the spec says {default}",
+                        f"write what it needs: `{name}`")  # fmt: skip
+    reader.lose_rest("the spec has no key for it", "", place)
+
+
+def _same(one: Any, other: Any) -> bool:
+    try:
+        return quantity(one) == quantity(other)
+    except ValueError:
+        return bool(one == other)
+
+
+def _security(reader: Reader, path: Path, settings: Body, user: Body) -> None:
+    given = reader.given.get(*path)
+    if not isinstance(given, dict):
+        reader.take(*path)
+        return
+    for key in ("runAsUser", "runAsGroup"):
+        if isinstance(given.get(key), int):
+            user[key] = given[key]
+        reader.take(*path, key)
+    for key in ("fsGroup", "fsGroupChangePolicy", "supplementalGroups", "readOnlyRootFilesystem"):
+        if given.get(key) not in (None, [], False):
+            settings[key] = given[key]
+        reader.take(*path, key)
+    if given.get("allowPrivilegeEscalation") is True:
+        settings["allowPrivilegeEscalation"] = True
+    reader.take(*path, "allowPrivilegeEscalation")
+    capabilities = given.get("capabilities") or {}
+    if capabilities.get("add"):
+        settings["capabilities"] = {"add": capabilities["add"]}
+    reader.take(*path, "capabilities")
+    if given.get("runAsNonRoot") is not False or user.get("runAsUser") == 0:
+        reader.take(*path, "runAsNonRoot")
+    if (given.get("seccompProfile") or {}).get("type") == "RuntimeDefault":
+        reader.take(*path, "seccompProfile")
+    if given.get("privileged") is False:
+        reader.take(*path, "privileged")
+    reader.lose_rest("pods of teams have the rights of their pod-security level", "", path)
+
+
+def _add(reader: Reader, path: Path, container: Body, pod: Pod, group: str) -> None:
+    """Add an init container or sidecar."""
+    made: Body = {"name": reader.take(*path, "name"), "image": reader.take(*path, "image")}
+    at = (group, len(pod.settings.get(group) or ()))
+    for key in ("command", "args", "envFrom", "workingDir", "ports", "volumeMounts"):
+        value = reader.take(*path, key)
+        if value:
+            made[key] = value
+    env = _env(reader, path, container, pod.paths, ("pod", *at, "env"))
+    if env:
+        made["env"] = env
+    reader.take(*path, "env")
+    resources = container.get("resources") or {}
+    for name, to in (("cpu", "cpu"), ("memory", "memory"), ("ephemeral-storage", "ephemeralStorage")):
+        value = (resources.get("requests") or {}).get(name, (resources.get("limits") or {}).get(name))
+        if value is not None:
+            made[to] = str(value)
+        reader.take(*path, "resources", "requests", name)
+        reader.take(*path, "resources", "limits", name)
+    security: Body = {}
+    user: Body = {}
+    _security(reader, (*path, "securityContext"), security, user)
+    if security or user:
+        made["securityContext"] = {**security, **user}
+    if container.get("imagePullPolicy") == default_pull(str(made["image"])):
+        reader.take(*path, "imagePullPolicy")
+    reader.lose_rest("sidecars and init containers have no key for it", "add it by `patches`", path)
+    pod.settings.setdefault(group, []).append(made)
+    pod.paths["pod", *at] = path
+
+
+def _selector(reader: Reader, path: Path, spec: Body, pod: Pod) -> None:
+    kept: Body = {}
+    for key, value in (spec.get("nodeSelector") or {}).items():
+        reader.take(*path, "nodeSelector", key)
+        pod.paths["pod", "nodeSelector", key] = (*path, "nodeSelector", key)
+        if key in GPU_LABELS and pod.compute.get("gpus"):
+            pod.compute["gpu"] = gpu_model(str(value))
+            pod.paths["workers", "gpu"] = (*path, "nodeSelector", key)
+        elif key == "avactl.dev/pool":
+            pod.compute["pool"] = value
+        else:
+            kept[key] = str(value)
+    if kept:
+        pod.settings["nodeSelector"] = kept
+
+
+def _tolerations(reader: Reader, path: Path, spec: Body, pod: Pod) -> None:
+    kept: list[Body] = []
+    for index, each in enumerate(spec.get("tolerations") or ()):
+        place = (*path, "tolerations", index)
+        if not isinstance(each, dict) or not each.get("key"):
+            reader.lose(place, "pods tolerate only taints of pools", "name the key of a pool's taint")
+            continue
+        reader.take(*place)
+        # Pods with GPUs tolerate the taint of their resource in any case.
+        if each["key"] not in GPU_RESOURCES or not pod.compute.get("gpus"):
+            pod.paths["pod", "tolerations", len(kept)] = place
+            kept.append(each)
+    if kept:
+        pod.settings["tolerations"] = kept

@@ -1,0 +1,230 @@
+"""Deployments of model servers, with their Services, autoscalers and budgets → ServingDeployments."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from avactl.contracts.names import GPU_RESOURCES
+from avactl.workbench.importer.model import Body, Given, Reader, Spec
+from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.jobs import common
+from avactl.workbench.importer.sources.pods import Pod, read_pod
+from avactl.workbench.importer.sources.training import seconds
+
+_TEMPLATE = ("spec", "template")
+_RUNTIMES = {"tritonserver": "triton", "tensorflow/serving": "tensorflowServing", "tensorflow-serving":
+             "tensorflowServing", "torchserve": "torchServe"}  # fmt: skip
+_PORTS = {"triton": (8000, 8001), "tensorflowServing": (8501, 8500), "torchServe": (8080, 7070)}
+_URL = re.compile(r"(s3|gs|oss|cos|obs|az|abfs|hdfs)://\S+")
+
+
+def convert(context: Context, reader: Reader) -> Spec | str:
+    """Return the ServingDeployment of a Deployment, or the reason why it stays a manifest."""
+    given = reader.given
+    container = given.get(*_TEMPLATE, "spec", "containers", 0) or {}
+    image = str(container.get("image") or "")
+    runtime = next((name for part, name in _RUNTIMES.items() if part in image), "")
+    limits = (container.get("resources") or {}).get("limits") or {}
+    probe = (container.get("readinessProbe") or {}).get("httpGet") or {}
+    if not runtime and not (any(name in limits for name in GPU_RESOURCES) and probe.get("path")):
+        return "it is no model server that avactl knows, and has no GPU with an HTTP probe of readiness"
+    common(reader)
+    pod = read_pod(reader, _TEMPLATE)
+    body: Body = {"model": _model(reader, pod, runtime), "runtime": {"name": runtime or "custom", "image": pod.image}}
+    port = _port(container, probe.get("port"))
+    if not runtime:
+        if port is None:
+            return "its HTTP port is not declared"
+        body["runtime"]["port"] = port
+        body["probe"] = _probe(reader, pod, probe, port)
+        _keep_command(body, pod)
+    else:
+        _builtin(reader, body, pod, runtime, container)
+    for key in ("readinessProbe", "livenessProbe", "startupProbe", "ports"):
+        value = pod.container_patch.pop(key, None)
+        if value and key == "livenessProbe":
+            path = (*pod.paths["image",][:-1], key)
+            reader.lose(path, "the probes of the server follow from `runtime` and `probe`", "add it by `patches`")
+    reader.take("spec", "selector")
+    replicas = reader.take("spec", "replicas")
+    if pod.compute.pop("rdma", None):
+        reader.lose(pod.paths["workers", "rdma"], "services have no RDMA NICs", "")
+    body["resources"] = pod.compute
+    body["replicas"] = replicas if isinstance(replicas, int) and replicas > 0 else 1
+    if replicas == 0:
+        reader.lose(("spec", "replicas"), "a service has at least one pod", "import it once it is needed")
+    body["env"], body["pod"] = pod.env, pod.settings
+    body |= pod.user
+    grace = pod.settings.pop("terminationGracePeriodSeconds", None)
+    if grace:
+        body["drain"] = seconds(max(1, grace - 30))
+    _strategy(reader, body)
+    spec = context.spec("ServingDeployment", reader, body)
+    for patch, path in pod.patches({"kind": "Deployment"}, "server"):
+        spec.origins["patches", len(spec.patches)] = (given, path)
+        spec.patches.append(patch)
+    for to, path in pod.paths.items():
+        place = ("resources", *to[1:]) if to[0] == "workers" else to
+        spec.origins["spec", *place] = (given, path)
+    if pod.settings.get("serviceAccountName"):
+        context.accounts[str(spec.team)].add(pod.settings["serviceAccountName"])
+    _absorb(context, reader, spec, body)
+    if "runAsUser" not in body:
+        reader.lose(pod.paths["image",], "the server runs as user 1000, and not as the user of the image",
+                    "set `runAsUser`; 0, root, needs `podSecurity: baseline`")  # fmt: skip
+    reader.lose_rest("a ServingDeployment has no key for it", "add it by `patches`")
+    spec.spec = {key: value for key, value in body.items() if value not in (None, {}, [])}
+    return spec
+
+
+def _model(reader: Reader, pod: Pod, runtime: str) -> Body:
+    words = [*pod.command, *pod.args]
+    url = next((found[0] for word in words if (found := _URL.search(word))), None)
+    options = dict(re.findall(r"--?([a-z_-]+)[= ](\S+)", " ".join(words)))
+    name = options.get("model_name") or str(pod.env.get("MODEL_NAME") or "") or options.get("model") or ""
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name.rpartition("/")[2]).strip("-.")[:63] or reader.given.name
+    made: Body = {"name": name, "version": "1"}
+    if url is not None and runtime == "triton":
+        made["url"] = url.rstrip("/") + "/" + name
+        reader.lose(pod.paths["image",], f"an init container downloads one model, {made['url']}",
+                    "declare one ServingDeployment for each model")  # fmt: skip
+    elif url is not None and runtime:
+        made["url"] = url
+    why = f"the Deployment names no version of the model; the spec says {made['name']}, version 1"
+    reader.lose(pod.paths["image",], why, "write `model: {name, version}` as clients know it")
+    return made
+
+
+def _keep_command(body: Body, pod: Pod) -> None:
+    for key in ("command", "args"):
+        if getattr(pod, key):
+            body["runtime"][key] = getattr(pod, key)
+
+
+def _builtin(reader: Reader, body: Body, pod: Pod, runtime: str, container: Body) -> None:
+    """Leave the command to the runtime: its options follow from the spec."""
+    for key in ("command", "args"):
+        if getattr(pod, key):
+            reader.lose(pod.paths[key,], f"avactl writes the command of {runtime}",
+                        "add options that are missing: `runtime.args`")  # fmt: skip
+    for name in ("MODEL_NAME", "MODEL_BASE_PATH"):
+        if runtime == "tensorflowServing" and name in pod.env:
+            reader.lose(pod.paths["env", name], "avactl sets it by `model`", "")
+            del pod.env[name]
+    ports = [each.get("containerPort") for each in container.get("ports") or () if isinstance(each, dict)]
+    http, grpc = _PORTS[runtime]
+    named = {str(each.get("name")): each.get("containerPort") for each in container.get("ports") or ()}
+    for key, default, names in (("port", http, ("http", "rest", "http-api")), ("grpcPort", grpc, ("grpc", "grpc-api"))):
+        found = next((named[name] for name in names if name in named), None)
+        if isinstance(found, int) and found != default and default not in ports:
+            body["runtime"][key] = found
+
+
+def _port(container: Body, probe: Any) -> int | None:
+    ports = [each for each in container.get("ports") or () if isinstance(each, dict)]
+    if isinstance(probe, int):
+        return probe
+    found = next((each.get("containerPort") for each in ports if each.get("name") == probe), None)
+    return found if isinstance(found, int) else next((each.get("containerPort") for each in ports), None)
+
+
+def _probe(reader: Reader, pod: Pod, http: Body, port: int) -> Body:
+    ready = pod.container_patch.get("readinessProbe") or {}
+    made: Body = {"path": http["path"]}
+    for key, to in (("periodSeconds", "period"), ("timeoutSeconds", "timeout")):
+        if ready.get(key):
+            made[to] = seconds(ready[key])
+    start = pod.container_patch.get("startupProbe") or {}
+    wait = ready.get("initialDelaySeconds") or 0
+    if start:
+        wait = (start.get("failureThreshold") or 3) * (start.get("periodSeconds") or 10)
+    if wait:
+        made["startup"] = seconds(wait)
+    return made
+
+
+def _strategy(reader: Reader, body: Body) -> None:
+    given = reader.given
+    surge = given.get("spec", "strategy", "rollingUpdate", "maxSurge")
+    if given.get("spec", "strategy", "type") == "Recreate":
+        reader.lose(("spec", "strategy"), "a rollout replaces pods one by one", "")
+        body["maxSurge"] = 0
+    elif isinstance(surge, int):
+        body["maxSurge"] = surge
+    reader.take("spec", "strategy")
+    for key in ("revisionHistoryLimit", "progressDeadlineSeconds", "minReadySeconds"):
+        if given.get("spec", key):
+            reader.lose(("spec", key), "a ServingDeployment has no key for it", "add it by `patches`")
+
+
+def _absorb(context: Context, reader: Reader, spec: Spec, body: Body) -> None:
+    """Make the Service, autoscaler and budget of a Deployment part of its spec."""
+    given = reader.given
+    labels = given.get(*_TEMPLATE, "metadata", "labels") or {}
+
+    def selects(each: Given) -> bool:
+        found = each.get("spec", "selector")
+        found = found.get("matchLabels") if isinstance(found, dict) and "matchLabels" in found else found
+        return bool(found) and isinstance(found, dict) and found.items() <= labels.items()
+
+    def scales(each: Given) -> bool:
+        return (each.get("spec", "scaleTargetRef", "kind"), each.get("spec", "scaleTargetRef", "name")) == (
+            "Deployment", given.name,
+        )  # fmt: skip
+
+    for service in context.find("Service", given.namespace, selects):
+        _service(context, reader, spec, service)
+    for scaler in context.find("HorizontalPodAutoscaler", given.namespace, scales):
+        own = _part(context, reader, spec, scaler)
+        most, least = own.take("spec", "maxReplicas"), own.take("spec", "minReplicas") or 1
+        bounds: Body = {"min": least, "max": most}
+        metrics = scaler.get("spec", "metrics") or []
+        for index, metric in enumerate(metrics):
+            target = metric.get("resource") or {} if isinstance(metric, dict) else {}
+            use = (target.get("target") or {}).get("averageUtilization")
+            if target.get("name") == "cpu" and isinstance(use, int):
+                bounds["cpuUtilization"] = use
+                own.take("spec", "metrics", index)
+        own.take("spec", "scaleTargetRef")
+        own.lose_rest("the autoscaler of a service follows its CPU", "add it by `patches`")
+        body["replicas"] = bounds
+    for budget in context.find("PodDisruptionBudget", given.namespace, selects):
+        own = _part(context, reader, spec, budget)
+        for key in ("minAvailable", "maxUnavailable"):
+            if budget.get("spec", key) not in (None, 1 if key == "maxUnavailable" else None):
+                own.lose(("spec", key), "a node drain evicts one pod at a time", "")
+            own.take("spec", key)
+        own.take("spec", "selector")
+        own.lose_rest("a ServingDeployment has no key for it", "")
+
+
+def _part(context: Context, reader: Reader, spec: Spec, given: Given) -> Reader:
+    context.used.add(given)
+    spec.given.append(given)
+    own = Reader(given)
+    own.losses = reader.losses
+    common(own)
+    return own
+
+
+def _service(context: Context, reader: Reader, spec: Spec, service: Given) -> None:
+    own = _part(context, reader, spec, service)
+    if service.name not in (spec.name, f"{spec.name}-headless"):
+        own.lose(("metadata", "name"), f"the Service of the spec is `{spec.name}`, on the port of the server",
+                 "let clients use that name, or keep the Service as a manifest")  # fmt: skip
+    if service.get("spec", "type") not in (None, "ClusterIP"):
+        own.lose(
+            ("spec", "type"), "services are inside of the cluster", "add a gateway, or a Service by KubernetesObjects"
+        )
+    port = (spec.spec["runtime"].get("port")) or _PORTS.get(spec.spec["runtime"]["name"], (None,))[0]
+    for index, each in enumerate(service.get("spec", "ports") or ()):
+        if isinstance(each, dict) and each.get("port") not in (port, *_PORTS.get(spec.spec["runtime"]["name"], ())):
+            own.lose(("spec", "ports", index, "port"), f"the Service of the spec has the port of the server, {port}",
+                     "let clients use that port")  # fmt: skip
+    own.take("spec", "selector")
+    own.take("spec", "ports")
+    for key in ("type", "clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy",
+                "sessionAffinity"):  # fmt: skip
+        own.take("spec", key)
+    own.lose_rest("a ServingDeployment has no key for it", "add it by `patches`")

@@ -1,0 +1,212 @@
+"""Namespaces with RBAC, quotas and limit ranges → Teams and Quotas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from avactl.spec.schema.base import foreign_key
+from avactl.workbench.importer.model import Body, Given, Reader, Spec
+from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.jobs import common
+
+SYSTEM = ("kube-system", "kube-public", "kube-node-lease", "default")
+_PREFIXES = ("kube-", "openshift", "gke-", "calico-", "cilium", "istio-", "cert-manager", "gpu-operator", "monitoring",
+             "ingress-", "kueue-", "volcano-", "kubeflow-", "avactl-", "argocd", "flux-", "kuberay-")  # fmt: skip
+_ROLES = {"admin": "admins", "edit": "users", "view": "viewers", "cluster-admin": "admins"}
+"""Kubernetes' roles for users of a namespace → members of a Team."""
+_PSS = "pod-security.kubernetes.io/enforce"
+
+
+def is_system(namespace: str) -> bool:
+    """Return True for a namespace of the cluster's own software, which is no team's."""
+    return namespace in SYSTEM or namespace.startswith(_PREFIXES)
+
+
+def teams(context: Context, namespaces: list[Given]) -> list[Spec]:
+    """Return the Teams: of the given namespaces, and of those in which other specs are."""
+    for given in namespaces:
+        context.team(given.name)
+    made = []
+    for team, own in context.namespaces.items():
+        if set(own) <= set(context.known):
+            continue  # the repository has the team
+        spec = Spec("Team", team, None, {})
+        listed = []
+        for name in own:
+            found = next((each for each in namespaces if each.name == name), None)
+            listed.append(_namespace(spec, name, found))
+            _members(context, spec, name)
+        if listed != [{"name": team}]:
+            spec.spec["namespaces"] = listed
+        _accounts(context, spec, team, own)
+        made.append(spec)
+    return made
+
+
+def _namespace(spec: Spec, name: str, given: Given | None) -> Body:
+    """Return an entry of `namespaces`. Without a level of pod security, `baseline` is the next one to no level."""
+    if given is None:
+        return {"name": name, "podSecurity": "baseline"}
+    reader = Reader(given)
+    reader.losses = spec.losses
+    spec.given.append(given)
+    common(reader)
+    labels: Body = given.get("metadata", "labels") or {}
+    made: Body = {"name": name}
+    level = labels.get(_PSS)
+    if level != "restricted":
+        made["podSecurity"] = "baseline"
+    if level in (None, "privileged"):
+        at = ("metadata", "labels", _PSS) if level else ("metadata", "name")
+        said = "privileged pods are not refused" if level is None else "the level is `privileged`"
+        reader.lose(at, f"{said}; namespaces of teams have at most `baseline`",
+                    "check `avactl diff`, and move privileged pods to a namespace of the platform")  # fmt: skip
+    kept = {key: value for key, value in labels.items() if not foreign_key(key) and key != "name"}
+    if kept:
+        made["labels"] = kept
+    for key in labels:
+        if foreign_key(key) and key not in (_PSS, "kubernetes.io/metadata.name") and "pod-security" not in key:
+            reader.lose(("metadata", "labels", key), f"it belongs to {foreign_key(key)}", "")
+    for key in given.get("metadata", "annotations") or ():
+        reader.lose(("metadata", "annotations", key), "namespaces of teams have no further annotations", "")
+    reader.note((), "a Team isolates its namespaces: pods of other teams no longer reach its pods",
+                "list teams that call it: `talksTo`")  # fmt: skip
+    reader.take("spec")
+    return made
+
+
+def _members(context: Context, spec: Spec, namespace: str) -> None:
+    """Make bindings of Kubernetes' user roles part of the Team; other bindings stay manifests."""
+    for binding in context.find("RoleBinding", namespace):
+        role = binding.get("roleRef", "name")
+        subjects = binding.get("subjects") or []
+        if binding.get("roleRef", "kind") != "ClusterRole" or role not in _ROLES:
+            continue
+        if not subjects or not all(isinstance(each, dict) and _plain(each) for each in subjects):
+            continue  # accounts of programs need their own rights
+        context.used.add(binding)
+        spec.given.append(binding)
+        reader = Reader(binding)
+        reader.losses = spec.losses
+        common(reader)
+        members = spec.spec.setdefault("members", {})
+        for index, subject in enumerate(subjects):
+            key, place = _ROLES[role], ("subjects", index)
+            if subject["kind"] == "Group" and key == "admins":
+                key = "groups"
+                reader.lose(place, "groups are members, and do not manage Secrets", "list its users as `admins`")
+            elif subject["kind"] == "Group" and key == "users":
+                key = "groups"
+            elif subject["kind"] == "User" and key == "viewers":
+                reader.lose(place, "viewers are groups", "make a group of them")
+                continue
+            if subject["name"] not in members.setdefault(key, []):
+                members[key].append(subject["name"])
+            reader.take(*place)
+        why = f"the roles of teams take the place of `{role}`: no Secrets, no RBAC, no quotas"
+        reader.take("roleRef", "apiGroup")
+        reader.take("roleRef", "kind")
+        reader.lose(("roleRef", "name"), why, "docs/security.md lists their rules")
+        reader.lose_rest("a Team has no key for it", "")
+
+
+def _plain(subject: Body) -> bool:
+    name = subject.get("name")
+    return subject.get("kind") in ("User", "Group") and isinstance(name, str) and not name.startswith("system:")
+
+
+def _accounts(context: Context, spec: Spec, team: str, namespaces: list[str]) -> None:
+    """Make the service accounts that workloads use part of the Team, with their cloud roles."""
+    listed: list[Body] = []
+    for name in sorted(context.accounts.get(team, ())):
+        entry: Body = {"name": name}
+        for namespace in namespaces:
+            for account in context.find("ServiceAccount", namespace, lambda each, name=name: each.name == name):  # type: ignore[misc]
+                context.used.add(account)
+                spec.given.append(account)
+                reader = Reader(account)
+                reader.losses = spec.losses
+                common(reader)
+                notes = account.get("metadata", "annotations") or {}
+                kept = {key: value for key, value in notes.items() if not key.startswith("kubectl.kubernetes.io/")}
+                if kept:
+                    entry["annotations"] = kept
+                for key in ("secrets", "automountServiceAccountToken"):
+                    reader.take(key)
+                secrets = reader.take("imagePullSecrets") or []
+                own = spec.spec.setdefault("pullSecrets", [])
+                own += [each["name"] for each in secrets if each.get("name") and each["name"] not in own]
+                reader.lose_rest("accounts of a Team have no key for it", "")
+        listed.append(entry)
+    if listed:
+        spec.spec["serviceAccounts"] = listed
+    if not spec.spec.get("pullSecrets"):
+        spec.spec.pop("pullSecrets", None)
+
+
+_HARD = {"requests.cpu": "cpu", "cpu": "cpu", "requests.memory": "memory", "memory": "memory",
+         "requests.storage": "storage", "pods": "pods", "count/pods": "pods"}  # fmt: skip
+
+
+def quotas(context: Context, given: list[Given], models: list[str], made: dict[str, Spec]) -> None:
+    """Add the Quotas of ResourceQuotas and LimitRanges to `made`, by team. `models`: GPU models of the cluster."""
+    for each in given:
+        team = context.team(each.namespace)
+        spec = made.setdefault(team, Spec("Quota", "quota", team, {}))
+        reader = Reader(each)
+        reader.losses = spec.losses
+        spec.given.append(each)
+        common(reader)
+        if each.kind == "ResourceQuota":
+            _resource_quota(reader, spec.spec, models)
+        else:
+            _limit_range(reader, spec.spec)
+        reader.lose_rest("a Quota has no key for it", "keep it as a manifest, if it is needed")
+
+
+def _resource_quota(reader: Reader, body: Body, models: list[str]) -> None:
+    hard: Body = reader.given.get("spec", "hard") or {}
+    if reader.given.get("spec", "scopes") or reader.given.get("spec", "scopeSelector"):
+        for key in ("scopes", "scopeSelector"):
+            if reader.given.get("spec", key):
+                reader.lose(("spec", key), "a Quota counts all pods of a team", "")
+    for key, value in hard.items():
+        place = ("spec", "hard", key)
+        if key in _HARD:
+            _least(body, _HARD[key], int(value) if _HARD[key] == "pods" else str(value), place, reader)
+        elif key.startswith("limits."):
+            reader.lose(place, "a Quota counts requests", "")
+        elif key.removeprefix("requests.") in ("nvidia.com/gpu", "amd.com/gpu"):
+            reader.take(*place)
+            if not models:
+                reader.lose(place, "the GPU model is not known", "import the nodes, too")
+                continue
+            body.setdefault("gpus", []).append({"gpu": models[0], "guaranteed": int(value)})
+            if len(models) > 1:
+                shown = ", ".join(models)
+                reader.lose(place, f"Quotas count each model; the spec says {models[0]} of {shown}", "divide it")
+
+
+def _least(body: Body, key: str, value: Any, place: tuple[str, ...], reader: Reader) -> None:
+    reader.take(*place)
+    if key in body and body[key] != value:
+        reader.lose(place, f"a Quota is for all namespaces of a team, and has `{key}: {body[key]}`", "write their sum")
+    else:
+        body[key] = value
+
+
+def _limit_range(reader: Reader, body: Body) -> None:
+    for index, limit in enumerate(reader.given.get("spec", "limits") or ()):
+        if not isinstance(limit, dict):
+            continue
+        place = ("spec", "limits", index)
+        reader.take(*place, "type")
+        if limit.get("type") == "Container":
+            most = limit.get("max") or {}
+            for name, key in (("cpu", "podMaxCpu"), ("memory", "podMaxMemory")):
+                if name in most:
+                    body[key] = str(most[name])
+                    reader.take(*place, "max", name)
+            for key in ("default", "defaultRequest"):
+                if limit.get(key):
+                    reader.lose((*place, key), "containers without requests get 100m CPU and 256Mi memory", "")

@@ -1,0 +1,147 @@
+"""TrainingJob specs from the pods of their roles."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from avactl.spec.documents.document import Path
+from avactl.workbench.importer.model import Body, Reader, Spec
+from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.pods import Pod, read_pod
+
+_COMPUTE = ("cpu", "memory", "gpus", "gpu", "pool", "sharedMemory", "rdma")
+_LABELS = {"workers": "worker", "servers": "server"}
+"""Key of a role in the spec → its component in the objects."""
+_RUNNERS = ("torchrun", "torch.distributed", "accelerate", "deepspeed", "horovodrun", "mpirun", "mpiexec")
+
+
+class Role(NamedTuple):
+    """Pods of one role."""
+
+    key: str
+    replicas: int
+    pod: Pod
+    path: Path
+    """Path of the pod template."""
+
+
+def read_role(reader: Reader, key: str, replicas: Any, path: Path, main: tuple[str, ...] = ()) -> Role:
+    """Read the pods of a role at a path of the source."""
+    count = replicas if isinstance(replicas, int) and not isinstance(replicas, bool) else 1
+    return Role(key, count, read_pod(reader, path, main), path)
+
+
+def job(
+    context: Context, reader: Reader, roles: list[Role], *, framework: str, strategy: str, name: str = "", **more: Any
+) -> Spec:
+    """Return the TrainingJob of the given roles; the first one's image, command and settings are the job's."""
+    lead = next((role for role in roles if role.key in ("launcher", "workers")), roles[0])
+    first = lead.pod
+    if strategy == "allReduce" and sum(role.replicas for role in roles) == 1:
+        strategy = "single"
+    body: Body = {"framework": framework, "strategy": strategy, "image": first.image}
+    for key in ("command", "args"):
+        if getattr(first, key):
+            body[key] = getattr(first, key)
+    body["env"] = dict(first.env)
+    body |= first.user
+    spec = context.spec("TrainingJob", reader, body, name)
+    given = reader.given
+    own: dict[str, Body] = {}
+    for role in roles:
+        pod = role.pod
+        part: Body = {"replicas": role.replicas} if role.replicas != 1 or role.key != "workers" else {}
+        part |= {key: pod.compute[key] for key in _COMPUTE if pod.compute.get(key)}
+        if role.key != "workers" and part.pop("rdma", None):
+            reader.lose(pod.paths["workers", "rdma"], "only workers have RDMA NICs", "")
+        if role is not lead:
+            _differences(reader, role, lead, part, body)
+        own[role.key] = part
+        for to, path in pod.paths.items():
+            place = (role.key, *to[1:]) if to[0] == "workers" else to
+            if to[0] == "pod" and len(roles) > 1:
+                place = (role.key, *to)
+            spec.origins.setdefault(("spec", *place), (given, path))
+        for label, group in _targets(role, strategy, framework):
+            for patch, path in pod.patches({"kind": "Job", "role": label}, label, group):
+                spec.origins["patches", len(spec.patches)] = (given, path)
+                spec.patches.append(patch)
+        if pod.settings.get("serviceAccountName"):
+            context.accounts[str(spec.team)].add(pod.settings["serviceAccountName"])
+    if len(roles) == 1:
+        body["pod"] = first.settings
+    else:
+        for role in roles:
+            if role.pod.settings:
+                own[role.key]["pod"] = role.pod.settings
+    body |= own
+    body |= {key: value for key, value in more.items() if value is not None}
+    _notes(reader, lead, framework, strategy, body)
+    spec.spec = {key: value for key, value in body.items() if value not in (None, {}, [])}
+    return spec
+
+
+def _targets(role: Role, strategy: str, framework: str) -> list[tuple[str, str]]:
+    """Return the components of a role's Jobs, and the list of containers that has the program.
+
+    Pods that end with those of another role have it as a sidecar, beside the container that watches them.
+    """
+    label = _LABELS.get(role.key, role.key)
+    if role.key == "workers" and strategy == "parameterServer" and framework == "tensorflow":
+        return [("chief", "containers"), *([("worker", "initContainers")] if role.replicas > 1 else [])]
+    leads = role.key == "launcher" if strategy == "mpi" else role.key == "workers"
+    return [(label, "containers" if leads else "initContainers")]
+
+
+def _differences(reader: Reader, role: Role, lead: Role, part: Body, body: Body) -> None:
+    """Write what a role has for itself, and record what only the job can have."""
+    pod = role.pod
+    index = next((path for key, path in pod.paths.items() if key == ("image",)), role.path)
+    if pod.image != lead.pod.image:
+        reader.lose(index, f"all roles of a job have one image: {lead.pod.image}",
+                    "build one image for all roles, or add it by `patches`")  # fmt: skip
+    if (pod.command, pod.args) != (lead.pod.command, lead.pod.args):
+        at = pod.paths["command",] if pod.command else pod.paths["args",]
+        if role.key == "workers":
+            # Workers of MPI wait for mpirun's daemons, in containers of avactl's own command.
+            reader.lose(at, "mpirun starts the processes of workers", "")
+        else:
+            part |= {key: getattr(pod, key) for key in ("command", "args") if getattr(pod, key)}
+    for name, value in pod.env.items():
+        if body["env"].setdefault(name, value) != value:
+            reader.lose(pod.paths["env", name], "all roles of a job have the same variables",
+                        "set it in the command of the role")  # fmt: skip
+    for key, value in pod.user.items():
+        if body.setdefault(key, value) != value:
+            reader.lose((*role.path, "spec"), f"all roles of a job have the same `{key}`: {body[key]}", "")
+
+
+def _notes(reader: Reader, lead: Role, framework: str, strategy: str, body: Body) -> None:
+    """Record what the spec does in another way, although it has a key for it."""
+    image = lead.pod.paths.get(("image",), lead.path)
+    if "runAsUser" not in body:
+        reader.lose(image, "processes run as user 1000, and not as the user of the image",
+                    "set `runAsUser`; 0, root, needs `podSecurity: baseline`")  # fmt: skip
+    words = " ".join((*lead.pod.command, *lead.pod.args))
+    gpus = lead.pod.compute.get("gpus") or 0
+    if framework == "pytorch" and strategy == "allReduce" and gpus > 1 and not any(each in words for each in _RUNNERS):
+        at = lead.pod.paths["command",] if lead.pod.command else image
+        reader.lose(at, f"torchrun starts one process per GPU, {gpus} in each pod", "start them by `torchrun` yourself")
+
+
+def framework_of(pod: Pod) -> str:
+    """Return the framework that an image and command indicate."""
+    words = " ".join((pod.image, *pod.command, *pod.args)).lower()
+    if any(each in words for each in ("torch", "accelerate", "deepspeed")):
+        return "pytorch"
+    return "tensorflow" if "tensorflow" in words else "mxnet" if "mxnet" in words else "custom"
+
+
+def seconds(value: Any) -> str | None:
+    """Return seconds as a duration of a spec, or None."""
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        return None
+    for unit, size in (("h", 3600), ("m", 60)):
+        if value % size == 0:
+            return f"{value // size}{unit}"
+    return f"{value}s"

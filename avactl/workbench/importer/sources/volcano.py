@@ -1,0 +1,100 @@
+"""Jobs of Volcano → TrainingJobs."""
+
+from __future__ import annotations
+
+from avactl.workbench.importer.model import Reader, Spec
+from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.jobs import common
+from avactl.workbench.importer.sources.training import Role, framework_of, job, read_role, seconds
+
+_ROLES = {
+    "ps": "servers", "server": "servers", "evaluator": "evaluator", "mpimaster": "launcher", "launcher": "launcher",
+    "master": "workers", "chief": "workers", "worker": "workers", "mpiworker": "workers",
+}  # fmt: skip
+_PLUGINS = {
+    "svc": "the job has a headless Service of its own", "ssh": "mpirun needs no ssh",
+    "env": "AVACTL_INDEX is the index of a pod", "pytorch": "torchrun's variables are set",
+    "tensorflow": "TF_CONFIG is set", "mpi": "mpirun finds its hosts",
+}  # fmt: skip
+
+
+def convert(context: Context, reader: Reader) -> Spec | str:
+    """Return the TrainingJob of a Volcano Job, or the reason why it stays a manifest."""
+    given = reader.given
+    tasks = given.get("spec", "tasks")
+    if not isinstance(tasks, list) or not tasks or not all(isinstance(each, dict) for each in tasks):
+        return "it has no tasks"
+    names = [str(each.get("name") or "") for each in tasks]
+    if len(tasks) > 1 and any(name not in _ROLES for name in names):
+        return f"the roles of its tasks are not known: {', '.join(names)[:80]}"
+    common(reader)
+    plugins = given.get("spec", "plugins") or {}
+    roles: list[Role] = []
+    for index, name in enumerate(names):
+        path = ("spec", "tasks", index)
+        key = "workers" if len(tasks) == 1 else _ROLES[name]
+        roles.append(read_role(reader, key, reader.take(*path, "replicas"), (*path, "template")))
+        for each in ("name", "minAvailable", "maxRetry"):
+            reader.take(*path, each)
+        _policies(reader, (*path, "policies"))
+    workers = [role for role in roles if role.key == "workers"]
+    if not workers:
+        return "it has no workers"
+    model = max(workers, key=lambda role: role.replicas)
+    for role in workers:
+        if role is not model and (role.pod.compute, role.pod.args, role.pod.command) != (
+            model.pod.compute, model.pod.args, model.pod.command,
+        ):  # fmt: skip
+            reader.lose(role.path, "the master is the first of the workers, which are equal", "decide by NODE_RANK")
+    merged = model._replace(replicas=sum(role.replicas for role in workers))
+    others = [role for role in roles if role.key != "workers"]
+    keys = {role.key for role in others}
+    framework = (
+        "tensorflow" if "tensorflow" in plugins else "pytorch" if "pytorch" in plugins else framework_of(model.pod)
+    )
+    strategy = "mpi" if "launcher" in keys else "parameterServer" if "servers" in keys else "allReduce"
+    if strategy == "mpi":
+        framework = "custom"
+    if keys - ({"launcher"} if strategy == "mpi" else {"servers", "evaluator"}):
+        return "its tasks are of several strategies"
+    _scheduling(reader)
+    for name in plugins:
+        reader.take("spec", "plugins", name)
+        if name not in _PLUGINS:
+            reader.lose(("spec", "plugins", name), "avactl has no such plugin", "")
+    retries = reader.take("spec", "maxRetry")
+    spec = job(
+        context, reader, [*(role for role in others if role.key == "launcher"), merged,
+                          *(role for role in others if role.key != "launcher")],
+        framework=framework, strategy=strategy, retries=retries if isinstance(retries, int) else 3,
+        ttl=seconds(reader.take("spec", "ttlSecondsAfterFinished")),
+    )  # fmt: skip
+    reader.lose_rest("a TrainingJob has no key for it", "")
+    return spec
+
+
+def _policies(reader: Reader, path: tuple[str | int, ...]) -> None:
+    if reader.given.get(*path):
+        reader.lose(path, "failed pods are restarted one by one, and the job ends with its leader", "set `retries`")
+
+
+def _scheduling(reader: Reader) -> None:
+    given = reader.given
+    reader.take("spec", "schedulerName")
+    total = sum(each.get("replicas") or 1 for each in given.get("spec", "tasks"))
+    least = given.get("spec", "minAvailable")
+    if least is None or least == total:
+        reader.take("spec", "minAvailable")
+    else:
+        reader.lose(("spec", "minAvailable"), f"all {total} pods of a job start together",
+                    "use `strategy: elastic` with `min` and `max`")  # fmt: skip
+    if given.get("spec", "queue") not in (None, "default"):
+        reader.lose(("spec", "queue"), "the quota of the team takes the place of queues", "")
+    reader.take("spec", "queue")
+    if given.get("spec", "priorityClassName"):
+        reader.lose(("spec", "priorityClassName"), "avactl has priority classes of its own",
+                    "set `priority: low`, `normal` or `high`")  # fmt: skip
+    _policies(reader, ("spec", "policies"))
+    for index, volume in enumerate(given.get("spec", "volumes") or ()):
+        reader.lose(("spec", "volumes", index), "volumes of all tasks are not read", "write it as `pod: {volumes: …}`")
+        del volume

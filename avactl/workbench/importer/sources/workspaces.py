@@ -1,0 +1,217 @@
+"""StatefulSets and Deployments of editors with a persistent home directory → Workspaces."""
+
+from __future__ import annotations
+
+import re
+
+from avactl.workbench.importer.model import Body, Given, Reader, Spec
+from avactl.workbench.importer.sources.context import Context
+from avactl.workbench.importer.sources.jobs import common
+from avactl.workbench.importer.sources.pods import Pod, read_pod
+
+_TEMPLATE = ("spec", "template")
+_EDITOR = re.compile(r"jupyter|notebook|code-server|codeserver|openvscode-server|rstudio", re.IGNORECASE).search
+_PORTS = (("code-server", 8080), ("codeserver", 8080), ("openvscode", 3000), ("rstudio", 8787), ("", 8888))
+_HOMES = ("/home", "/root", "/config", "/workspace")
+_OWNERS = ("hub.jupyter.org/username", "notebook-owner", "owner", "user")
+"""Annotations and labels that name the user."""
+_DROPPED = (
+    "serviceName", "podManagementPolicy", "updateStrategy", "strategy", "revisionHistoryLimit",
+    "progressDeadlineSeconds", "minReadySeconds", "persistentVolumeClaimRetentionPolicy", "ordinals",
+)  # fmt: skip
+"""Keys of the object that say how pods are replaced: a workspace has one."""
+
+
+def is_editor(given: Given) -> bool:
+    """Return True for the image of an editor that a Workspace can run."""
+    containers = given.get(*_TEMPLATE, "spec", "containers")
+    images = [each.get("image") for each in containers or () if isinstance(each, dict)]
+    return any(_EDITOR(str(image)) for image in images[:1])
+
+
+def convert(context: Context, reader: Reader) -> Spec | str:
+    """Return the Workspace of a StatefulSet or Deployment, or the reason why it stays a manifest."""
+    given = reader.given
+    if not is_editor(given):
+        return "it is no editor that avactl knows, such as Jupyter or code-server"
+    replicas = given.get("spec", "replicas")
+    if replicas not in (None, 0, 1):
+        return f"it has {replicas} pods, and a Workspace has one"
+    home = _home(given)
+    if home is None:
+        return "it mounts no claim, and a Workspace has a persistent home directory"
+    common(reader)
+    claim, mount, template = home
+    more = _take_templates(reader, template)
+    pod = read_pod(reader, _TEMPLATE)
+    _drop_home(pod, claim)
+    if more:
+        pod.settings.setdefault("volumes", []).extend(more)
+    body: Body = {"user": _user(reader, pod), "image": pod.image, "home": mount["mountPath"], "idleTimeout": "0s"}
+    if mount.get("subPath"):
+        why = f"the home directory is the root of its volume, not `{mount['subPath']}` in it"
+        reader.lose(pod.paths["image",], why, "move the files")
+    for key in ("rdma", "sharedMemory"):
+        if pod.compute.pop(key, None):
+            reader.lose(pod.paths.get(("workers", key), pod.paths["image",]), f"a Workspace has no key `{key}`", "")
+    body |= {"command": pod.command, "args": pod.args, "env": pod.env, **pod.compute, **pod.user}
+    body["port"] = _port(pod)
+    if reader.take("spec", "replicas") == 0:
+        body["running"] = False
+    reader.take("spec", "selector")
+    for key in _DROPPED:
+        reader.take("spec", key)
+    body["pod"] = pod.settings
+    spec = context.spec("Workspace", reader, body)
+    _keep_home(context, reader, spec, claim, template)
+    for patch, path in pod.patches({"kind": "StatefulSet"}, "workspace"):
+        spec.origins["patches", len(spec.patches)] = (given, path)
+        spec.patches.append(patch)
+    for to, path in pod.paths.items():
+        spec.origins["spec", *(to[1:] if to[0] == "workers" else to)] = (given, path)
+    if pod.settings.get("serviceAccountName"):
+        context.accounts[str(spec.team)].add(pod.settings["serviceAccountName"])
+    _services(context, reader, spec)
+    if given.kind == "Deployment":
+        reader.lose(("kind",), "a Workspace is a StatefulSet: the pod is made anew", "delete the Deployment first")
+    if "runAsUser" not in body:
+        reader.lose(pod.paths["image",], "the editor runs as user 1000, and not as the user of the image",
+                    "set `runAsUser`; 0, root, needs `podSecurity: baseline`")  # fmt: skip
+    reader.lose_rest("a Workspace has no key for it", "add it by `patches`")
+    spec.spec = {key: value for key, value in body.items() if value not in (None, {}, [])}
+    return spec
+
+
+def _home(given: Given) -> tuple[str, Body, int | None] | None:
+    """Return the claim of the home directory, its mount, and its index among the templates of claims."""
+    claims: dict[str, tuple[str, int | None]] = {}
+    for volume in given.get(*_TEMPLATE, "spec", "volumes") or ():
+        source = volume.get("persistentVolumeClaim") if isinstance(volume, dict) else None
+        if isinstance(source, dict):
+            claims[str(volume.get("name"))] = (str(source.get("claimName")), None)
+    for index, each in enumerate(given.get("spec", "volumeClaimTemplates") or ()):
+        name = str(each["metadata"]["name"])
+        claims[name] = (f"{name}-{given.name}-0", index)
+    mounts = given.get(*_TEMPLATE, "spec", "containers", 0, "volumeMounts") or ()
+    found = [each for each in mounts if isinstance(each, dict) and str(each.get("name")) in claims]
+    found.sort(key=lambda each: not str(each.get("mountPath")).startswith(_HOMES))
+    if not found:
+        return None
+    claim, template = claims[str(found[0]["name"])]
+    return claim, found[0], template
+
+
+def _take_templates(reader: Reader, home: int | None) -> list[Body]:
+    """Return volumes for the templates of claims, without that of the home directory: the claims exist, and stay."""
+    given = reader.given
+    templates = given.get("spec", "volumeClaimTemplates") or ()
+    names = {str(each["metadata"]["name"]): index for index, each in enumerate(templates)}
+    made: list[Body] = []
+    for index, mount in enumerate(given.get(*_TEMPLATE, "spec", "containers", 0, "volumeMounts") or ()):
+        name = str(mount.get("name"))
+        if name not in names:
+            continue
+        reader.take(*_TEMPLATE, "spec", "containers", 0, "volumeMounts", index)
+        if names[name] != home:
+            claim = f"{name}-{given.name}-0"
+            source = {"persistentVolumeClaim": {"claimName": claim}}
+            why = f"the spec mounts claim `{claim}` at {mount.get('mountPath')}; nothing makes it anew"
+            reader.lose(("spec", "volumeClaimTemplates", names[name]), why, "keep the claim")
+            kept = {key: mount[key] for key in ("mountPath", "subPath", "readOnly") if mount.get(key)}
+            made.append({"name": name, **kept, **source})
+    reader.take("spec", "volumeClaimTemplates")
+    return made
+
+
+def _drop_home(pod: Pod, claim: str) -> None:
+    """Take the home directory out of the volumes."""
+    volumes = pod.settings.get("volumes", [])
+    index = next((at for at, each in enumerate(volumes)
+                  if (each.get("persistentVolumeClaim") or {}).get("claimName") == claim), None)  # fmt: skip
+    if index is None:
+        return
+    del volumes[index]
+    places = [pod.paths.pop(("pod", "volumes", at), None) for at in range(len(volumes) + 1)]
+    for number, path in enumerate(each for at, each in enumerate(places) if at != index):
+        if path is not None:
+            pod.paths["pod", "volumes", number] = path
+    if not volumes:
+        del pod.settings["volumes"]
+
+
+def _user(reader: Reader, pod: Pod) -> str:
+    given = reader.given
+    for path in (("metadata",), (*_TEMPLATE, "metadata")):
+        for group in ("annotations", "labels"):
+            for key in _OWNERS:
+                found = given.get(*path, group, key)
+                if isinstance(found, str) and re.fullmatch(r"\S{1,253}", found):
+                    return found
+    why = f"no label names the owner; the spec says `{given.name}`"
+    reader.lose(pod.paths["image",], why, "write `user` as your identity provider names them")
+    return given.name
+
+
+def _port(pod: Pod) -> int:
+    declared = pod.container_patch.pop("ports", None) or ()
+    given = next((each.get("containerPort") for each in declared if isinstance(each, dict)), None)
+    return given if isinstance(given, int) else next(port for part, port in _PORTS if part in pod.image)
+
+
+def _keep_home(context: Context, reader: Reader, spec: Spec, claim: str, template: int | None) -> None:
+    """Keep the home directory: its claim becomes the spec's own, or a patch names it."""
+    given, own = reader.given, f"{spec.name}-home"
+    size = given.get("spec", "volumeClaimTemplates", template or 0, "spec", "resources", "requests", "storage")
+    for each in context.find("PersistentVolumeClaim", given.namespace, lambda each: each.name == claim):
+        size = each.get("spec", "resources", "requests", "storage") or size
+        spec.spec["sharedHome"] = "ReadWriteMany" in (each.get("spec", "accessModes") or ()) or None
+        if claim == own:
+            context.used.add(each)
+            spec.given.append(each)
+            part = Reader(each)
+            part.losses = reader.losses
+            common(part)
+            for key in ("accessModes", "volumeMode", "volumeName"):
+                part.take("spec", key)
+            part.take("spec", "resources", "requests", "storage")
+            name = part.take("spec", "storageClassName")
+            if name is not None:
+                part.lose(("spec", "storageClassName"), "the Cluster chooses the storage class of workspaces",
+                          f"write `storageClasses: {{workspace: {name}}}` in the Cluster")  # fmt: skip
+            part.lose_rest("a Workspace has no key for it", "add it by `patches`")
+    spec.spec["storage"] = str(size) if size is not None else "10Gi"
+    if claim == own:
+        return
+    volume = {"name": "home", "persistentVolumeClaim": {"claimName": claim}}
+    spec.patches.append(
+        {"target": {"kind": "StatefulSet"}, "merge": {"spec": {"template": {"spec": {"volumes": [volume]}}}}}
+    )
+    spec.origins["patches", 0] = (given, (*_TEMPLATE, "spec", "volumes"))
+    why = f"the home directory stays in claim `{claim}`, by a patch; the spec's own claim `{own}` is not mounted"
+    reader.lose((*_TEMPLATE, "spec", "volumes"), why, "copy the files to it, then remove the patch")
+
+
+def _services(context: Context, reader: Reader, spec: Spec) -> None:
+    """Make the Services of the editor part of the spec, which has one of its own."""
+    labels = reader.given.get(*_TEMPLATE, "metadata", "labels") or {}
+
+    def selects(each: Given) -> bool:
+        found = each.get("spec", "selector")
+        return isinstance(found, dict) and bool(found) and found.items() <= labels.items()
+
+    for service in context.find("Service", reader.given.namespace, selects):
+        context.used.add(service)
+        spec.given.append(service)
+        own = Reader(service)
+        own.losses = reader.losses
+        common(own)
+        port = spec.spec["port"]
+        if service.name != spec.name:
+            own.lose(("metadata", "name"), f"the Service of the spec is `{spec.name}`", "let clients use that name")
+        if service.get("spec", "type") not in (None, "ClusterIP"):
+            own.lose(("spec", "type"), "users reach the editor by `kubectl port-forward` or a gateway", "set `expose`")
+        for index, each in enumerate(service.get("spec", "ports") or ()):
+            if isinstance(each, dict) and each.get("port") != port:
+                own.lose(("spec", "ports", index, "port"), f"the Service of the spec has the editor's port, {port}",
+                         "let clients use that port")  # fmt: skip
+        own.take("spec")

@@ -1,0 +1,155 @@
+"""Apply a job without git, as an experiment that expires.
+
+Its leading Job has a deadline and a time to live, and owns all other objects: Kubernetes deletes all of it, whether or
+not the machine of the user is there. It has a name of its own and no inventory label, so that no engine that follows
+git takes it for one of its objects.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from avactl.contracts import names
+from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.program.manifest import Body, Manifest
+from avactl.program.program import Item
+from avactl.program.workload import FOLLOWERS_LATER
+from avactl.spec.documents.edit import set_values
+from avactl.workbench.jobs.branch import Change, RunError
+from avactl.workbench.jobs.members import leads
+
+_AGENT = "avactl-run"
+
+
+class Experiment(NamedTuple):
+    """The objects of one job, the leading Job first."""
+
+    namespace: str
+    name: str
+    objects: list[Body]
+
+
+class RefusedError(Exception):
+    """The API server refused an object; nothing is left of the experiment."""
+
+    def __init__(self, title: str, error: ApiError) -> None:
+        super().__init__(f"{title} was refused: {error.message}")
+        self.forbidden = error.forbidden
+
+
+def renamed(change: Change, item: Item) -> tuple[Change, Item]:
+    """Return the change with another name of the job, and the job in it. Raises RunError."""
+    if not change.path.endswith((".yaml", ".yml")):
+        raise RunError(f"{change.path}: only jobs in YAML files can be experiments", "commit it: leave out `--now`")
+    if len(change.jobs) > 1:
+        raise RunError(f"{change.path} declares several jobs", "give the experiment a file of its own")
+    name = f"{item.name}-{secrets.token_hex(2)}"
+    edits: list[tuple[str, str | None]] = [("metadata.name", name)]
+    if item.resource.metadata.object_name:
+        edits.append(("metadata.objectName", None))
+    text = set_values(change.path, change.data.decode("utf-8-sig"), item.doc.index, edits)
+    made = change.with_data(text.encode())
+    if not made.after.ok:
+        return made, item
+    return made, made.jobs[0]
+
+
+def experiment(change: Change, item: Item, lives: int, stays: int) -> Experiment:
+    """Return the objects of a job that expires.
+
+    `lives`: seconds after which it is ended, counted from its creation; `stays`: seconds for which its pods and logs
+    remain after the end. Raises RunError.
+    """
+    if item.spec.suspended:
+        raise RunError(f"{item.name} is suspended: it would never end", "remove `suspended: true`")
+    _want_own_checkpoints(change, item)
+    found = [each for each in change.after.manifests if _is_of(each, item)]
+    outside = [str(each.id) for each in found if each.namespace != item.ns or each.patch]
+    if outside:
+        raise RunError(f"{outside[0]} is not in the job's namespace and cannot expire with it", "leave out `--now`")
+    objects = [_labelled(each.body, item.name) for each in found]
+    for body in objects:
+        if body["kind"] == "Job":
+            spec = body["spec"]
+            deadline = lives if leads(body) else lives + FOLLOWERS_LATER
+            spec["activeDeadlineSeconds"] = min(deadline, spec.get("activeDeadlineSeconds") or deadline)
+            spec["ttlSecondsAfterFinished"] = stays
+    objects.sort(key=lambda body: body["kind"] != "Job" or not leads(body))
+    return Experiment(item.ns, item.name, objects)
+
+
+def _want_own_checkpoints(change: Change, item: Item) -> None:
+    """Raise RunError if a job in git saves to the same place: the experiment would overwrite what that one resumes."""
+    path = _checkpoints(item)
+    if not path:
+        return
+    for other in change.before.program.items:
+        if other.kind == item.kind and (known := _checkpoints(other)) and f"{path}/".startswith(f"{known}/"):
+            hint = "give it a path of its own, or leave the checkpoint out"
+            raise RunError(f"{other.team}/{other.spec_name} saves its checkpoints in {known}", hint)
+
+
+def _checkpoints(item: Item) -> str:
+    checkpoint = item.spec.checkpoint
+    return (checkpoint.path or "").rstrip("/") if checkpoint is not None else ""
+
+
+def _is_of(manifest: Manifest, item: Item) -> bool:
+    return manifest.item is item and manifest.cluster == item.cluster
+
+
+def _labelled(body: Body, name: str) -> Body:
+    made = deepcopy(body)
+    metadata = made["metadata"]
+    metadata["labels"] = {**(metadata.get("labels") or {}), names.EXPERIMENT: name}
+    return made
+
+
+async def start(client: Client, wanted: Experiment) -> None:
+    """Create the objects, after the API server has accepted all of them in a dry run.
+
+    Raises RefusedError and UnreachableError.
+    """
+    for body in wanted.objects:
+        await _create(client, collection(body), body, {"dryRun": "All"})
+    leader, *others = wanted.objects
+    # The leading Job is first: if this process dies here, what is there is deleted with it.
+    created = await _create(client, collection(leader), leader, {})
+    owner = {
+        "apiVersion": leader["apiVersion"],
+        "kind": leader["kind"],
+        "name": created["metadata"]["name"],
+        "uid": created["metadata"]["uid"],
+        "controller": False,
+        "blockOwnerDeletion": False,
+    }
+    try:
+        for body in others:
+            owned = {**body, "metadata": {**body["metadata"], "ownerReferences": [owner]}}
+            await _create(client, collection(body), owned, {})
+    except (RefusedError, UnreachableError):
+        with contextlib.suppress(ApiError, UnreachableError):  # it expires by itself, too
+            name = created["metadata"]["name"]
+            await client.request("DELETE", f"{collection(leader)}/{name}", {"propagationPolicy": "Background"})
+        raise
+
+
+async def _create(client: Client, path: str, body: Body, query: Mapping[str, str]) -> dict[str, Any]:
+    about = {"fieldManager": _AGENT, "fieldValidation": "Strict", **query}
+    try:
+        created: dict[str, Any] = await client.request("POST", path, body, query=about)
+    except ApiError as error:
+        raise RefusedError(f"{body['kind']} {body['metadata']['name']}", error) from None
+    return created
+
+
+def collection(body: Body) -> str:
+    """Return the URL path of the collection of an object."""
+    api, kind = body["apiVersion"], body["kind"].lower()
+    root = f"/apis/{api}" if "/" in api else f"/api/{api}"
+    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    return f"{root}/namespaces/{body['metadata']['namespace']}/{plural}"

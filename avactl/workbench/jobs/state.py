@@ -1,0 +1,187 @@
+"""The state of a training job, from its Jobs, pods and progress. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from avactl.base.terminal import duration
+from avactl.kube.timestamps import seconds_since
+from avactl.workbench.jobs.members import Member, PodState, RoleJob
+from avactl.workbench.jobs.progress import Progress
+
+_WORKERS = ("chief", "worker")
+_SILENT = 120.0
+"""Seconds without news from a job master after which its owner is told; it writes every 30 s."""
+_RECENT = 3600.0
+"""Seconds for which its owner is told of a replaced worker."""
+_ORDER = ("running", "starting", "queued", "suspended", "deleting", "failed", "succeeded")
+
+
+class Role(NamedTuple):
+    """Pods of one role."""
+
+    name: str
+    running: int
+    wanted: int
+
+
+class TrainingJob(NamedTuple):
+    """A training job."""
+
+    namespace: str
+    name: str
+    team: str
+    state: str
+    """`queued`, `starting`, `running`, `suspended`, `deleting`, `succeeded` or `failed`."""
+    why: str
+    roles: list[Role]
+    workers: int
+    """Running workers, with TensorFlow's chief."""
+    least: int
+    """Workers with which it runs; less than `most` if it is elastic."""
+    most: int
+    gpus: float
+    """GPUs of all its pods, if they are requested as a resource or by share."""
+    created: str
+    started: str
+    ended: str
+    failures: int
+    """Failed pods and restarted containers."""
+    progress: Progress | None
+    members: list[Member]
+    """Pods, by role and index; the newest of an index last."""
+    run: str
+    expires: int | None
+    """Seconds after its start at which Kubernetes ends it, if it is an experiment."""
+    leader: str
+    """Role with whose pods the job ends."""
+
+    @property
+    def first(self) -> Member | None:
+        """The running pod of rank 0, which prints the progress of the job; of several, the newest."""
+        return next((pod for pod in reversed(self.members) if self._is_first(pod)), None)
+
+    def _is_first(self, pod: Member) -> bool:
+        return pod.role == self.leader and pod.index <= 0 and pod.state is PodState.RUNNING
+
+    @property
+    def over(self) -> bool:
+        """True if it has succeeded or failed."""
+        return self.state in ("succeeded", "failed")
+
+    def straggles(self, pod: Member) -> bool:
+        """Return True if the master says so of a worker in the pod. Workers are named after role and index."""
+        told = self.progress.stragglers if self.progress is not None and not self.over else ()
+        return any(name == pod.label or name.startswith(f"{pod.label}-") for name in told)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the job for programs."""
+        data = self._asdict()
+        data["roles"] = [role._asdict() for role in self.roles]
+        data["members"] = [{**asdict(pod), "state": pod.state.value} for pod in self.members]
+        if self.progress is not None:
+            derived = {"fraction": self.progress.fraction, "remaining": self.progress.remaining}
+            told = {**self.progress._asdict(), **derived, "loss": self.progress.loss}
+            told["steps"] = None if self.progress.steps is None else self.progress.steps._asdict()
+            told["replaced"] = [each._asdict() for each in self.progress.replaced]
+            data["progress"] = {**told, "datasets": [each._asdict() for each in self.progress.datasets]}
+        return data
+
+
+def assemble(jobs: Iterable[RoleJob], pods: Iterable[Member], progress: Progress | None) -> TrainingJob:
+    """Return the training job of Jobs, of which there is at least one, and of pods."""
+    parts = sorted(jobs, key=lambda part: (not part.leads, part.role))
+    leader = parts[0]
+    members = sorted(pods, key=lambda pod: (pod.role, pod.index, pod.created, pod.name))
+    running = Counter(pod.role for pod in members if pod.state is PodState.RUNNING)
+    roles = [Role(part.role, running[part.role], part.wanted) for part in parts]
+    most = sum(part.wanted for part in parts if part.role in _WORKERS)
+    wanted = sum(part.wanted for part in parts)
+    slack = max(0, wanted - leader.gang) if leader.gang else 0
+    state, why = _state(leader, members, wanted - slack)
+    return TrainingJob(
+        namespace=leader.namespace,
+        name=leader.job,
+        team=leader.team,
+        state=state,
+        why=why,
+        roles=roles,
+        workers=sum(running[role] for role in _WORKERS),
+        least=max(0, most - slack),
+        most=most,
+        gpus=float(sum(part.gpus * part.wanted for part in parts)),
+        created=min(part.created for part in parts),
+        started=leader.started,
+        ended=leader.ended,
+        failures=sum(part.failed for part in parts) + sum(pod.restarts for pod in members),
+        progress=progress,
+        members=members,
+        run=leader.run,
+        expires=leader.expires,
+        leader=leader.role,
+    )
+
+
+def _state(leader: RoleJob, members: list[Member], needed: int) -> tuple[str, str]:
+    if leader.result:
+        return leader.result, _why_failed(leader, members)
+    if leader.deleting:
+        return "deleting", ""
+    if leader.suspended:
+        return "suspended", "`suspended: true` in its spec"
+    states = Counter(pod.state for pod in members)
+    queued = [pod for pod in members if pod.state is PodState.QUEUED]
+    # Pods that have completed their part count: the job goes on without them.
+    running = states[PodState.RUNNING] + states[PodState.SUCCEEDED]
+    if running >= needed:
+        return "running", ""
+    if queued and running + states[PodState.STARTING] < needed:
+        return "queued", next((pod.why for pod in queued if pod.why), "")
+    slow = [pod.why for pod in members if pod.state is PodState.STARTING and pod.why]
+    return ("starting", slow[0]) if slow else ("starting", "" if members else "its pods are not created yet")
+
+
+def _why_failed(leader: RoleJob, members: list[Member]) -> str:
+    failed = [pod for pod in members if pod.state is PodState.FAILED and pod.why]
+    if leader.result != "failed" or not failed:
+        return leader.message
+    last = max(failed, key=lambda pod: pod.created)
+    return f"{last.label} failed: {last.why}" + (f" ({leader.message})" if leader.message else "")
+
+
+def ordered(jobs: Iterable[TrainingJob]) -> list[TrainingJob]:
+    """Sort jobs: those that need attention or run first."""
+
+    def key(job: TrainingJob) -> tuple[int, str, str, str]:
+        return _ORDER.index(job.state), job.namespace, job.name, job.run
+
+    return sorted(jobs, key=key)
+
+
+def unusual(job: TrainingJob, now: datetime) -> list[str]:
+    """Return what the owner of a running job may want to know, one phrase each."""
+    found = []
+    progress = job.progress
+    if job.expires is not None and not job.over:
+        left = job.expires - seconds_since(job.started or job.created, now)
+        found.append(f"experiment, ends in {duration(left)}")
+    if job.failures and not job.over:
+        found.append(f"{job.failures} failure{'' if job.failures == 1 else 's'} so far")
+    if job.state != "running":
+        return found
+    if progress is not None and progress.slow:
+        few = ", ".join(progress.stragglers[:2])
+        found.append(f"{progress.slow} straggler{'' if progress.slow == 1 else 's'}: {few}")
+    if progress is not None and progress.replaced:
+        last = progress.replaced[-1]
+        if last.at and last.share is not None and (ago := seconds_since(last.at, now)) < _RECENT:
+            found.append(f"{last.name} replaced {duration(ago)} ago: {last.share:.2f} of the median speed")
+    if progress is not None and progress.dropped:
+        found.append(f"{progress.dropped} gradient{'' if progress.dropped == 1 else 's'} of late workers dropped")
+    if progress is not None and progress.at and (silent := seconds_since(progress.at, now)) > _SILENT:
+        found.append(f"its master has reported nothing for {silent / 60:.0f} min")
+    return found

@@ -1,0 +1,147 @@
+"""A run of a pipeline on one machine: its steps one after the other, with a directory instead of the object store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from avactl.base.exit_codes import PROBLEMS
+from avactl.base.terminal import visible
+from avactl.contracts import names
+from avactl.daemons.delivery.publish import LINEAGE
+from avactl.daemons.delivery.validation import Bound, MetricsError, failures, parse_metrics
+from avactl.kinds.pipeline.steps import RESULT_FILE, SEAL, STAGE, VALIDATE, directory, step_name
+from avactl.kinds.pipeline.training import RUN, checkpoints, job_of
+from avactl.kinds.training.local import local_run
+from avactl.program.local_run import LocalRole, LocalRun
+from avactl.program.manifest import Manifest
+from avactl.program.program import Item, Program
+from avactl.workbench.local.errors import LocalUsageError
+from avactl.workbench.local.start import run_in, workspace
+
+STORE = "store"
+"""Directory of the published versions and checkpoints, below that of the run."""
+_METRICS = "metrics.json"
+Body = dict[str, Any]
+
+
+def run_pipeline(
+    item: Item, program: Program, manifests: Iterable[Manifest], checkout: Path, given: Mapping[str, str]
+) -> int:
+    """Train, stage, validate and publish once; return the exit code: 1 if the model misses a bound.
+
+    Checkpoints and versions are in directories, which the next run finds: its live version is the last one that was
+    published. Raises LocalRunError and LocalUsageError, before anything is started.
+    """
+    job = job_of(item, run=True)
+    if job is None:
+        raise LocalUsageError(
+            f"{item} publishes from the job `{item.spec.train.job}`, which runs without end",
+            "run that job here; only pipelines with `train.template` run as a whole",
+        )
+    own = [each for each in manifests if each.item is item]
+    with workspace(item, checkout) as where:
+        shutil.rmtree(where / "pods", ignore_errors=True)
+        run = _Run(item, program, own, where)
+        steps: list[tuple[str, Item, LocalRun]] = [
+            ("train", job, local_run(job)), *((step, item, _single(item, step)) for step in (STAGE, VALIDATE, SEAL))
+        ]  # fmt: skip
+        print(f"{item}: run {run.number}, live: {run.live or 'none'}, in {run.store}")
+        for step, of, how in steps:
+            if step == SEAL and (code := run.judge()):
+                return code
+            code = run_in(where, f"{item}, {step}", of, how, run.objects(), checkout, given)
+            if code:
+                return code
+        print(f"{item}: published version {run.number} in {run.versions / str(run.number)}")
+        return 0
+
+
+def _single(item: Item, step: str) -> LocalRun:
+    return LocalRun(
+        [LocalRole(step, step_name(item, step), leads=True, replicas=1)],
+        data=[(mount.mount, mount.name) for mount in item.spec.validation.datasets] if step == VALIDATE else [],
+    )
+
+
+class _Run:
+    """One run: what its pods are told, and what they have told."""
+
+    def __init__(self, item: Item, program: Program, manifests: list[Manifest], where: Path) -> None:
+        self._item, self._manifests = item, manifests
+        self.store = where / STORE
+        self.versions, saved = self.store / "published", self.store / "training"
+        self.versions.mkdir(parents=True, exist_ok=True)
+        self._result = where / _METRICS
+        known = [int(path.name) for path in self.versions.iterdir() if path.name.isdecimal()]
+        sealed = [number for number in known if (self.versions / str(number) / LINEAGE).exists()]
+        self.number = max(known, default=0) + 1
+        self.live = str(self.versions / str(max(sealed))) if sealed else ""
+        self._live_metrics = _metrics(Path(self.live) / LINEAGE) if sealed else None
+        self._measured: Mapping[str, float] = {}
+        source = checkpoints(item, program)
+        assert source is not None
+        # Longer ones first: one may contain the other's beginning.
+        places = {directory(item): str(self.versions), source.removesuffix(f"/{RUN}"): str(saved)}
+        self._places = sorted(places.items(), key=lambda each: -len(each[0]))
+
+    def objects(self) -> list[Manifest]:
+        """Return the objects with Jobs instead of their templates, and local paths, for one step."""
+        self._result.write_text("", encoding="utf-8")  # each pod has a file of its own
+        return [self._local(each) for each in self._manifests]
+
+    def _local(self, manifest: Manifest) -> Manifest:
+        body = manifest.body
+        if manifest.kind == "CronJob":
+            made = body["spec"]["jobTemplate"]
+            pods = made["spec"]["template"]
+            labels = {**pods["metadata"]["labels"], names.RUN: str(self.number)}
+            notes = {**pods["metadata"]["annotations"], names.LIVE_URL: self.live}
+            if names.LINEAGE in notes:
+                notes[names.LINEAGE] = json.dumps({"run": self.number, "metrics": dict(self._measured)})
+            template = {**pods, "metadata": {**pods["metadata"], "labels": labels, "annotations": notes}}
+            body = {
+                "apiVersion": "batch/v1", "kind": "Job", "metadata": body["metadata"],
+                "spec": {"completions": 1, **made["spec"], "template": template},
+            }  # fmt: skip
+        text = json.dumps(body).replace(RESULT_FILE, str(self._result))
+        for url, path in self._places:
+            text = text.replace(url, path)
+        return Manifest(manifest.item, manifest.cluster, json.loads(text))
+
+    def judge(self) -> int:
+        """Print what the validation has measured, and return 0 if the model passes."""
+        bounds = [
+            Bound(
+                each.name, each.min, each.max,
+                None if each.vs_live is None else each.vs_live.at_least,
+                None if each.vs_live is None else each.vs_live.at_most,
+            )
+            for each in self._item.spec.validation.metrics
+        ]  # fmt: skip
+        try:
+            measured = parse_metrics(self._result.read_text(encoding="utf-8", errors="replace"))
+        except MetricsError as error:
+            print(f"{self._item}: {error}; the validation writes them to the file $AVACTL_METRICS")
+            return PROBLEMS
+        self._measured = measured.values
+        for name, value in sorted(measured.values.items()):
+            before = measured.live.get(name, (self._live_metrics or {}).get(name))
+            print(visible(f"  {name} {value:.6g}" + ("" if before is None else f" (live {before:.6g})")))
+        missed = failures(bounds, measured, self._live_metrics)
+        for each in missed:
+            print(visible(f"  missed: {each}"))
+        if missed:
+            print(f"{self._item}: run {self.number} is not published")
+        return PROBLEMS if missed else 0
+
+
+def _metrics(file: Path) -> dict[str, float]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8")).get("metrics", {})
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return {name: value for name, value in found.items() if type(value) in (int, float)}

@@ -1,0 +1,88 @@
+"""Volumes of a pod as directories.
+
+Paths in the pod's variables and arguments are replaced by these directories: without privileges, nothing can be mounted
+at `/data`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from avactl.program.lowering.pods import HOME
+from avactl.workbench.local.errors import LocalUsageError
+
+Body = dict[str, Any]
+_UNCHANGED = "/dev/shm"  # noqa: S108 - every machine has it
+
+
+class Volumes(NamedTuple):
+    """Directories of one pod."""
+
+    mounts: dict[str, str]
+    """Mount path → local directory."""
+    files: dict[Path, tuple[str, int]]
+    """Files of ConfigMaps: text and mode."""
+    directories: list[Path]
+    """Directories to create."""
+
+
+def volumes(
+    spec: Body,
+    container: Body,
+    own: Path,
+    claims: Path,
+    config_maps: Mapping[str, Mapping[str, str]],
+    given: Mapping[str, str],
+    translate: Callable[[str], str],
+) -> Volumes:
+    """Return the directories of a pod.
+
+    `own`: directory of the pod; `claims`: of the volumes that outlive a run. `given`: mount paths with a directory that
+    exists, which win.
+    """
+    result = Volumes({}, {}, [])
+    sources = {volume["name"]: volume for volume in spec.get("volumes", ())}
+    for mount in container.get("volumeMounts", ()):
+        path, source = mount["mountPath"], sources[mount["name"]]
+        if path in given:
+            result.mounts[path] = given[path]
+        elif path == HOME:
+            # Images have no home for their user; the caller has one.
+            result.mounts[path] = str(Path.home())
+        elif "subPath" in mount or path == _UNCHANGED:
+            continue
+        elif "persistentVolumeClaim" in source:
+            _directory(result, path, claims / source["persistentVolumeClaim"]["claimName"])
+        elif "emptyDir" in source:
+            _directory(result, path, own / mount["name"])
+        elif "configMap" in source:
+            directory = own / mount["name"]
+            _directory(result, path, directory)
+            wanted = source["configMap"]
+            data = config_maps.get(wanted["name"], {})
+            keys = {item["key"]: item["path"] for item in wanted.get("items", ())} or {key: key for key in data}
+            mode = wanted.get("defaultMode", 0o644)
+            result.files.update(
+                {directory / name: (translate(data[key]), mode) for key, name in keys.items() if key in data}
+            )
+    return result
+
+
+def _directory(result: Volumes, path: str, directory: Path) -> None:
+    result.mounts[path] = str(directory)
+    result.directories.append(directory)
+
+
+def parse_mounts(texts: list[str]) -> dict[str, str]:
+    """Return mount paths with directories from `/PATH=DIRECTORY`. Raises LocalUsageError."""
+    result = {}
+    for text in texts:
+        path, equals, directory = text.partition("=")
+        if not equals or not path.startswith("/") or not directory:
+            raise LocalUsageError(f"--mount {text}: not PATH=DIRECTORY", "such as `--mount /data=./sample`")
+        if not Path(directory).is_dir():
+            raise LocalUsageError(f"--mount {text}: {directory} is not a directory")
+        result[path] = str(Path(directory).resolve())
+    return result
