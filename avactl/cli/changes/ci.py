@@ -13,6 +13,7 @@ import typer
 from avactl.base.directories import write_file
 from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.base.installation import install_command
+from avactl.base.terminal import inert
 from avactl.cli.common import accessing, choose_environment, fail
 from avactl.cli.environments import EnvironmentOption
 from avactl.spec.repository.tree import DirTree, find_root
@@ -107,7 +108,7 @@ def comment(
         differences += (f"# environment {name}\n" if name else "") + whole(sides.review, sides.source)
         body, mark = _body(sides, pipeline, artifact, differences)
         if dry_run:
-            sys.stdout.write(body)
+            sys.stdout.write(inert(body))  # a log, where lines can be commands
         elif pipeline is not None:
             _publish(pipeline, mark, body, sides.review.quiet)
         ok = ok and sides.review.ok

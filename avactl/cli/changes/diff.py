@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import CHANGES, PROBLEMS, USAGE
-from avactl.base.terminal import colour
+from avactl.base.terminal import colour, inert
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig
 from avactl.cli.common import Format as ProblemFormat
 from avactl.cli.common import fail, render_diagnostics, want_path
@@ -134,7 +134,7 @@ def _render(changes: Diff, format: Format, objects: bool, full: bool) -> str:
     if format is Format.markdown:
         from avactl.change.diff.markdown import render_markdown
 
-        return render_markdown(changes, objects=objects)
+        return inert(render_markdown(changes, objects=objects))
     from avactl.change.diff.text import render_text
 
     return render_text(changes, colour=colour(), objects=objects)
@@ -151,5 +151,5 @@ def _problems(after: Compilation, format: Format) -> None:
     if format is Format.markdown:
         from avactl.change.diff.markdown import render_problems as as_markdown
 
-        text = as_markdown(text)
+        text = inert(as_markdown(text))
     sys.stdout.write(text)

@@ -31,8 +31,8 @@ def name(name: str, value: str, told: str = "invalid-value") -> Hostile:
     return Hostile(f"name: {name}", {"evil.yaml": text}, told, commands=FILES)
 
 
-def file(name: str, path: str) -> Hostile:
-    return Hostile(f"file: {name}", {path: HEAD + job(retries=-1)}, "retries", commands=FILES)
+def file(name: str, path: str, told: str = "retries") -> Hostile:
+    return Hostile(f"file: {name}", {path: HEAD + job(retries=-1)}, told, commands=FILES)
 
 
 def value(name: str, told: str = "evil", code: int = 0, **fields: object) -> Hostile:
@@ -51,11 +51,11 @@ CASES = [
     name("a shell", "$(touch RAN)`touch RAN`;touch RAN"),
     name("5,000 characters", "a" * 5000),
     name("none", ""),
-    file("escapes", "\x1b[2J\x1b]0;x\x07/x.yaml"),
-    file("lines", "a\n::error::b\n##[error]c\n/x.yaml"),
-    file("markup", "<img src=x>@everyone `` ``` [a](b) <!--/x.yaml"),
+    file("escapes", "\x1b[2J\x1b]0;x\x07/x.yaml", "unsafe-path"),
+    file("lines", "a\n::error::b\n##[error]c\n/x.yaml", "unsafe-path"),
+    file("markup", "<img src=x>@everyone `` ``` [a](b) <!--/x.yaml", "unsafe-path"),
     file("commands", "##vso[task.complete]/::error::x.yaml"),
-    file("backwards", "\u202e\u2066lmay.yaml"),
+    file("backwards", "\u202e\u2066lmay.yaml", "unsafe-path"),
     file("an option", "--output=x.yaml"),
     value("escapes", command=["python", ESCAPES], env={"A": ESCAPES}),
     value("lines", command=["sh", "-c", LINES], env={"A": LINES}),
