@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation, compile_tree
+from avactl.kinds import MachineType, ServingDeployment, TrainingJob, Workspace
 from avactl.program.manifest import Manifest, templates_of
+from avactl.program.program import Item
 from tests.compute_domains import define_compute_domains
 from tests.definitions import define_groups, define_monitoring, define_pools, define_routes, define_scaling
 from tests.example_trees import EXAMPLES, example_tree
@@ -51,24 +53,31 @@ def clusters(example: str) -> list[list[Manifest]]:
 
 def test_the_examples_are_what_they_promise() -> None:
     ava = compiled("ava").program
-    jobs, models = ava.of("TrainingJob"), {m.spec.gpus.model for m in ava.of("MachineType")}
+    jobs, models = ava.of_kind(TrainingJob), {m.spec.gpus.model for m in ava.of_kind(MachineType)}
     assert len(ava.of("Cluster")) == 2
     assert models == {"M4", "K80", "P100", "V100"}
     assert {job.spec.strategy for job in jobs} == {"single", "parameterServer", "allReduce", "mpi", "elastic"}
     assert {"mxnet", "caffe", "pytorch", "tensorflow"} <= {job.spec.framework for job in jobs}
     assert (len(jobs), len(ava.of("ServingDeployment")), len(ava.of("Team"))) == (12, 3, 4)
     modern = compiled("modern").program
-    assert modern.get("TrainingJob", "llm-70b", "foundation").spec.workers.replicas == 64
+    assert modern.get_kind(TrainingJob, "llm-70b", "foundation").spec.workers.replicas == 64
     # Its comment promises one rack of trays.
-    assert modern.get("TrainingJob", "moe-probe", "foundation").spec.workers.within == "nvidia.com/gpu.clique"
+    assert modern.get_kind(TrainingJob, "moe-probe", "foundation").spec.workers.within == "nvidia.com/gpu.clique"
     platform = compiled("platform@prod").program
     teams = {team.name for team in platform.of("Team")}
-    workloads = [*platform.of("TrainingJob"), *platform.of("ServingDeployment"), *platform.of("Workspace")]
+    jobs, services = platform.of_kind(TrainingJob), platform.of_kind(ServingDeployment)
+    spaces = platform.of_kind(Workspace)
+    workloads: list[Item] = [*jobs, *services, *spaces]
     assert {job.name for job in platform.of("Cluster")} == {"train", "serve"}
     assert {item.cluster for item in workloads} == {"train", "serve"}
     assert {item.team for item in workloads} == teams
     assert len(teams) == 3
-    assert any(item.spec.pod and item.spec.pod.sidecars for item in workloads)
+    settings = [
+        *(job.spec.pod for job in jobs),
+        *(each.spec.pod for each in services),
+        *(each.spec.pod for each in spaces),
+    ]
+    assert any(pod is not None and pod.sidecars for pod in settings)
     quickstart = (ROOT / "examples/quickstart/platform.yaml").read_text()
     assert len(quickstart.splitlines()) <= 31
 

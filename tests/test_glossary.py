@@ -9,6 +9,7 @@ import pytest
 
 from avactl.change.plan.workloads import Maker, WorkloadId, surroundings, workloads
 from avactl.compiler import compile_tree
+from avactl.kinds import TrainingJob
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.spec.repository.tree import DirTree
 from tests.test_layout import ROOT
@@ -59,7 +60,7 @@ def test_the_life_of_a_value_is_short() -> None:
 
 def test_the_life_of_a_value_is_true() -> None:
     compilation = compile_tree(DirTree(ROOT / "examples" / "ava"))
-    item = compilation.program.get("TrainingJob", "resnet50", "vision")
+    item = compilation.program.get_kind(TrainingJob, "resnet50", "vision")
     assert item.doc.file == "teams/vision/jobs.yaml"
     assert (item.doc.get("spec", "workers", "replicas"), item.spec.workers.replicas) == (4, 4)
     assert item.spec.workers.gpus == 8

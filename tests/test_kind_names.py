@@ -1,4 +1,4 @@
-"""No module outside of a kind's package names the kind: what others need of it is a hook in `avactl.program.registry`."""
+"""No module outside of a kind's package names the kind: what others need of it is a hook in `program.registry`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tests.test_layout import ROOT, tracked
 
 WORKLOADS = frozenset(registry.workload_kinds())
 """Kinds that only their own package names. The others are concepts that kinds are defined by, such as Team."""
-PACKAGES = {registry.kind(name).model.__module__.rpartition(".")[0]: name for name in registry.names()}
+PACKAGES = {registry.kind(name).lower.__module__.rpartition(".")[0]: name for name in registry.names()}
+MODELS = {registry.kind(name).model.__module__.replace(".", "/") + ".py": name for name in registry.names()}
+"""Module with the document of each kind."""
 LABELS = {name_label(name): name for name in WORKLOADS}
 _WORKLOAD = re.compile(rf"\b({'|'.join(sorted(WORKLOADS))})\b").findall
 
@@ -28,23 +30,17 @@ ALLOWED = {
     "avactl/program/program.py": frozenset(registry.names()) - WORKLOADS - {"KubernetesObjects"},
     "avactl/spec/schema/values.py": {"Cluster", "MachineType", "NodePool", "Team", "CacheTier"},
     # The shipped machine types answer references of node pools, before there is a `Program`.
-    "avactl/compiler/resolve.py": {"MachineType", "NodePool"},
+    "avactl/compiler/resolve.py": {"MachineType"},
     # Writes and checks machine types, without the specs around them.
     "avactl/cli/cluster/topo.py": {"MachineType"},
-    # Cache engines say what their tiers reserve on machines, and whether pods can wait for them.
-    "avactl/program/capacity/cache_overhead.py": {"CacheTier"},
-    "avactl/program/checks/dataset_start.py": {"CacheTier"},
     # Completes the names of clusters and pools, in files that are only read.
     "avactl/cli/completion.py": {"Cluster", "NodePool"},
-    # Capacity is counted on machines, and limited by quotas.
-    "avactl/program/capacity/fit.py": {"MachineType"},
+    # Capacity is limited by quotas.
     "avactl/change/diff/capacity.py": {"Quota"},
     # The key `code.workspace`; the homes of sessions are a hook.
     "avactl/kinds/training/mounts.py": {"Workspace"},
     "avactl/kinds/training/workload.py": {"Workspace"},
     "avactl/kinds/training/init_containers/workspace_code.py": {"Workspace"},
-    # Namespaces of teams allow the host's network.
-    "avactl/program/lowering/host_network.py": {"Team"},
     # A pipeline is defined by what it trains and where it deploys: the spec of a job, and the model of a service.
     "avactl/kinds/pipeline/spec.py": {"TrainingJob", "ServingDeployment"},
     "avactl/kinds/pipeline/training.py": {"TrainingJob"},
@@ -56,8 +52,6 @@ ALLOWED = {
     "avactl/compiler/patches/limits.py": {"Team"},
     # A plan simulates the scheduler on the machines, placement policy and prices that a cluster declares.
     "avactl/change/plan/cluster_state.py": {"Cluster", "NodePool"},
-    "avactl/change/plan/compiled_side.py": {"Cluster"},
-    "avactl/change/plan/cost.py": {"Cluster"},
     "avactl/change/plan/snapshot/capture.py": {"Cluster"},
     # Remedies for keys and kinds of Kubernetes say which kind has another one.
     "avactl/program/explain/kubernetes_keys.py": WORKLOADS | {"Cluster", "Dataset", "NodePool", "Quota", "Team"},
@@ -92,7 +86,8 @@ def _mentions(path: str, source: str) -> Iterator[Mention]:
     """Kinds that a module outside of their packages names, in an import or in a string that is no docstring."""
     if path.startswith("avactl/workbench/importer/"):
         return  # it writes specs of all kinds
-    own = next((name for package, name in PACKAGES.items() if path.startswith(package.replace(".", "/") + "/")), None)
+    packages = (name for package, name in PACKAGES.items() if path.startswith(package.replace(".", "/") + "/"))
+    own = MODELS.get(path) or next(packages, None)
     tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):

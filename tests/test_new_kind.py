@@ -63,11 +63,11 @@ class Notebook(Resource):
     spec: NotebookSpec = Field(description="The notebook.")
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[NotebookSpec], program: Program) -> list[Manifest]:
     return [k8s.config_map(item, item.cluster, item.name, item.ns, {"pages": str(item.spec.pages)})]
 
 
-def check(item: Item, program: Program) -> Iterable[Diagnostic]:
+def check(item: Item[NotebookSpec], program: Program) -> Iterable[Diagnostic]:
     if item.spec.pages > 10:
         yield Diagnostic("invalid-value", "too many pages", item.span("spec", "pages"), hint="tear some out")
 
@@ -189,7 +189,7 @@ class Sweep(Resource):
     spec: SweepSpec = Field(description="The search.")
 
 
-def lower_sweep(item: Item, program: Program) -> list[Manifest]:
+def lower_sweep(item: Item[SweepSpec], program: Program) -> list[Manifest]:
     spec = item.spec
     gpu = pods.GpuRequest(item, program, spec.compute, "trial")
     volumes = pods.Volumes(item, program)
@@ -213,12 +213,12 @@ def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
     return "the search begins anew" if any(effect.starts_pods for effect in effects) else None
 
 
-def roles(item: Item) -> list[Role]:
+def roles(item: Item[SweepSpec]) -> list[Role]:
     return [Role(("spec", "compute"), item.spec.compute, item.spec.trials, item.spec.trials, ("spec", "trials"))]
 
 
-def sweep_kind(lifecycle: Lifecycle) -> Kind:
-    hooks = WorkloadHooks(
+def sweep_kind(lifecycle: Lifecycle) -> Kind[SweepSpec]:
+    hooks: WorkloadHooks[SweepSpec] = WorkloadHooks(
         lifecycle,
         "sweep",
         roles,

@@ -11,7 +11,7 @@ from typing import Any
 
 from tools.controlplane import ControlPlane
 
-OUTPUT = Path(__file__).resolve().parent.parent / "avactl" / "kinds" / "kubernetes_schema" / "kinds.json"
+OUTPUT = Path(__file__).resolve().parent.parent / "avactl" / "program" / "kubernetes_schema" / "kinds.json"
 GROUPS = (
     "api/v1", "apis/apps/v1", "apis/batch/v1", "apis/autoscaling/v2", "apis/policy/v1", "apis/networking.k8s.io/v1",
     "apis/resource.k8s.io/v1", "apis/rbac.authorization.k8s.io/v1", "apis/scheduling.k8s.io/v1",

@@ -15,6 +15,8 @@ from avactl.program.explain import introspect
 from avactl.program.program import Item, Program
 from avactl.spec.documents.document import Document, ShippedDocument
 from avactl.spec.documents.yaml import load_yaml
+from avactl.spec.platform.node_pool import NodePoolSpec
+from avactl.spec.platform.team import TeamSpec
 from avactl.spec.repository.tree import read_input
 from avactl.spec.schema.base import Resource
 
@@ -54,7 +56,7 @@ def _unique(state: State, problems: list[Diagnostic]) -> list[Item]:
 
 def _shipped_machines(items: list[Item]) -> list[Item]:
     """Return the library machine types that pools reference and no spec declares."""
-    wanted = {item.spec.machine_type for item in items if item.kind == "NodePool"}
+    wanted = {item.spec.machine_type for item in items if isinstance(item.spec, NodePoolSpec)}
     wanted -= {item.name for item in items if item.kind == "MachineType"}
     return [Item(*shipped(name)) for name in sorted(wanted.intersection(library.names()))]
 
@@ -132,7 +134,7 @@ def place(item: Item, program: Program, problems: list[Diagnostic]) -> bool:
     return team is None or _namespace(item, team, problems)
 
 
-def _namespace(item: Item, team: Item, problems: list[Diagnostic]) -> bool:
+def _namespace(item: Item, team: Item[TeamSpec], problems: list[Diagnostic]) -> bool:
     offered = [namespace.name for namespace in team.spec.namespaces or []] or [team.name]
     own = item.resource.metadata.namespace
     if own is not None and own not in offered:

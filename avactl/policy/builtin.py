@@ -12,6 +12,7 @@ from avactl.program.manifest import Manifest
 from avactl.program.program import Item
 from avactl.program.workload import Lifecycle, WorkloadHooks
 from avactl.spec.documents.document import Path, strings
+from avactl.spec.schema.base import Model
 from avactl.spec.schema.values import seconds
 
 OverSpec = Callable[[Item, Any], Iterator[Problem]]
@@ -92,7 +93,7 @@ def _versions_fixed(item: Item, rule: Rule) -> Iterator[Problem]:
         yield problem(version.message, *version.path, help=version.remedy)
 
 
-def _of_lifecycle(item: Item, lifecycle: Lifecycle) -> WorkloadHooks | None:
+def _of_lifecycle(item: Item, lifecycle: Lifecycle) -> WorkloadHooks[Any] | None:
     """Return the workload hooks of a spec if its kind has this lifecycle."""
     return registry.kind(item.kind).workload if registry.lifecycle(item.kind) is lifecycle else None
 
@@ -134,9 +135,10 @@ def _services_redundant(item: Item, rule: Rule) -> Iterator[Problem]:
 
 
 def _egress_closed(item: Item, rule: Rule) -> Iterator[Problem]:
-    for index, network in enumerate(getattr(item.spec, "egress_allowed", ())):
+    spec = item.spec
+    for index, network in enumerate(getattr(spec, "egress_allowed", ())):
         if network.endswith("/0"):
-            given = "egress_allowed" in item.spec.model_fields_set
+            given = isinstance(spec, Model) and "egress_allowed" in spec.model_fields_set
             path: Path = ("spec", "egressAllowed", index) if given else ("spec",)
             said = "" if given else " (the default)"
             help = "list the required networks: `egressAllowed: [10.0.0.0/8]`"

@@ -1,4 +1,5 @@
-"""Cache engines: each is a package beside this module with an `Engine` as `ENGINE`, and the name of `spec.engine`.
+"""Cache engines: each is a package in `avactl/kinds/cache_tier` with an `Engine` as `ENGINE`, named as
+in `spec.engine`.
 
 No module outside an engine's package names the engine; others ask `engine_of(tier)`.
 """
@@ -6,20 +7,20 @@ No module outside an engine's package names the engine; others ask `engine_of(ti
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic
 from avactl.program.images import Use
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
-
-DEFAULT = "alluxio"
-"""The engine of tiers that name none."""
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.dataset import DatasetSpec
+from avactl.spec.platform.engine_names import ENGINES
+from avactl.spec.platform.team import TeamSpec
 
 
 class Needs(NamedTuple):
@@ -43,15 +44,17 @@ class Loaded(NamedTuple):
     """True if it is loaded before jobs read it."""
 
 
-def _nothing(item: Item, program: Program, tier: Item) -> Iterable[Diagnostic]:
+def _nothing(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterable[Diagnostic]:
     return ()
 
 
-def _no_jobs(item: Item, program: Program, tier: Item, versions: Sequence[Loaded]) -> list[Manifest]:
+def _no_jobs(
+    item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], versions: Sequence[Loaded]
+) -> list[Manifest]:
     return []
 
 
-def _no_fuse(item: Item) -> Needs:
+def _no_fuse(item: Item[CacheTierSpec]) -> Needs:
     return Needs()
 
 
@@ -63,49 +66,43 @@ class Engine:
     """Its name in messages."""
     image: Use
     """Key of `Cluster.spec.images` with its image."""
-    check: Callable[[Item, Program], Iterable[Diagnostic]]
+    check: Callable[[Item[CacheTierSpec], Program], Iterable[Diagnostic]]
     """Yields the problems of a tier that only this engine has, including settings that it cannot carry out."""
-    lower: Callable[[Item, Program], list[Manifest]]
+    lower: Callable[[Item[CacheTierSpec], Program], list[Manifest]]
     """Returns the objects of a tier, without its datasets and the ConfigMap for the cache daemon."""
-    volume: Callable[[Item, Program, str, str, bool], Body]
+    volume: Callable[[Item[CacheTierSpec], Program, str, str, bool], Body]
     """Returns fields of a PersistentVolume's spec, its source among them. Arguments: tier, program, name of the volume,
     directory in the tier's namespace, read-only."""
-    worker: Callable[[Item], Needs]
+    worker: Callable[[Item[CacheTierSpec]], Needs]
     """Requests of a worker's pod, or of what does its work, with the MEM level."""
     shared: bool
     """True if the workers of a tier form one cache; False if each machine has a copy of its own."""
-    fuse: Callable[[Item], Needs] = _no_fuse
+    fuse: Callable[[Item[CacheTierSpec]], Needs] = _no_fuse
     """Requests of the FUSE pod that runs on every machine."""
     host_mount: bool = False
     """True if FUSE mounts the tier at `dataset_access.host_path` on every machine."""
-    reserved: Callable[[Item], int] = lambda item: 0
+    reserved: Callable[[Item[CacheTierSpec]], int] = lambda item: 0
     """Bytes of each storage level that hold no data."""
     disk_share: Fraction = Fraction(1)
     """Share of a disk that it fills at most, whatever the quota."""
-    check_dataset: Callable[[Item, Program, Item], Iterable[Diagnostic]] = _nothing
+    check_dataset: Callable[[Item[DatasetSpec], Program, Item[CacheTierSpec]], Iterable[Diagnostic]] = _nothing
     """Yields the problems of a dataset in the tier, its last argument."""
-    dataset: Callable[[Item, Program, Item, Sequence[Loaded]], list[Manifest]] = _no_jobs
+    dataset: Callable[[Item[DatasetSpec], Program, Item[CacheTierSpec], Sequence[Loaded]], list[Manifest]] = _no_jobs
     """Returns the objects that load and free the versions of a dataset in a tier."""
-    daemon: Callable[[Item], Body] | None = None
+    daemon: Callable[[Item[CacheTierSpec]], Body] | None = None
     """Returns `tier.json` for the cache daemon; None if the daemon does not know the engine."""
-    directories: Callable[[Item, Program, Item, str, Sequence[str]], Manifest] | None = None
-    """Returns a Job that creates directories in the stores. Arguments: owner, program, tier, name of the Job without
+    directories: Callable[[Item[TeamSpec], Program, Item[CacheTierSpec], str, Sequence[str]], Manifest] | None = None
+    """Returns a Job that creates directories in the stores. Arguments: team, program, tier, name of the Job without
     digest, directories. None if team buckets cannot be in a tier of this engine."""
-
-
-def names() -> list[str]:
-    """Return the names of all engines: the packages in this directory."""
-    package = importlib.import_module(__package__)
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg)
 
 
 @cache
 def engine(name: str) -> Engine:
     """Return an engine by name. Raises ModuleNotFoundError."""
-    found: Engine = importlib.import_module(f"{__package__}.{name}").ENGINE
+    found: Engine = importlib.import_module(f"{ENGINES}.{name}").ENGINE
     return found
 
 
-def engine_of(tier: Any) -> Engine:
+def engine_of(tier: Item[CacheTierSpec]) -> Engine:
     """Return the engine of a tier."""
     return engine(tier.spec.engine)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import closest, one_of
 from avactl.program.images import require_image
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec, Durable, UnderStore
+from avactl.spec.platform.dataset import DatasetSpec, Version
+from avactl.spec.platform.team import Bucket
 from avactl.spec.schema.compute import DatasetMount
 
 PUSHED = ".pushed"
@@ -33,7 +36,7 @@ class Access(NamedTuple):
     """ConfigMap with the version's object list, if it has one."""
 
 
-def find(program: Program, team: str | None, reference: str) -> Item | None:
+def find(program: Program, team: str | None, reference: str) -> Item[DatasetSpec] | None:
     """Return the dataset that a team's reference names: `NAME` in the team or the platform, or `TEAM/NAME`."""
     owner, slash, name = reference.rpartition("/")
     if slash:
@@ -42,31 +45,31 @@ def find(program: Program, team: str | None, reference: str) -> Item | None:
     return program.find_dataset(name, team)
 
 
-def may_read(dataset: Item, team: str | None) -> bool:
+def may_read(dataset: Item[DatasetSpec], team: str | None) -> bool:
     """Return True if a team may read a dataset: its own, the platform's, or one shared with it."""
     return dataset.team in (None, team) or team in dataset.spec.shared_with
 
 
-def version_of(dataset: Item, name: str | None) -> Any:
-    """Return the `Version` with that name, or the newest; None if it does not exist."""
+def version_of(dataset: Item[DatasetSpec], name: str | None) -> Version | None:
+    """Return the version with that name, or the newest; None if it does not exist."""
     versions = dataset.spec.versions
     if name is None:
         return versions[-1]
     return next((version for version in versions if version.name == name), None)
 
 
-def list_in_pods(version: Any) -> bool:
+def list_in_pods(version: Version) -> bool:
     """Return True if pods get the version's object list: a ConfigMap named like the claim, in the same namespace."""
     return version.manifest is not None and version.manifest_url is None
 
 
-def claim_name(dataset: Item, version: str, reader: str | None) -> str:
+def claim_name(dataset: Item[DatasetSpec], version: str, reader: str | None) -> str:
     """Name of the claim for a dataset version in the reading team's namespaces."""
     owner = f"{dataset.team}-" if dataset.team and dataset.team != reader else ""
     return f"dataset-{owner}{dataset.name}-{version}"
 
 
-def full_name(dataset: Item) -> str:
+def full_name(dataset: Item[DatasetSpec]) -> str:
     """Name of a dataset in a namespace with those of other teams."""
     return f"{dataset.team}-{dataset.name}" if dataset.team else dataset.name
 
@@ -84,9 +87,9 @@ def pushed_claim(bucket: str) -> str:
 def resolve(program: Program, reader: Item, mount: DatasetMount) -> Access:
     """Return the access of `reader` to a dataset, whose reference must be valid."""
     dataset = find(program, reader.team, mount.name)
-    if dataset is None:
+    version = version_of(dataset, mount.version) if dataset is not None else None
+    if dataset is None or version is None:
         raise LookupError(f"no dataset {mount.name}")
-    version = version_of(dataset, mount.version)
     if dataset.spec.tier is None:
         return Access(None, version.url or "", dataset.spec.secret, dataset.spec.size)
     claim = claim_name(dataset, version.name, reader.team)
@@ -106,12 +109,12 @@ def mounted(reader: Item, program: Program) -> list[tuple[tuple[str, str, str], 
         dataset = find(program, reader.team, mount.name)
         version = version_of(dataset, mount.version) if dataset is not None else None
         if dataset is not None and version is not None:
-            found.append((dataset.key, str(version.name)))
+            found.append((dataset.key, version.name))
     return found
 
 
-def buckets(program: Program, item: Item) -> list[Any]:
-    """`Bucket`s of the item's team that are mounted through a cache tier of the item's cluster."""
+def buckets(program: Program, item: Item) -> list[Bucket]:
+    """Buckets of the item's team that are mounted through a cache tier of the item's cluster."""
     if item.team is None:
         return []
     team = program.team(item.team)
@@ -120,15 +123,15 @@ def buckets(program: Program, item: Item) -> list[Any]:
     ]
 
 
-def under_store(tier: Item, url: str) -> Any:
-    """Return the `UnderStore` of a tier that contains an object-store URL; None if there is none."""
+def under_store(tier: Item[CacheTierSpec], url: str) -> UnderStore | None:
+    """Return the under-store of a tier that contains an object-store URL; None if there is none."""
     inside = [
         store for store in tier.spec.under_stores if f"{url.rstrip('/')}/".startswith(f"{store.url.rstrip('/')}/")
     ]
     return max(inside, key=lambda store: len(store.url.rstrip("/")), default=None)
 
 
-def tier_path(tier: Item, url: str) -> str | None:
+def tier_path(tier: Item[CacheTierSpec], url: str) -> str | None:
     """Path of an object-store URL in a tier's namespace; None if no under-store contains it."""
     store = under_store(tier, url)
     if store is None:
@@ -137,13 +140,19 @@ def tier_path(tier: Item, url: str) -> str | None:
     return "/".join(filter(None, (store.mount.rstrip("/"), rest))) or "/"
 
 
-def pushes(tier: Item) -> bool:
-    """Return True if a tier writes to a durable store, from which the cache daemon pushes to the under-stores."""
+def durable_store(tier: Item[CacheTierSpec]) -> Durable | None:
+    """Return the durable store that a tier writes to, from which the cache daemon pushes to the under-stores; None if
+    it writes to none."""
     back = tier.spec.write_back
-    return bool(tier.spec.role == "write" and back.mode == "push" and back.durable is not None)
+    return back.durable if tier.spec.role == "write" and back.mode == "push" else None
 
 
-def pushed_path(tier: Item, url: str) -> str | None:
+def pushes(tier: Item[CacheTierSpec]) -> bool:
+    """Return True if a tier writes to a durable store."""
+    return durable_store(tier) is not None
+
+
+def pushed_path(tier: Item[CacheTierSpec], url: str) -> str | None:
     """Path in a tier's namespace that shows an object-store URL as the store has it; None if its own path does."""
     store = under_store(tier, url)
     if store is None or store.read_only or not pushes(tier):
@@ -153,12 +162,12 @@ def pushed_path(tier: Item, url: str) -> str | None:
     return f"{mount}{PUSHED}{path.removeprefix(mount)}"
 
 
-def unpersisted(tier: Item) -> bool:
+def unpersisted(tier: Item[CacheTierSpec]) -> bool:
     """Return True if a tier's workers may hold data that is not yet in a store."""
-    return bool(tier.spec.role == "write" and tier.spec.write_back.mode == "async")
+    return tier.spec.role == "write" and tier.spec.write_back.mode == "async"
 
 
-def cached_files(tier: Item, program: Program) -> int:
+def cached_files(tier: Item[CacheTierSpec], program: Program) -> int:
     """Number of files of all versions of the datasets in a tier, as far as they declare it."""
 
     def count() -> dict[str, int]:
@@ -173,17 +182,17 @@ def cached_files(tier: Item, program: Program) -> int:
     return counts.get(tier.spec_name, 0)
 
 
-def host_path(tier: Item, path: str) -> str:
+def host_path(tier: Item[CacheTierSpec], path: str) -> str:
     """Directory on each machine where FUSE exposes a path of the tier's namespace."""
     return f"{tier.spec.fuse.path.rstrip('/')}/{tier.name}{path if path != '/' else ''}"
 
 
-def volume_directory(tier: Item) -> str:
+def volume_directory(tier: Item[CacheTierSpec]) -> str:
     """Directory on each machine with the volumes of a tier."""
     return f"{tier.spec.fuse.path.rstrip('/')}/.volumes/{tier.name}"
 
 
-def volume_path(tier: Item, path: str) -> str:
+def volume_path(tier: Item[CacheTierSpec], path: str) -> str:
     """Directory on each machine that pods mount for a path of the tier's namespace."""
     words = re.sub(r"[^a-z0-9]+", "-", path.lower()).strip("-")[:40].strip("-")
     return f"{volume_directory(tier)}/{words}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
@@ -244,7 +253,7 @@ def _same_place(
     return None
 
 
-def _readable(program: Program, item: Item) -> dict[str, Item]:
+def _readable(program: Program, item: Item) -> dict[str, Item[DatasetSpec]]:
     """Datasets that a spec's team may read, by the name to write."""
     found = {}
     for dataset in program.datasets():
@@ -286,7 +295,7 @@ def _unreadable(item: Item, program: Program, mount: DatasetMount, here: tuple[s
     return None
 
 
-def _not_shared(item: Item, dataset: Item, here: tuple[str | int, ...]) -> Diagnostic:
+def _not_shared(item: Item, dataset: Item[DatasetSpec], here: tuple[str | int, ...]) -> Diagnostic:
     return Diagnostic(
         "not-shared",
         f"{dataset} is not shared with team {item.team}",
@@ -297,7 +306,7 @@ def _not_shared(item: Item, dataset: Item, here: tuple[str | int, ...]) -> Diagn
 
 
 def _unreachable(
-    item: Item, program: Program, dataset: Item, mount: DatasetMount, here: tuple[str | int, ...]
+    item: Item, program: Program, dataset: Item[DatasetSpec], mount: DatasetMount, here: tuple[str | int, ...]
 ) -> list[Diagnostic]:
     """Return the problem that keeps a readable dataset from the item's cluster, if any."""
     if dataset.spec.tier:

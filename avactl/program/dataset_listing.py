@@ -13,6 +13,7 @@ import orjson
 from avactl.base.object_urls import shared_directory
 from avactl.diagnostics import Diagnostic, Note, Span
 from avactl.program.program import Item, Program
+from avactl.spec.platform.dataset import DatasetSpec, Version
 from avactl.spec.schema.values import OBJECT_PREFIX
 
 MAX_LIST = 900 * 1024
@@ -43,8 +44,11 @@ class Listing(NamedTuple):
     problems: tuple[Diagnostic, ...]
 
 
-def listing(item: Item, program: Program, version: Any) -> Listing | None:
-    """Return the manifest of a version; None if the file does not exist. Each file is read and parsed once."""
+def listing(item: Item[DatasetSpec], program: Program, version: Version) -> Listing | None:
+    """Return the manifest of a version; None if it has none or the file does not exist. Each file is read and parsed
+    once."""
+    if not version.manifest:
+        return None
     path = posixpath.normpath(posixpath.join(posixpath.dirname(item.doc.file), version.manifest))
 
     def make() -> Listing | None:
@@ -167,3 +171,11 @@ class _Reader:
             key: {"objects": value} if isinstance(value, int) else {"values": value}
             for key, value in self.labels.items()
         }
+
+
+def source(item: Item[DatasetSpec], program: Program, version: Version) -> str:
+    """Directory of a version in the object store; the checks ensure that it has one."""
+    if version.url:
+        return version.url
+    found = listing(item, program, version)
+    return found.prefix if found is not None else ""

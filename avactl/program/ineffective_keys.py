@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from avactl.diagnostics import Diagnostic
 from avactl.program.program import Item
+from avactl.program.workload import GpuCompute
 
 
 def without_effect(item: Item, path: tuple[str | int, ...], why: str) -> Diagnostic:
@@ -20,7 +20,7 @@ def without_effect(item: Item, path: tuple[str | int, ...], why: str) -> Diagnos
     )
 
 
-def unused_model(item: Item, compute: Any, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+def unused_model(item: Item, compute: GpuCompute, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
     """Yield a warning about a GPU model of pods without GPUs, unless the spec inherits it."""
     span = item.span(*path, "gpu", key=True)
     if compute.gpu is not None and not compute.gpus and span.file == item.doc.file:

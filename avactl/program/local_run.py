@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from avactl.diagnostics import Diagnostic
 from avactl.program.program import Item
+
+S = TypeVar("S")
 
 
 class LocalRole(NamedTuple):
@@ -55,9 +57,9 @@ class LocalRun(NamedTuple):
     """Further differences to a cluster that a user should know."""
 
 
-class LocalHooks(NamedTuple):
+class LocalHooks(NamedTuple, Generic[S]):
     """How jobs of a kind run on one machine."""
 
-    run: Callable[[Item], LocalRun]
-    with_workers: Callable[[Item, int], Item | Diagnostic]
+    run: Callable[[Item[S]], LocalRun]
+    with_workers: Callable[[Item[S], int], Item[S] | Diagnostic]
     """Returns the spec with another number of workers, or why it cannot have it."""

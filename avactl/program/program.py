@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, cast
+
+from typing_extensions import TypeVar as TypeVarWithDefault
 
 from avactl.contracts.names import CAPACITY, GPU_RESOURCES, SPOT_ONLY
 from avactl.diagnostics import Span
 from avactl.spec.documents.document import Document
 
 if TYPE_CHECKING:
+    from avactl.spec.platform.cache_tier import CacheTierSpec
+    from avactl.spec.platform.cluster import ClusterSpec
+    from avactl.spec.platform.dataset import DatasetSpec
+    from avactl.spec.platform.machine_type import MachineTypeSpec
+    from avactl.spec.platform.node_pool import NodePoolSpec
+    from avactl.spec.platform.quota import QuotaSpec
+    from avactl.spec.platform.team import TeamSpec
     from avactl.spec.schema.base import Resource
 
 T = TypeVar("T")
+P = TypeVar("P")
+"""Type of a spec, or a protocol with those of its keys that a function reads."""
+S = TypeVarWithDefault("S", covariant=True, default=object)
+"""Type of a spec, or a protocol. An `Item` without it is one of any kind: nothing is known of its spec."""
 
 STRUCTURE = frozenset(("Cluster", "MachineType", "NodePool", "Team"))
 """Kinds that the resolve pass reads to resolve other specs."""
@@ -23,7 +36,16 @@ def name_label(kind: str) -> str:
     return kind.lower()
 
 
-class Item:
+class HasSpec(Protocol[S]):
+    """A class of documents, such as `Dataset`: it knows the type of its specs."""
+
+    KIND: ClassVar[str]
+
+    @property
+    def spec(self) -> S: ...
+
+
+class Item(Generic[S]):
     """One resolved spec: its clusters and namespace are known."""
 
     __slots__ = ("clusters", "doc", "namespace", "resource")
@@ -55,9 +77,9 @@ class Item:
         return self.resource.metadata.team
 
     @property
-    def spec(self) -> Any:
+    def spec(self) -> S:
         """The typed spec, e.g. a `TrainingJobSpec`."""
-        return self.resource.spec
+        return cast("S", self.resource.spec)
 
     @property
     def cluster(self) -> str:
@@ -111,6 +133,18 @@ class Program:
         """Return all specs of a kind, ordered by team and name."""
         return self._by_kind.get(kind, [])
 
+    def of_kind(self, model: type[HasSpec[P]]) -> list[Item[P]]:
+        """Return all specs of a kind by its class of documents, such as `Dataset`, ordered by team and name."""
+        return cast("list[Item[P]]", self.of(model.KIND))
+
+    def find_kind(self, model: type[HasSpec[P]], name: str, team: str | None = None) -> Item[P] | None:
+        """Like `find`, by the class of documents."""
+        return cast("Item[P] | None", self.find(model.KIND, name, team))
+
+    def get_kind(self, model: type[HasSpec[P]], name: str, team: str | None = None) -> Item[P]:
+        """Like `get`, by the class of documents. Raises LookupError."""
+        return cast("Item[P]", self.get(model.KIND, name, team))
+
     def find(self, kind: str, name: str, team: str | None = None) -> Item | None:
         """Return the spec with that name: the team's if it has one, else the platform's."""
         if team:
@@ -132,7 +166,7 @@ class Program:
             self._memo[key] = make()
         return self._memo[key]
 
-    def derive(self, item: Item, make: Callable[[Item, Program], T]) -> T:
+    def derive(self, item: Item[P], make: Callable[[Item[P], Program], T]) -> T:
         """Return plain data (tuples, lists, dicts, text, numbers) that a module function computes from one spec, once.
 
         Values computed from many specs should read them this way: they then need no recomputation when a spec changes
@@ -147,28 +181,37 @@ class Program:
     # MachineType), limits (Quota) and data (Dataset, CacheTier). Modules outside `kinds/<kind>/` get them here, so that
     # none of them names a kind.
 
-    def clusters(self) -> list[Item]:
+    def _all(self, kind: str) -> list[Item[Any]]:
+        return cast("list[Item[Any]]", self.of(kind))
+
+    def _find(self, kind: str, name: str, team: str | None = None) -> Item[Any] | None:
+        return self.find(kind, name, team)
+
+    def _get(self, kind: str, name: str) -> Item[Any]:
+        return self.get(kind, name)
+
+    def clusters(self) -> list[Item[ClusterSpec]]:
         """Return the clusters, by name."""
-        return self.of("Cluster")
+        return self._all("Cluster")
 
-    def find_cluster(self, name: str) -> Item | None:
+    def find_cluster(self, name: str) -> Item[ClusterSpec] | None:
         """Return the cluster with that name."""
-        return self.find("Cluster", name)
+        return self._find("Cluster", name)
 
-    def cluster(self, name: str) -> Item:
+    def cluster(self, name: str) -> Item[ClusterSpec]:
         """Return the cluster with that name. Raises LookupError."""
-        return self.get("Cluster", name)
+        return self._get("Cluster", name)
 
-    def cluster_spec(self, name: str) -> Any:
+    def cluster_spec(self, name: str) -> ClusterSpec:
         """Return the `ClusterSpec` of a cluster by name."""
-        return self.get("Cluster", name).spec
+        return self.cluster(name).spec
 
-    def pools(self, cluster: str | None = None) -> list[Item]:
+    def pools(self, cluster: str | None = None) -> list[Item[NodePoolSpec]]:
         """Return the node pools by name: of all clusters, or of one."""
         if cluster is None:
-            return self.of("NodePool")
-        pools: list[Item] = self.memo(
-            ("pools", cluster), lambda: [pool for pool in self.of("NodePool") if pool.spec.cluster == cluster]
+            return self._all("NodePool")
+        pools: list[Item[NodePoolSpec]] = self.memo(
+            ("pools", cluster), lambda: [pool for pool in self.pools() if pool.spec.cluster == cluster]
         )
         return pools
 
@@ -181,75 +224,75 @@ class Program:
         keys: list[str] = self.memo(("taints", cluster), read)
         return keys
 
-    def find_pool(self, name: str) -> Item | None:
+    def find_pool(self, name: str) -> Item[NodePoolSpec] | None:
         """Return the node pool with that name."""
-        return self.find("NodePool", name)
+        return self._find("NodePool", name)
 
-    def pool(self, name: str) -> Item:
+    def pool(self, name: str) -> Item[NodePoolSpec]:
         """Return the node pool with that name. Raises LookupError."""
-        return self.get("NodePool", name)
+        return self._get("NodePool", name)
 
-    def teams(self, cluster: str | None = None) -> list[Item]:
+    def teams(self, cluster: str | None = None) -> list[Item[TeamSpec]]:
         """Return the teams by name: all, or those that use a cluster."""
         if cluster is None:
-            return self.of("Team")
-        teams: list[Item] = self.memo(
-            ("teams", cluster), lambda: [team for team in self.of("Team") if cluster in team.clusters]
+            return self._all("Team")
+        teams: list[Item[TeamSpec]] = self.memo(
+            ("teams", cluster), lambda: [team for team in self.teams() if cluster in team.clusters]
         )
         return teams
 
-    def find_team(self, name: str) -> Item | None:
+    def find_team(self, name: str) -> Item[TeamSpec] | None:
         """Return the team with that name."""
-        return self.find("Team", name)
+        return self._find("Team", name)
 
-    def team(self, name: str) -> Item:
+    def team(self, name: str) -> Item[TeamSpec]:
         """Return the team with that name. Raises LookupError."""
-        return self.get("Team", name)
+        return self._get("Team", name)
 
     def is_broken_team(self, name: str) -> bool:
         """Return True if a team with that name is missing because of its own errors."""
         return ("Team", name) in self.broken
 
-    def quotas(self) -> list[Item]:
+    def quotas(self) -> list[Item[QuotaSpec]]:
         """Return the quotas, by team and name."""
-        return self.of("Quota")
+        return self._all("Quota")
 
-    def tiers(self, cluster: str | None = None) -> list[Item]:
+    def tiers(self, cluster: str | None = None) -> list[Item[CacheTierSpec]]:
         """Return the cache tiers by name: of all clusters, or of one."""
         if cluster is None:
-            return self.of("CacheTier")
-        tiers: list[Item] = self.memo(
-            ("tiers", cluster), lambda: [tier for tier in self.of("CacheTier") if tier.spec.cluster == cluster]
+            return self._all("CacheTier")
+        tiers: list[Item[CacheTierSpec]] = self.memo(
+            ("tiers", cluster), lambda: [tier for tier in self.tiers() if tier.spec.cluster == cluster]
         )
         return tiers
 
-    def find_tier(self, name: str) -> Item | None:
+    def find_tier(self, name: str) -> Item[CacheTierSpec] | None:
         """Return the cache tier with that name."""
-        return self.find("CacheTier", name)
+        return self._find("CacheTier", name)
 
-    def tier(self, name: str) -> Item:
+    def tier(self, name: str) -> Item[CacheTierSpec]:
         """Return the cache tier with that name. Raises LookupError."""
-        return self.get("CacheTier", name)
+        return self._get("CacheTier", name)
 
-    def datasets(self) -> list[Item]:
+    def datasets(self) -> list[Item[DatasetSpec]]:
         """Return the datasets, by team and name."""
-        return self.of("Dataset")
+        return self._all("Dataset")
 
-    def find_dataset(self, name: str, team: str | None) -> Item | None:
+    def find_dataset(self, name: str, team: str | None) -> Item[DatasetSpec] | None:
         """Return the dataset with that name: the team's if it has one, else the platform's."""
-        return self.find("Dataset", name, team)
+        return self._find("Dataset", name, team)
 
     def is_broken_dataset(self, name: str) -> bool:
         """Return True if a dataset with that name is missing because of its own errors."""
         return ("Dataset", name) in self.broken
 
-    def machine_types(self) -> list[Item]:
+    def machine_types(self) -> list[Item[MachineTypeSpec]]:
         """Return the machine types, by name."""
-        return self.of("MachineType")
+        return self._all("MachineType")
 
-    def machine_type(self, pool: Item) -> Item:
+    def machine_type(self, pool: Item[NodePoolSpec]) -> Item[MachineTypeSpec]:
         """Return the machine type of a pool's machines. Raises LookupError."""
-        return self.get("MachineType", pool.spec.machine_type)
+        return self._get("MachineType", pool.spec.machine_type)
 
     @property
     def lacks_machines(self) -> bool:
@@ -266,13 +309,13 @@ class Program:
         """True if cache tiers are missing because of their own errors."""
         return any(kind == "CacheTier" for kind, _ in self.broken)
 
-    def machine(self, pool: Item) -> Any:
+    def machine(self, pool: Item[NodePoolSpec]) -> MachineTypeSpec:
         """Return the `MachineTypeSpec` of a pool's machines."""
         return self.machine_type(pool).spec
 
     def candidate_pools(
         self, cluster: str, gpu: str | None, pool: str | None, tolerates: Sequence[str] | None = None
-    ) -> list[Item]:
+    ) -> list[Item[NodePoolSpec]]:
         """Return the pools of a cluster where pods that request this GPU model and pool may run.
 
         `tolerates` has the keys of the taints that the pods tolerate; None: all. A named pool is always tolerated,
@@ -299,14 +342,14 @@ class Program:
         return models
 
 
-def reserved_by(pool: Item, tolerates: Sequence[str]) -> list[str]:
+def reserved_by(pool: Item[NodePoolSpec], tolerates: Sequence[str]) -> list[str]:
     """Keys of the taints that keep pods off a pool. Taints named after a GPU resource keep off only pods without GPUs,
     as Kubernetes' admission plugin ExtendedResourceToleration has it."""
     own = (pool.spec.resource_name, *GPU_RESOURCES, *tolerates)
     return [t.key for t in pool.spec.taints if t.effect != "PreferNoSchedule" and t.key not in own]
 
 
-def pool_size(pool: Item) -> int:
+def pool_size(pool: Item[NodePoolSpec]) -> int:
     """Return the maximum number of machines in a pool."""
     spec = pool.spec
     if spec.nodes is not None:

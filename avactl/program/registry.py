@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from avactl.diagnostics import Diagnostic
 from avactl.program.manifest import Body, Manifest
@@ -18,8 +18,9 @@ from avactl.program.workload import Lifecycle, WorkloadHooks
 from avactl.spec.documents.document import Document, Path
 
 if TYPE_CHECKING:
-    from avactl.spec.schema.base import Resource
+    from avactl.spec.schema.base import Model, Resource
 
+S = TypeVar("S", bound="Model")
 Fact = str | int | float | None
 
 
@@ -74,28 +75,28 @@ def _no_identity(item: Item) -> Hashable:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Generic[S]):
     """Definition of a kind: its model, checks, lowering and hooks."""
 
     model: type[Resource]
     """Typed document; `avactl explain` shows its docstring and field descriptions."""
-    lower: Callable[[Item, Program], list[Manifest]]
+    lower: Callable[[Item[S], Program], list[Manifest]]
     """Pure function that returns the Kubernetes objects of one spec."""
-    check: Callable[[Item, Program], Iterable[Diagnostic]] = _no_item_checks
+    check: Callable[[Item[S], Program], Iterable[Diagnostic]] = _no_item_checks
     """Yields the problems of one spec, in the context of the program."""
     check_all: Callable[[Program], Iterable[Diagnostic]] = _no_program_checks
     """Yields the problems of all specs of the kind together, such as sums."""
-    facts: Callable[[Item, Program], Mapping[str, Fact]] = _no_facts
+    facts: Callable[[Item[S], Program], Mapping[str, Fact]] = _no_facts
     """Headline values, shown by `diff` and `graph`."""
     owned: tuple[Owned, ...] = ()
     """Fields that controllers write in the objects of the kind; also listed in `Manifest.owned`."""
-    workload: WorkloadHooks | None = None
+    workload: WorkloadHooks[S] | None = None
     """Hooks for the pods of its specs; None if the kind runs no pods for teams."""
-    impact: Callable[[Item, Item, Sequence[ObjectEffect]], str | None] = _no_impact
+    impact: Callable[[Item[S], Item[S], Sequence[ObjectEffect]], str | None] = _no_impact
     """Impact of a changed spec on its workload, as text for the diff; None if the objects determine it."""
-    identity: Callable[[Item], Hashable] = _no_identity
+    identity: Callable[[Item[S]], Hashable] = _no_identity
     """A value that a rename cannot change: similar specs with different values are not renames."""
-    written: Callable[[Item, Program], Iterable[WrittenObject]] = _none_written
+    written: Callable[[Item[S], Program], Iterable[WrittenObject]] = _none_written
     """Yields the manifests that a spec has as they are; those that are no Kubernetes objects are left out."""
 
     def __post_init__(self) -> None:
@@ -138,7 +139,7 @@ _BUILT_IN = {
 }
 """Built-in kinds. Imported on first use, to keep start-up fast."""
 
-_LOADED: dict[str, Kind] = {}
+_LOADED: dict[str, Kind[Any]] = {}
 _BY_LABEL = {name_label(name): name for name in _BUILT_IN}
 
 
@@ -152,7 +153,7 @@ def added() -> list[str]:
     return [name for name in _LOADED if name not in _BUILT_IN]
 
 
-def kind(name: str) -> Kind:
+def kind(name: str) -> Kind[Any]:
     """Return the kind with that name. Raises KeyError."""
     found = _LOADED.get(name)
     if found is None:
@@ -185,7 +186,7 @@ def labelled(value: str) -> str | None:
     return _BY_LABEL.get(value)
 
 
-def register(new: Kind) -> None:
+def register(new: Kind[Any]) -> None:
     """Add a kind at run time, e.g. from a plug-in."""
     if new.name in _BUILT_IN or new.name in _LOADED:
         raise ValueError(f"kind {new.name!r} is already registered; give the model another KIND")

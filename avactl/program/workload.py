@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from avactl.program.local_run import LocalHooks
 from avactl.program.program import Item, Program
+
+if TYPE_CHECKING:
+    from avactl.spec.schema.base import Model
+
+S = TypeVar("S", bound="Model")
 
 FOLLOWERS_LATER = 600
 """Seconds after its leader's deadline at which a following Job is terminated in any case."""
@@ -100,20 +105,20 @@ class Home(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class WorkloadHooks:
+class WorkloadHooks(Generic[S]):
     """Hooks of a kind whose specs run pods."""
 
     lifecycle: Lifecycle
     noun: str
     """Singular noun for one spec in messages, e.g. `job`."""
-    roles: Callable[[Item], Iterable[Role]]
+    roles: Callable[[Item[S]], Iterable[Role]]
     """The pods that a spec requests while it runs; none if it is stopped or suspended."""
-    default_requests: Callable[[Item, Program], Requests] | None = None
+    default_requests: Callable[[Item[S], Program], Requests] | None = None
     """Defaults for CPU and memory that a role omits; None if roles always set both."""
     checks_capacity: bool = False
     """True if the kind's `check` calls `gpu_problems` itself, because it uses more than the roles (e.g. the surge of a
     rollout). By default, the check pass does it for each role with its `least` pods."""
-    exposed_to: Callable[[Item], Sequence[str]] = _not_exposed
+    exposed_to: Callable[[Item[S]], Sequence[str]] = _not_exposed
     """Other teams whose pods may connect to the service."""
 
     stop: str = "remove unused ones"
@@ -121,17 +126,17 @@ class WorkloadHooks:
 
     badge: str = "run"
     """Badge in the graph, at most five characters."""
-    summary: Callable[[Item], str] = _no_summary
+    summary: Callable[[Item[S]], str] = _no_summary
     """One line about a spec in the graph, beside its name and GPUs."""
 
-    home: Callable[[Item], Home] | None = None
+    home: Callable[[Item[S]], Home] | None = None
     """Returns the persistent directory of a session; None if the kind has none."""
 
-    timeout: Callable[[Item], str | None] | None = None
+    timeout: Callable[[Item[S]], str | None] | None = None
     """Returns the maximum run time of a job as a duration, or None; None if the kind has no timeout."""
-    has_checkpoint: Callable[[Item], bool] | None = None
+    has_checkpoint: Callable[[Item[S]], bool] | None = None
     """Returns True if a job saves checkpoints; None if the kind has no checkpoints."""
-    unpinned: Callable[[Item], Iterable[Unpinned]] = _none_unpinned
+    unpinned: Callable[[Item[S]], Iterable[Unpinned]] = _none_unpinned
     """Mutable versions, in addition to images, for the policy `versions-fixed`."""
-    local: LocalHooks | None = None
+    local: LocalHooks[S] | None = None
     """How a job runs as processes on one machine; None if it cannot."""

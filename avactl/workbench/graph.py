@@ -19,6 +19,11 @@ from avactl.program import dataset_access, registry
 from avactl.program.capacity import capacity
 from avactl.program.program import Item, Program, pool_size
 from avactl.program.workload import Lifecycle, Role
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.cluster import ClusterSpec
+from avactl.spec.platform.node_pool import NodePoolSpec
+from avactl.spec.platform.quota import QuotaSpec
+from avactl.spec.platform.team import TeamSpec
 
 WIDTH = 1280
 _LEFT, _LEFT_WIDTH = 32, 640
@@ -89,7 +94,7 @@ def _legend(svg: Svg, y: float) -> None:
     label("reads through", 30)
 
 
-def _cluster(svg: Svg, program: Program, cluster: Item, colours: dict[str, str], top: float) -> float:
+def _cluster(svg: Svg, program: Program, cluster: Item[ClusterSpec], colours: dict[str, str], top: float) -> float:
     pools = program.pools(cluster.name)
     spec = cluster.spec
     gpus = _Sums()
@@ -120,7 +125,7 @@ def _cluster(svg: Svg, program: Program, cluster: Item, colours: dict[str, str],
     return max(left, right)
 
 
-def _asked_by_pool(program: Program, cluster: Item) -> dict[str, dict[str, float]]:
+def _asked_by_pool(program: Program, cluster: Item[ClusterSpec]) -> dict[str, dict[str, float]]:
     """GPUs requested at full size: by pool, then by team.
 
     Pods that may run in several pools count in each by its share of their GPUs.
@@ -139,7 +144,7 @@ def _asked_by_pool(program: Program, cluster: Item) -> dict[str, dict[str, float
     return found
 
 
-def _parts(item: Item, role: Role, pools: list[Item]) -> list[tuple[int, list[Item]]]:
+def _parts(item: Item, role: Role, pools: list[Item[NodePoolSpec]]) -> list[tuple[int, list[Item[NodePoolSpec]]]]:
     """Pods of a role with the pools that they may run in.
 
     Of an elastic job, the fewest workers stay off spot machines, and the others prefer them.
@@ -150,15 +155,15 @@ def _parts(item: Item, role: Role, pools: list[Item]) -> list[tuple[int, list[It
     return [(role.most, pools)]
 
 
-def _workloads(program: Program, cluster: Item) -> list[Item]:
+def _workloads(program: Program, cluster: Item[ClusterSpec]) -> list[Item]:
     """The specs that run pods on a cluster: jobs, services, sessions."""
     kinds = [kind for lifecycle in Lifecycle for kind in registry.workload_kinds(lifecycle)]
     return [item for kind in kinds for item in program.of(kind) if item.cluster == cluster.name]
 
 
 def _team(
-    svg: Svg, program: Program, cluster: Item, team: Item, colour: str, gpus: dict[str, float], top: float,
-    ports: list[_Port],
+    svg: Svg, program: Program, cluster: Item[ClusterSpec], team: Item[TeamSpec], colour: str, gpus: dict[str, float],
+    top: float, ports: list[_Port],
 ) -> float:  # fmt: skip
     work = [item for item in _workloads(program, cluster) if item.team == team.name]
     quotas = [q for q in program.quotas() if q.team == team.name and q.cluster == cluster.name]
@@ -192,7 +197,9 @@ class _QuotaBar(NamedTuple):
     capacity: float
 
 
-def _quota_bars(program: Program, quotas: list[Item], work: list[Item], gpus: dict[str, float]) -> list[_QuotaBar]:
+def _quota_bars(
+    program: Program, quotas: list[Item[QuotaSpec]], work: list[Item], gpus: dict[str, float]
+) -> list[_QuotaBar]:
     guaranteed, borrow, asked = _Sums(), _Sums(), _Sums()
     for quota in quotas:
         for entry in quota.spec.gpus:
@@ -237,7 +244,7 @@ def _row(svg: Svg, program: Program, item: Item, colour: str, y: float) -> None:
 
 
 def _pool(
-    svg: Svg, program: Program, pool: Item, asked: dict[str, float], colours: dict[str, str], top: float,
+    svg: Svg, program: Program, pool: Item[NodePoolSpec], asked: dict[str, float], colours: dict[str, str], top: float,
 ) -> float:  # fmt: skip
     machine, size = program.machine(pool), pool_size(pool)
     total = size * machine.gpus.count
@@ -264,7 +271,7 @@ def _pool(
     return top + 88
 
 
-def _tier(svg: Svg, tier: Item, top: float) -> float:
+def _tier(svg: Svg, tier: Item[CacheTierSpec], top: float) -> float:
     spec = tier.spec
     height = 72 + 16 * len(spec.under_stores)
     svg.rect(_RIGHT, top, _RIGHT_WIDTH, height, fill="#f0f9ff", stroke="#bae0f5", radius=8)

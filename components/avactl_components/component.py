@@ -36,8 +36,8 @@ class SpecComponent(pulumi.ComponentResource):
     quotas, datasets. `documents`: further specs, typed or as mappings. `cluster`: whose objects to register, where
     the spec goes to several.
 
-    The objects go where the `provider` option leads; `avactl.apply.pulumi.resources.provider` makes one with the options that
-    avactl's stacks use. Raises pulumi.RunError with every problem of the specs.
+    The objects go where the `provider` option leads; `avactl.apply.pulumi.resources.provider` makes one with the
+    options that avactl's stacks use. Raises pulumi.RunError with every problem of the specs.
     """
 
     # Not annotated: Pulumi would take every annotation of a component for one of its outputs.

@@ -452,7 +452,7 @@ def test_nothing_dirty_is_let_go(world: World, tmp_path: Path) -> None:
 
 def test_only_one_module_lets_go_of_data() -> None:
     found = set()
-    for path in (ROOT / "avactl" / "cache").rglob("*.py"):
+    for path in (ROOT / "avactl" / "daemons" / "cache").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 engine = ast.unparse(node.func.value).split(".")[-1].strip("_") == "engine"

@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.driver import compile_change
 from avactl.compiler.layers.merge import Part, merged, trace
+from avactl.kinds import TrainingJob, Workspace
+from avactl.kinds.training.spec import TrainingJobSpec
+from avactl.program.program import Item
 from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
 
@@ -34,11 +37,11 @@ def compiled(files: dict[str, str], environment: str = "") -> Compilation:
     return compile_tree(MemoryTree({**BASE, **files}, environment=environment))
 
 
-def job(files: dict[str, str], environment: str = "", name: str = "resnet50") -> Any:
+def job(files: dict[str, str], environment: str = "", name: str = "resnet50") -> Item[TrainingJobSpec]:
     """The job of a repository without problems."""
     compilation = compiled(files, environment)
     assert compilation.diagnostics == ()
-    return compilation.program.get("TrainingJob", name, "vision")
+    return compilation.program.get_kind(TrainingJob, name, "vision")
 
 
 def problems(files: dict[str, str], environment: str = "") -> list[tuple[str, str]]:
@@ -160,7 +163,8 @@ def test_both_sides_of_a_change_are_compiled_in_the_environment() -> None:
     base = MemoryTree({**BASE, **OVERLAYS}, environment="prod")
     head = {**OVERLAYS, "overlays/prod/jobs.yaml": HEAD + "spec:\n  workers: {replicas: 3}\n"}
     before, after = compile_change(base, MemoryTree({**BASE, **head}, environment="prod"))
-    replicas = [each.program.get("TrainingJob", "resnet50", "vision").spec.workers.replicas for each in (before, after)]
+    jobs = [each.program.get_kind(TrainingJob, "resnet50", "vision") for each in (before, after)]
+    replicas = [job.spec.workers.replicas for job in jobs]
     assert replicas == [4, 3]
 
 
@@ -374,7 +378,7 @@ specs = [Workspace(metadata=Metadata(name="ada", team="vision"), spec=ada)]
     }
     compilation = compiled(files, "prod")
     assert compilation.diagnostics == ()
-    found = compilation.program.get("Workspace", "ada", "vision")
+    found = compilation.program.get_kind(Workspace, "ada", "vision")
     assert (found.spec.idle_timeout, str(found.spec.storage)) == ("2h", "50Gi")
     assert str(found.span("spec", "storage")) == "overlays/prod/ada.yaml:4:17"
     assert found.span("spec", "image").file == "ada.py"

@@ -19,6 +19,7 @@ from avactl.cli.fast_path import parse
 from avactl.cli.specs.render import render
 from avactl.cli.specs.validate import validate
 from avactl.compiler import compile_tree
+from avactl.kinds import TrainingJob
 from avactl.spec.repository.tree import DirTree, MemoryTree
 from avactl.spec.repository.tree_files import RENDERED
 from benchmarks.generate import repository, specs_of
@@ -176,6 +177,6 @@ def test_the_generated_repository_is_right_and_always_the_same() -> None:
     result = compile_tree(MemoryTree(files))
     assert result.diagnostics == ()
     assert len([item for item in result.program.items if item.kind != "MachineType"]) == specs_of(2)
-    assert {item.spec.strategy for item in result.program.of("TrainingJob")} == {
+    assert {item.spec.strategy for item in result.program.of_kind(TrainingJob)} == {
         "single", "allReduce", "parameterServer", "mpi", "elastic",
     }  # fmt: skip

@@ -12,6 +12,7 @@ import pytest
 
 from avactl import compile_tree
 from avactl.change.plan.workloads import workloads
+from avactl.kinds import TrainingJob
 from avactl.spec.repository.tree import DirTree
 from avactl.workbench.importer.model import Result
 from tests.cli.running import Run, write
@@ -84,7 +85,7 @@ def test_a_repository_gives_its_teams_and_pools(avactl: Run, tmp_path: Path) -> 
     assert report["cluster"] == "lab"
     assert report["files"] == ["imported/teams/seeing/train.yaml"]
     program = compile_tree(DirTree(tmp_path / "repo")).program
-    assert program.get("TrainingJob", "train", "seeing").spec.workers.gpus == 1
+    assert program.get_kind(TrainingJob, "train", "seeing").spec.workers.gpus == 1
 
 
 def test_a_directory_outside_of_include_is_told(avactl: Run, tmp_path: Path) -> None:

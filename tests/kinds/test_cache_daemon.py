@@ -213,9 +213,7 @@ FLUSH = "run `avactl cache flush write:/results` first"
      "files below /results leave their paths: copy them back from /results.pushed later"),
 ])  # fmt: skip
 def test_the_diff_says_if_files_leave_their_paths(before: str, after: str, told: str | None) -> None:
-    old, new = (
-        compiled(CLUSTER + PUSH.replace(MODE, mode)).program.get("CacheTier", "write") for mode in (before, after)
-    )
+    old, new = (compiled(CLUSTER + PUSH.replace(MODE, mode)).program.tier("write") for mode in (before, after))
     assert impact(old, new, []) == told
 
 

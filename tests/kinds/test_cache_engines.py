@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from avactl.program import cache_engines as engines
+from avactl.spec.platform.engine_names import engine_names
 from tests.test_layout import ROOT, tracked
 
 ALLOWED = {
-    "avactl/program/cache_engines.py",  # the default
+    "avactl/spec/platform/engine_names.py",  # the default
     "avactl/program/images.py",  # images of clusters have an engine's by its name
     "avactl/daemons/cache/config.py",
     "avactl/daemons/cache/runner.py",  # the daemon's clients of engines
@@ -127,7 +127,7 @@ def _named(source: str) -> set[str]:
             words += [*(node.module or "").split("."), *(alias.name for alias in node.names)]
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
             words.append(node.value)
-    return set(words) & set(engines.names())
+    return set(words) & set(engine_names())
 
 
 @pytest.mark.parametrize(

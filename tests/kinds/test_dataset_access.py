@@ -8,6 +8,7 @@ from avactl.compiler import compile_tree
 from avactl.program import dataset_access
 from avactl.program.checks.tier_urls import url_in_tier
 from avactl.program.program import Item
+from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
 
@@ -27,8 +28,8 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def tier() -> Item:
-    return compile_tree(MemoryTree({**BASE, "tier.yaml": TIER})).program.get("CacheTier", "deep")
+def tier() -> Item[CacheTierSpec]:
+    return compile_tree(MemoryTree({**BASE, "tier.yaml": TIER})).program.tier("deep")
 
 
 @pytest.mark.parametrize(
@@ -43,11 +44,11 @@ def tier() -> Item:
         ("gs://animals/cats", None),
     ],
 )
-def test_a_url_is_below_the_mount_of_its_store(tier: Item, url: str, path: str | None) -> None:
+def test_a_url_is_below_the_mount_of_its_store(tier: Item[CacheTierSpec], url: str, path: str | None) -> None:
     assert dataset_access.tier_path(tier, url) == path
 
 
-def test_the_directory_on_the_machine(tier: Item) -> None:
+def test_the_directory_on_the_machine(tier: Item[CacheTierSpec]) -> None:
     assert dataset_access.host_path(tier, "/cats/v1") == "/mnt/caches/deep/cats/v1"
     assert dataset_access.host_path(tier, "/") == "/mnt/caches/deep"
 

@@ -17,9 +17,10 @@ from avactl.kinds.machine_type.check import problems
 from avactl.program.capacity.machine_hardware import machine_facts
 from avactl.program.program import Item
 from avactl.spec.documents.yaml import load_yaml
+from avactl.spec.platform.machine_type import MachineTypeSpec
 
 
-def shipped(name: str) -> Item:
+def shipped(name: str) -> Item[MachineTypeSpec]:
     documents, found = load_yaml(library.place(name), library.read(name))
     assert not found
     assert len(documents) == 1
@@ -112,6 +113,7 @@ def test_shipped_machines_look_as_nvidia_smi_shows_them(name: str, expected: str
 @pytest.mark.parametrize("name", ["dgx1-p100", "dgx1-v100"])
 def test_every_gpu_of_a_dgx1_uses_all_of_its_links(name: str) -> None:
     nvlink = shipped(name).spec.nvlink
+    assert nvlink is not None
     for gpu in range(8):
         assert sum(p.links for p in nvlink.pairs if gpu in p.gpus) == NVLINK[nvlink.generation].max_links
 

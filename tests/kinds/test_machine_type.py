@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from avactl.hardware.machine import Machine
 from avactl.hardware.topology import Topology
+from avactl.kinds import MachineType
 from avactl.program import registry
 from avactl.program.capacity.machine_hardware import machine_facts
 from tests.kinds.compiling import codes, compiled, unchecked
@@ -14,7 +15,7 @@ POOL = "\n---\nkind: NodePool\nmetadata: {name: pool}\nspec: {cluster: main, mac
 
 def machine(spec: str) -> Machine:
     result = compiled(f"{CLUSTER}kind: MachineType\nmetadata: {{name: box}}\nspec: {spec}")
-    return Machine.from_dict(machine_facts(result.program.get("MachineType", "box").spec))
+    return Machine.from_dict(machine_facts(result.program.get_kind(MachineType, "box").spec))
 
 
 def test_gpus_without_switches_stand_alone_spread_over_the_sockets() -> None:
@@ -35,9 +36,9 @@ def test_a_spec_takes_the_place_of_the_shipped_machine_of_its_name() -> None:
     own = "kind: MachineType\nmetadata: {name: t4}\n"
     own += "spec: {gpus: {model: T4, count: 2, memory: 16Gi}, cpu: 8, memory: 30Gi}"
     result = compiled(CLUSTER + own + POOL % "t4")
-    assert [item.spec.gpus.count for item in result.program.of("MachineType")] == [2]
+    assert [item.spec.gpus.count for item in result.program.machine_types()] == [2]
     result = compiled(CLUSTER.rstrip("-\n") + POOL % "t4")
-    assert [item.spec.gpus.count for item in result.program.of("MachineType")] == [1]
+    assert [item.spec.gpus.count for item in result.program.machine_types()] == [1]
 
 
 def test_only_shipped_machines_in_use_are_in_the_program() -> None:

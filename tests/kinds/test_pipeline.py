@@ -14,6 +14,7 @@ import yaml
 from avactl.change.plan.workloads import WorkloadId, workloads
 from avactl.compiler import Compilation, compile_tree
 from avactl.contracts import names
+from avactl.kinds import Pipeline
 from avactl.program.capacity.capacity import demand
 from avactl.program.lowering.pods import FETCH_SCRIPT
 from avactl.program.manifest import templates_of
@@ -195,11 +196,13 @@ def test_a_plan_is_for_the_time_of_a_run() -> None:
 
 def test_facts_and_look() -> None:
     program = example().program
-    item = program.get("Pipeline", "ranker", "search")
+    item = program.get_kind(Pipeline, "ranker", "search")
+    train = item.spec.train.template
+    assert train is not None
     assert kind("Pipeline").facts(item, program) == {
         "trigger": "new version of clicks",
         "GPUs": "16 A100",
-        "image": item.spec.train.template.image,
+        "image": train.image,
         "metrics": "auc, loss",
         "publish": "s3://search-models/published/ranker, 10 kept",
         "deploy": "ranker by commit",

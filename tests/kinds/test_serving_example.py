@@ -12,7 +12,9 @@ import yaml
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
+from avactl.kinds import ServingDeployment
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering.pods import FETCH_MODEL_SCRIPT
 from avactl.spec.repository.tree import MemoryTree
 from tests.conftest import ROOT
@@ -37,25 +39,26 @@ def compiled() -> Compilation:
 def test_the_example_has_every_runtime_with_every_balancing() -> None:
     result = compiled()
     assert list(result.diagnostics) == []
-    specs = [item.spec for item in result.program.of("ServingDeployment")]
+    specs = [item.spec for item in result.program.of_kind(ServingDeployment)]
     found = {(spec.runtime.name, spec.balance) for spec in specs}
     runtimes = ("tensorflowServing", "triton", "vllm", "sglang", "custom")
     assert found == {(name, way) for name in runtimes for way in ("service", "headless", "gateway")}
     assert {item.name for item in result.program.of("ServingDeployment")} == set(SERVICES)
 
 
-def kind_of(spec: Any) -> str:
+def kind_of(spec: ServingDeploymentSpec) -> str:
     """How a service's new versions take over."""
     rollout = spec.rollout
     if rollout is None or rollout.rolling is not None:
         return "rolling"
     if rollout.blue_green is not None:
         return "blueGreen"
+    assert rollout.canary is not None
     return f"canary by {rollout.canary.traffic or 'gateway'}"
 
 
 def test_the_example_has_every_rollout_with_every_balancing() -> None:
-    specs = [item.spec for item in compiled().program.of("ServingDeployment")]
+    specs = [item.spec for item in compiled().program.of_kind(ServingDeployment)]
     found = {(kind_of(spec), spec.balance) for spec in specs}
     kinds = ("rolling", "canary by replicas", "blueGreen")
     inside = {(kind, way) for kind in kinds for way in ("service", "headless")}
@@ -139,6 +142,7 @@ def test_the_api_server_accepts_each_runtime_with_each_balancing_and_each_rollou
                 if item.kind == "ServingDeployment" and item.name not in without:
                     reply = kube.apply(manifest.body, field_manager="avactl", dry_run=True)
                     assert not reply.warnings, f"{manifest.id}: {reply.warnings}"
+                    assert isinstance(item.spec, ServingDeploymentSpec)
                     seen.add((item.spec.runtime.name, item.spec.balance, kind))
     # Five runtimes, and requests can be divided by a gateway only where there is one.
     assert len(seen) == 5 * (3 * 3 + 1)

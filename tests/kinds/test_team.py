@@ -88,7 +88,8 @@ def test_roles_are_bound_with_the_prefixes_of_the_cluster() -> None:
         ("User", "oidc:root"), ("User", "oidc:ann"), ("Group", "oidc:vision-dev"),
     ]  # fmt: skip
     assert names(result, "Role") == [
-        "vision/avactl-admin", "vision/avactl-member", "vision/avactl-viewer", "web/avactl-member",
+        "avactl-system/avactl-identity", "vision/avactl-admin", "vision/avactl-member", "vision/avactl-viewer",
+        "web/avactl-member",
     ]  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.kinds import TrainingJob
 from avactl.kinds.training import followers, mpi
 from avactl.program.lowering.pods import RUN_ANNOTATION
 from tests.kinds.compiling import apply, body, compiled
@@ -277,7 +278,7 @@ def test_a_follower_whose_sidecar_keeps_failing_stops_the_leader(
 def test_commands_of_mpirun_reach_their_workers(
     admin: KubeClient, jobs: Compilation, script: Script, tmp_path: Path
 ) -> None:
-    commands = mpi.commands_name(next(m.item for m in jobs.manifests if m.name == "ranks-launcher"))
+    commands = mpi.commands_name(jobs.program.get_kind(TrainingJob, "ranks", "vision"))
     stale = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": commands, "namespace": "vision"}}
     admin.apply({**stale, "data": {"w1": "stale"}}, field_manager="avactl-launcher")
     script(mpi.PUBLISH_SCRIPT, "ranks-launcher", COMMANDS=commands)

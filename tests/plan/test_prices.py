@@ -19,7 +19,7 @@ def test_prices_of_gpus_that_are_not_there_are_refused() -> None:
 def test_a_diff_tells_of_them() -> None:
     one = compile_(platform(cluster="prices: {currency: EUR, gpus: {V100: 2}}"))
     other = compile_(platform(cluster="prices: {currency: EUR, gpus: {V100: 2.5}, cpu: 0.02}"))
-    assert facts(one.program.get("Cluster", "main"), one.program)["prices"] == "V100 2 EUR per hour"
+    assert facts(one.program.cluster("main"), one.program)["prices"] == "V100 2 EUR per hour"
     changes = compare(one, other)
     assert [(fact.name, fact.new) for intent in changes.intents for fact in intent.facts] == [
         ("prices", "V100 2.5, core 0.02 EUR per hour")

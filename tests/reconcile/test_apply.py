@@ -13,7 +13,8 @@ import pytest
 
 from avactl.apply.reconcile.actions import Action, Step
 from avactl.apply.reconcile.api import Api
-from avactl.apply.reconcile.reconciler import Options, Reconciler
+from avactl.apply.reconcile.options import Options
+from avactl.apply.reconcile.reconciler import Reconciler
 from avactl.apply.reconcile.reporting.commit_status import words
 from avactl.apply.reconcile.reporting.report import Result, as_json, as_text
 from avactl.kube import access

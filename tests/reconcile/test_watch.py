@@ -11,7 +11,8 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from avactl.apply.reconcile.reconciler import Options, Reconciler
+from avactl.apply.reconcile.options import Options
+from avactl.apply.reconcile.reconciler import Reconciler
 from avactl.kube import access
 from avactl.kube.client import Client
 from tests.reconcile.world import World

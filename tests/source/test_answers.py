@@ -195,7 +195,8 @@ def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     """A system without seccomp and Landlock."""
     boot = sandbox_runner._BOOTSTRAP.replace(
         "; from importlib",
-        "; from avactl.spec.python_files.sandbox import landlock, seccomp; seccomp.apply = landlock.apply = lambda *_: False"
+        "; from avactl.spec.python_files.sandbox import landlock, seccomp"
+        "; seccomp.apply = landlock.apply = lambda *_: False"
         "; from importlib",
     )
     monkeypatch.setattr(sandbox_runner, "_BOOTSTRAP", boot)

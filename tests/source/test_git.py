@@ -16,10 +16,11 @@ from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree_files import NOWHERE
 from tests.diff.repository import Repository
 
-SOURCES = Path(module.__file__).parents[2]
+SOURCES = Path(module.__file__).parents[3]
 PROCESSES = {
-    "avactl/spec/repository/git.py", "avactl/spec/python_files/sandbox_runner.py", "avactl/daemons/topology/daemon.py", "avactl/cli/main.py",
-    "avactl/datasets/pack/workers.py", "avactl/workbench/local/process.py", "avactl/kube/exec_plugin.py",
+    "avactl/spec/repository/git.py", "avactl/spec/python_files/sandbox_runner.py",
+    "avactl/daemons/topology/daemon.py", "avactl/cli/main.py", "avactl/datasets/pack/workers.py",
+    "avactl/workbench/local/process.py", "avactl/kube/exec_plugin.py",
 }  # fmt: skip
 """Modules that start a program: git, Python for a spec file, nvidia-smi, Python for the command line itself and for the
 workers of a pack, the pods of a local run, and the credential programs of the user's kubeconfig."""

@@ -16,6 +16,7 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.machine import render_github, render_json, render_sarif
 from avactl.diagnostics.text import render_one, render_text
+from avactl.kinds import Workspace
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import DirTree, MemoryTree
 
@@ -107,7 +108,7 @@ def test_values_keep_python_and_yaml_names() -> None:
     """)
     result = compiled({"specs.py": source})
     assert result.diagnostics == ()
-    first, second = result.program.of("Workspace")
+    first, second = result.program.of_kind(Workspace)
     assert first.spec.idle_timeout == "3h"
     assert first.spec.env == {"some_key": "x"}
     assert second.spec == first.spec
@@ -196,7 +197,7 @@ def test_dataclasses_and_annotations_work_in_a_spec_file() -> None:
     """
     result = compiled({"specs.py": source})
     assert result.diagnostics == ()
-    assert [item.spec.cpu for item in result.program.of("Workspace")] == ["2", "4"]
+    assert [item.spec.cpu for item in result.program.of_kind(Workspace)] == ["2", "4"]
 
 
 def test_python_files_need_permission() -> None:

@@ -15,7 +15,7 @@ from avactl.apply.reconcile.inventory import Record, Records
 from avactl.kube.identity import is_name, place_of, read_cluster, system_namespaces
 
 if TYPE_CHECKING:
-    from avactl.apply.reconcile.reconciler import Options
+    from avactl.apply.reconcile.options import Options
 
 _SHOWN = 80
 """Characters of a repository that are shown."""

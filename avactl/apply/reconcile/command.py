@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from avactl.apply.reconcile.desired import Wanted, wanted_of
-from avactl.apply.reconcile.reconciler import Options, once
+from avactl.apply.reconcile.options import Options
+from avactl.apply.reconcile.reconciler import once
 from avactl.apply.reconcile.reporting import commit_status, report
 from avactl.apply.reconcile.reporting.progress import Progress
 from avactl.apply.reconcile.reporting.report import Result

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from avactl.apply.reconcile.actions import Action, Step, plan
+from avactl.apply.reconcile.actions import Action, plan
 from avactl.apply.reconcile.api import Api, Gvk, LostLeaseError
 from avactl.apply.reconcile.apply import Applier, settle, to_do
 from avactl.apply.reconcile.claims import Claims, confirm, read_claims, refusal, take_over
 from avactl.apply.reconcile.desired import Wanted
-from avactl.apply.reconcile.diffing.field_policy import Hands
-from avactl.apply.reconcile.health import Health
 from avactl.apply.reconcile.inventory import Record, Records, content, kinds_of
 from avactl.apply.reconcile.lease import HeldError, Lease
 from avactl.apply.reconcile.live_state import Observed, observe
+from avactl.apply.reconcile.options import Options
 from avactl.apply.reconcile.readiness import wait_gone, wait_healthy
 from avactl.apply.reconcile.reporting import events
+from avactl.apply.reconcile.reporting.listener import Listener
 from avactl.apply.reconcile.reporting.report import Result
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client, UnreachableError
@@ -29,46 +29,6 @@ _FIRST = 15.0
 """Seconds for which the first request of a run is retried."""
 _DELETED_WAIT = 10.0
 """Seconds to wait for a deletion in a run that does not wait for health."""
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of a run."""
-
-    cluster: str = ""
-    inventory: str = ""
-    namespace: str = ""
-    """Namespace of the Lease and the inventory: the cluster's system namespace."""
-    commit: str = ""
-    repository: str = ""
-    timeout: float = 300.0
-    """Seconds to wait for health, and for deletions."""
-    wait: bool = True
-    prune: bool = True
-    allow_empty: bool = False
-    take_over: bool = False
-    carries: tuple[str, ...] = ()
-    """Other Clusters that the Kubernetes cluster is known to carry."""
-    accept_owners: bool = False
-    """Apply the commit although the `owners` of the last one do not allow its specs."""
-    owners: str = ""
-    """`owners` of the commit as JSON."""
-    not_owned: Callable[[str], str] = lambda owners: ""
-    """Function from earlier `owners` to a problem of the specs; empty: none."""
-    dry_run: bool = False
-    hands: Hands = field(default_factory=Hands)
-    patience: float = 60.0
-    """Seconds for which a transient failure is retried."""
-
-
-@dataclass(slots=True)
-class Listener:
-    """Callbacks for the progress of a run."""
-
-    planned: Callable[[int], None] = lambda count: None
-    done: Callable[[Step], None] = lambda step: None
-    waiting: Callable[[Mapping[str, Health]], None] = lambda late: None
-    lease: Callable[[str], None] = lambda holder: None
 
 
 class Reconciler:

@@ -11,6 +11,7 @@ from avactl.change.diff.model import Consequence
 from avactl.kinds.quota.limits import Limit, gpu_limits, quota_of
 from avactl.program.capacity.capacity import demand, gpu_model, roles
 from avactl.program.program import Item, Program, pool_size
+from avactl.spec.platform.node_pool import NodePoolSpec
 
 Amount = int | float
 Key = tuple[str, str]
@@ -89,8 +90,9 @@ def consequences(old: Item | None, base: Program, new: Item | None, head: Progra
     found: list[Consequence] = []
     if new is not None and (old is None or _wishes(old, base) != _wishes(new, head)):
         found += _fits(new, head)
-    if new is not None and new in head.pools():
-        found += _pool(old, base, new, head)
+    pool = head.find_pool(new.spec_name) if new is not None else None
+    if pool is not None and pool is new:
+        found += _pool(old, base, pool, head)
     item = new or old
     if item is not None and item.team:
         found += _quotas(item.team, old, base, new, head)
@@ -112,7 +114,7 @@ def _fits(item: Item, program: Program) -> list[Consequence]:
     return found
 
 
-def _pool(old: Item | None, base: Program, new: Item, head: Program) -> list[Consequence]:
+def _pool(old: Item | None, base: Program, new: Item[NodePoolSpec], head: Program) -> list[Consequence]:
     """Return whether a changed pool can still hold the specs that can only run in it."""
     pools = frozenset({new.name})
     have = _have(head, new.cluster, pools)
@@ -131,8 +133,8 @@ def _quotas(team: str, old: Item | None, base: Program, new: Item | None, head: 
     before = demand(old, base) if old is not None and old.team == team else {}
     after = demand(new, head) if new is not None else {}
     moved = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
-    for quota in (old, new):
-        if quota is not None and (quota in base.quotas() or quota in head.quotas()):
+    for quota in (*base.quotas(), *head.quotas()):
+        if quota in (old, new):
             moved |= {(quota.cluster, gpu) for gpu in gpu_limits(quota.spec)}
     found = []
     for key in sorted(moved):

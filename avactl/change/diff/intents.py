@@ -26,9 +26,13 @@ def differs(old: Item, new: Item) -> bool:
     return not same(*(item.resource.model_dump(mode="json", by_alias=True) for item in (old, new)))
 
 
+def _env(item: Item) -> list[str]:
+    return list(getattr(item.spec, "env", None) or ())
+
+
 def env_reordered(old: Item, new: Item) -> bool:
     """Return whether environment variables were reordered: significant, but equal as mappings."""
-    was, now = (list(getattr(item.spec, "env", None) or ()) for item in (old, new))
+    was, now = _env(old), _env(new)
     return was != now and [n for n in was if n in set(now)] != [n for n in now if n in set(was)]
 
 
@@ -47,7 +51,7 @@ def spec_changes(old: Item, new: Item) -> tuple[FieldChange, ...]:
         model = type(new.resource)
         changes = differences(said(old), said(new), is_quantity=lambda path: introspect.is_quantity_at(model, path))
     if env_reordered(old, new):
-        changes.append(Change(("spec", "env"), "reordered", list(old.spec.env), list(new.spec.env)))
+        changes.append(Change(("spec", "env"), "reordered", _env(old), _env(new)))
     return field_changes(changes)
 
 
@@ -85,8 +89,9 @@ def depends(item: Item, program: Program) -> Iterator[IntentKey]:
         other = program.find(reference.kind, reference.name, item.team)
         if other is not None:
             yield IntentKey(*other.key)
-            if program.find_pool(other.spec_name) is other:
-                yield IntentKey(*program.machine_type(other).key)
+            pool = program.find_pool(other.spec_name)
+            if pool is not None and pool is other:
+                yield IntentKey(*program.machine_type(pool).key)
     for mount in dataset_access.mounts(item):
         dataset = dataset_access.find(program, item.team, mount.name)
         if dataset is not None:

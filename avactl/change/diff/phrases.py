@@ -93,7 +93,8 @@ def move(old: Any, new: Any) -> str:
     was, now = show(old), show(new)
     if same(old, new):
         return f"{was} → {now}"
-    if isinstance(old, str) and isinstance(new, str) and _long(old) and _long(new) and (old + new).isprintable():
+    texts = isinstance(old, str) and isinstance(new, str) and not (_PINNED(old) and _PINNED(new))
+    if texts and _long(old) and _long(new) and (old + new).isprintable():
         return _where_differs(old, new)
     return _where_differs(quoted(old), quoted(new)) if _look_alike(was, now) else f"{was} → {now}"
 

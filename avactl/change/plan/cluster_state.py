@@ -13,6 +13,7 @@ from avactl.program.lowering.gpu_request import device_class, shares_nics
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program, pool_size
 from avactl.scheduler.objects.config import Policy
+from avactl.spec.platform.node_pool import NodePoolSpec
 
 _PODS = "110"
 """Pods per machine. Source: the kubelet's default of maxPods."""
@@ -97,14 +98,14 @@ def reserved(program: Program, cluster: str) -> bool:
     )
 
 
-def machine_names(pool: Item) -> list[str]:
+def machine_names(pool: Item[NodePoolSpec]) -> list[str]:
     """Return the names of a pool's machines, as declared or numbered."""
     if pool.spec.nodes is not None:
         return list(pool.spec.nodes)
     return [f"{pool.name}-{number:04}" for number in range(pool_size(pool))]
 
 
-def _node(name: str, pool: Item, program: Program) -> Body:
+def _node(name: str, pool: Item[NodePoolSpec], program: Program) -> Body:
     machine, spec = program.machine(pool), pool.spec
     amounts = {
         "cpu": str(quantity(machine.cpu)) if isinstance(machine.cpu, int) else str(machine.cpu),

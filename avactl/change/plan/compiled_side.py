@@ -8,8 +8,8 @@ from avactl.change.plan.cluster_state import configured
 from avactl.change.plan.cost import Hardware, hardware
 from avactl.change.plan.workloads import Surroundings, Workload, WorkloadId, surroundings, workloads
 from avactl.compiler import Compilation
-from avactl.kinds.cluster.prices import Prices
 from avactl.program.manifest import Body
+from avactl.spec.platform.prices import Prices
 
 
 @dataclass(frozen=True, slots=True)

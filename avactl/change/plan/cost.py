@@ -9,10 +9,10 @@ from typing import NamedTuple
 from avactl.change.plan.model import Cost
 from avactl.change.plan.workloads import Surroundings, Workload, WorkloadId
 from avactl.contracts import names
-from avactl.kinds.cluster.prices import Prices
 from avactl.program.lowering.pods import device_class
 from avactl.program.program import Program
 from avactl.scheduler.objects.pod_requirements import requests
+from avactl.spec.platform.prices import Prices
 
 MONTH = 730.0
 """Hours per month: 8,760 hours of a year divided by twelve."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic
     from avactl.hardware.machine import Machine
     from avactl.hardware.topo_matrix import Matrix
+    from avactl.program.program import Item
+    from avactl.spec.platform.machine_type import MachineTypeSpec
 
 topo = typer.Typer(
     help="Import a MachineType from `nvidia-smi topo -m`, or check a machine against its type.",
@@ -154,7 +156,7 @@ def _declared(name: str, path: Path | None) -> tuple[Machine, int | None]:
     from avactl.program.capacity.machine_hardware import machine_facts
     from avactl.program.program import Item
 
-    items: dict[str, Item] = {}
+    items: dict[str, Item[MachineTypeSpec]] = {}
     wrong: list[Diagnostic] = []
     read: Any = None
     if path is not None or (find_root(Path()) / "avactl.yaml").is_file():
@@ -176,7 +178,7 @@ def _declared(name: str, path: Path | None) -> tuple[Machine, int | None]:
     return Machine.from_dict(machine_facts(spec)), spec.nvlink.generation if spec.nvlink else None
 
 
-def _machine_types(tree: Any) -> tuple[dict[str, Any], list[Diagnostic]]:
+def _machine_types(tree: Any) -> tuple[dict[str, Item[MachineTypeSpec]], list[Diagnostic]]:
     """Return the machine types of a repository by name; other problems in it are ignored."""
     from avactl.compiler.load import load
     from avactl.compiler.pass_state import State
@@ -184,7 +186,9 @@ def _machine_types(tree: Any) -> tuple[dict[str, Any], list[Diagnostic]]:
     from avactl.program.program import Item
 
     state = validate(load(State(tree)))
-    items = {r.metadata.name: Item(doc, r) for doc, r in state.resources if r.KIND == "MachineType"}
+    items: dict[str, Item[MachineTypeSpec]] = {
+        r.metadata.name: Item(doc, r) for doc, r in state.resources if r.KIND == "MachineType"
+    }
     return items, [problem for problem in state.diagnostics if problem.severity == "error"]
 
 

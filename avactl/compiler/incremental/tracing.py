@@ -53,6 +53,7 @@ Dependency = SpecKey | SpecsOfKind | DerivedValue | MemoisedValue | FileContent
 Dependencies of different types are never equal because of `source`, so sets read from disk can contain plain tuples.
 """
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 
@@ -218,7 +219,7 @@ class TracedProgram(Program):
         self.reads.add(dependency)
         return self._memo[key]
 
-    def derive(self, item: Item, make: Callable[[Item, Program], T]) -> T:
+    def derive(self, item: Item[P], make: Callable[[Item[P], Program], T]) -> T:
         name = f"{make.__module__}:{make.__qualname__}"
         self.reads.add(DerivedValue(name, item.key))
         found = self.derived.get((name, item.key))

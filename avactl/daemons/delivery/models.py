@@ -13,9 +13,9 @@ from avactl.daemons.delivery.publish import LINEAGE, MAX_LINEAGE, VERSION
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.store import Found
 from avactl.kinds.pipeline.service import deployed, service_of, value_paths
+from avactl.kinds.pipeline.spec import Pipeline
 from avactl.kinds.pipeline.steps import directory
-from avactl.kinds.serving.models import models as models_of
-from avactl.kinds.serving.models import versions as versions_of
+from avactl.kinds.serving.spec import ServingDeployment, ServingDeploymentSpec
 from avactl.program.program import Item, Program
 
 MAX_VERSIONS = 10_000
@@ -28,7 +28,7 @@ MAX_READ = 32 << 20
 class Served:
     """A model of a service in the specs."""
 
-    service: Item
+    service: Item[ServingDeploymentSpec]
     name: str
     """Name of the model in the service."""
     url: str
@@ -65,11 +65,11 @@ class Model:
 
 def models(program: Program) -> list[Model]:
     """Return the models of the specs, by team and name."""
-    services = [each for item in program.of("ServingDeployment") for each in _served(item)]
+    services = [each for item in program.of_kind(ServingDeployment) for each in _served(item)]
     found: dict[tuple[str, str], Model] = {}
-    for pipeline in program.of("Pipeline"):
-        base, service = directory(pipeline), service_of(pipeline, program)
-        target = None if service is None else deployed(pipeline, service)
+    for pipeline in program.of_kind(Pipeline):
+        base, deploy, service = directory(pipeline), pipeline.spec.deploy, service_of(pipeline, program)
+        target = None if deploy is None or service is None else deployed(deploy, service)
         name = pipeline.spec_name if target is None else target[1].name
         own = tuple(
             each for each in services
@@ -86,10 +86,10 @@ def models(program: Program) -> list[Model]:
     return [found[key] for key in sorted(found)]
 
 
-def _served(item: Item) -> Iterator[Served]:
-    for index, model in enumerate(models_of(item.spec)):
+def _served(item: Item[ServingDeploymentSpec]) -> Iterator[Served]:
+    for index, model in enumerate(item.spec.served):
         place = value_paths(None if item.spec.model is not None else index, model)
-        yield Served(item, model.name, (model.url or "").rstrip("/"), tuple(versions_of(model)), place)
+        yield Served(item, model.name, (model.url or "").rstrip("/"), tuple(model.live), place)
 
 
 def published(directory: str, endpoint: str = "") -> dict[int, dict[str, Any]]:

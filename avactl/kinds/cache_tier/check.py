@@ -12,11 +12,12 @@ from avactl.program.cache_engines import Engine, engine_of
 from avactl.program.images import require_image
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 SPEED = {"MEM": 0, "SSD": 1, "HDD": 2}
 
 
-def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+def check(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one tier."""
     engine = engine_of(item)
     yield from require_image(item, program, engine.image, ("spec", "cluster"))
@@ -29,7 +30,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
 # -- storage -------------------------------------------------------------------------------------------------------
 
 
-def _storage(item: Item, engine: Engine) -> Iterator[Diagnostic]:
+def _storage(item: Item[CacheTierSpec], engine: Engine) -> Iterator[Diagnostic]:
     tiers, reserved = item.spec.workers.tiers, engine.reserved(item)
     space = format_quantity(reserved)
     path: tuple[str | int, ...] = ("spec", "workers", "tiers")
@@ -78,9 +79,9 @@ def _storage(item: Item, engine: Engine) -> Iterator[Diagnostic]:
             )
 
 
-def _directories(item: Item, program: Program, engine: Engine) -> Iterator[Diagnostic]:
+def _directories(item: Item[CacheTierSpec], program: Program, engine: Engine) -> Iterator[Diagnostic]:
     """Yield directories of machines that the cluster does not offer to cache tiers."""
-    cluster = program.get("Cluster", item.spec.cluster)
+    cluster = program.cluster(item.spec.cluster)
     offered = cluster.spec.host_directories
     tiers = item.spec.workers.tiers
     paths: list[tuple[tuple[str | int, ...], str]] = [
@@ -99,19 +100,19 @@ def _directories(item: Item, program: Program, engine: Engine) -> Iterator[Diagn
             )
 
 
-def _pools(item: Item, program: Program, engine: Engine) -> Iterator[Diagnostic]:
+def _pools(item: Item[CacheTierSpec], program: Program, engine: Engine) -> Iterator[Diagnostic]:
     spec = item.spec
     mine = {pool.name for pool in program.pools(spec.cluster)}
     for index, name in enumerate(spec.workers.pools):
-        pool = program.find("NodePool", name)
-        if pool is None or name in mine:
+        other = program.find_pool(name)
+        if other is None or name in mine:
             continue
         yield Diagnostic(
             "other-cluster",
-            f"pool `{name}` is on cluster `{pool.spec.cluster}`, but the tier runs on `{spec.cluster}`",
+            f"pool `{name}` is on cluster `{other.spec.cluster}`, but the tier runs on `{spec.cluster}`",
             item.span("spec", "workers", "pools", index),
             hint=f"pools of cluster `{spec.cluster}`: {one_of(sorted(mine))}",
-            notes=(Note(pool.span("spec", "cluster"), f"pool {name}"),),
+            notes=(Note(other.span("spec", "cluster"), f"pool {name}"),),
         )
     need = engine.worker(item).memory
     for pool in pools(item, program):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic, Note
@@ -11,6 +11,8 @@ from avactl.diagnostics.suggest import one_of
 from avactl.kinds.cache_tier.machines import machine_dir, pools
 from avactl.program.cache_engines import Engine, engine_of
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.node_pool import NodePoolSpec
 
 Path = tuple[str | int, ...]
 
@@ -18,7 +20,7 @@ Path = tuple[str | int, ...]
 class _Level(NamedTuple):
     """A storage tier of a cache tier on the machines of a pool."""
 
-    tier: Item
+    tier: Item[CacheTierSpec]
     quota: int
     path: Path
     """Location in the spec."""
@@ -28,27 +30,27 @@ class _Level(NamedTuple):
 def disks(program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of storage tiers on pools that declare `disks`."""
     on_pool: dict[str, list[_Level]] = {}
-    for tier in program.of("CacheTier"):
+    for tier in program.tiers():
         levels = list(_levels(tier))
         for pool in pools(tier, program) if levels else ():
             if pool.spec.disks:
                 on_pool.setdefault(pool.spec_name, []).extend(levels)
     told: set[tuple[str, Path]] = set()
     for name, found in on_pool.items():
-        for problem, level in _on_pool(program.get("NodePool", name), found):
+        for problem, level in _on_pool(program.pool(name), found):
             if (level.tier.spec_name, level.path) not in told:
                 told.add((level.tier.spec_name, level.path))
                 yield problem
 
 
-def _levels(tier: Item) -> Iterator[_Level]:
+def _levels(tier: Item[CacheTierSpec]) -> Iterator[_Level]:
     for index, level in enumerate(tier.spec.workers.tiers):
         if level.medium != "MEM":
             directory = machine_dir(tier, level.medium, level.path)
             yield _Level(tier, int(quantity(level.quota)), ("spec", "workers", "tiers", index, "quota"), directory)
 
 
-def _on_pool(pool: Item, levels: list[_Level]) -> Iterator[tuple[Diagnostic, _Level]]:
+def _on_pool(pool: Item[NodePoolSpec], levels: list[_Level]) -> Iterator[tuple[Diagnostic, _Level]]:
     """Yield the problems on one pool's machines, each with the level that it is about."""
     on_disk: dict[int, list[_Level]] = {}
     for level in levels:
@@ -71,7 +73,7 @@ def _on_pool(pool: Item, levels: list[_Level]) -> Iterator[tuple[Diagnostic, _Le
             yield _too_large(pool, index, there, total, engine), last
 
 
-def _disk(pool: Item, directory: str) -> int | None:
+def _disk(pool: Item[NodePoolSpec], directory: str) -> int | None:
     """Index of the disk that a directory is on: the one that is mounted deepest above it."""
     above = [
         (len(disk.path.rstrip("/")), index)
@@ -81,8 +83,8 @@ def _disk(pool: Item, directory: str) -> int | None:
     return max(above)[1] if above else None
 
 
-def _too_large(pool: Item, index: int, levels: list[_Level], total: int, engine: Engine) -> Diagnostic:
-    disk: Any = pool.spec.disks[index]
+def _too_large(pool: Item[NodePoolSpec], index: int, levels: list[_Level], total: int, engine: Engine) -> Diagnostic:
+    disk = pool.spec.disks[index]
     *others, last = levels
     what = f"{len(levels)} storage tiers need" if others else "the tier needs"
     fills = f", of which {engine.title} fills {float(engine.disk_share):.0%}" if engine.disk_share < 1 else ""

@@ -11,6 +11,7 @@ from avactl.kinds.cache_tier.check_together import together
 from avactl.kinds.cache_tier.machines import pools
 from avactl.program.cache_engines import engine_of
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
@@ -22,14 +23,14 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
 
 def _memory(program: Program) -> Iterator[Diagnostic]:
     """Yield a problem for tiers whose per-machine workers together need more memory than a machine has."""
-    on_pool: dict[str, list[Item]] = {}
-    for tier in program.of("CacheTier"):
+    on_pool: dict[str, list[Item[CacheTierSpec]]] = {}
+    for tier in program.tiers():
         if tier.spec.workers.replicas is None:
             for pool in pools(tier, program):
                 on_pool.setdefault(pool.spec_name, []).append(tier)
     told: set[str] = set()
     for name, tiers in on_pool.items():
-        pool = program.get("NodePool", name)
+        pool = program.pool(name)
         has = quantity(program.machine(pool).memory)
         needs = [engine_of(tier).worker(tier).memory for tier in tiers]
         if len(tiers) < 2 or max(needs) > has or sum(needs) <= has:

@@ -11,6 +11,7 @@ from avactl.kinds.cache_tier.machines import machine_dir
 from avactl.program.cache_engines import engine_of
 from avactl.program.dataset_access import host_path
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 Path = tuple[str | int, ...]
 
@@ -18,7 +19,7 @@ Path = tuple[str | int, ...]
 class _Place(NamedTuple):
     """A directory on machines that a tier uses."""
 
-    tier: Item
+    tier: Item[CacheTierSpec]
     directory: str
     path: Path
     """Location in the spec; the tier's name for a default."""
@@ -29,7 +30,7 @@ class _Place(NamedTuple):
 
 def together(program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of pairs of tiers."""
-    tiers = program.of("CacheTier")
+    tiers = program.tiers()
     for one, other in combinations(tiers, 2):
         yield from _stores(one, other)
     by_cluster: dict[str, list[_Place]] = {}
@@ -39,7 +40,7 @@ def together(program: Program) -> Iterator[Diagnostic]:
         yield from _nested(places)
 
 
-def _stores(one: Item, other: Item) -> Iterator[Diagnostic]:
+def _stores(one: Item[CacheTierSpec], other: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     """Two caches in front of one store do not see each other's changes."""
     for index, store in enumerate(other.spec.under_stores):
         for at, before in enumerate(one.spec.under_stores):
@@ -75,7 +76,7 @@ def _stores(one: Item, other: Item) -> Iterator[Diagnostic]:
                 )
 
 
-def _places(tier: Item) -> Iterator[_Place]:
+def _places(tier: Item[CacheTierSpec]) -> Iterator[_Place]:
     spec = tier.spec
     for index, level in enumerate(spec.workers.tiers):
         if level.medium != "MEM":

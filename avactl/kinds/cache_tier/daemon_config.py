@@ -7,9 +7,10 @@ from avactl.program.cache_engines import engine_of
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 
-def config_map(item: Item, program: Program) -> list[Manifest]:
+def config_map(item: Item[CacheTierSpec], program: Program) -> list[Manifest]:
     """Return the ConfigMap; none if the cluster runs no cache daemon, or it does not know the engine."""
     document = engine_of(item).daemon
     if document is None or not program.cluster_spec(item.spec.cluster).daemons.cache:

@@ -9,9 +9,10 @@ from avactl.kinds.cache_tier.machines import worker_count
 from avactl.program.cache_engines import engine_of
 from avactl.program.program import Item, Program
 from avactl.program.registry import Fact
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 
-def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+def facts(item: Item[CacheTierSpec], program: Program) -> Mapping[str, Fact]:
     """Return the headline numbers of one tier."""
     spec = item.spec
     workers = worker_count(item, program)
@@ -30,7 +31,7 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     return result
 
 
-def capacity(item: Item, program: Program) -> int | None:
+def capacity(item: Item[CacheTierSpec], program: Program) -> int | None:
     """Return the bytes of data that a tier holds: over all workers, or on each machine if every one has its own copy.
 
     None if the number of workers is unknown.

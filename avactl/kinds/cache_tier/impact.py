@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from avactl.program.dataset_access import PUSHED, pushes
 from avactl.program.program import Item
 from avactl.program.registry import ObjectEffect
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 
-def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
+def impact(old: Item[CacheTierSpec], new: Item[CacheTierSpec], effects: Sequence[ObjectEffect]) -> str | None:
     """Return the effect on files and cached data; None if no file leaves its path and no worker restarts."""
     return "; ".join(filter(None, (_paths(old, new), _workers(old, new, effects)))) or None
 
 
-def _paths(old: Item, new: Item) -> str | None:
+def _paths(old: Item[CacheTierSpec], new: Item[CacheTierSpec]) -> str | None:
     """Return what happens to files that were written, if their directory shows another store."""
     before, after = _written_to(old), _written_to(new)
     moved = [mount for mount, store in before.items() if after.get(mount, store) != store]
@@ -29,7 +30,7 @@ def _paths(old: Item, new: Item) -> str | None:
     return text
 
 
-def _written_to(tier: Item) -> dict[str, str]:
+def _written_to(tier: Item[CacheTierSpec]) -> dict[str, str]:
     """Return the store that each writable directory of a write tier shows."""
     if tier.spec.role != "write":
         return {}
@@ -43,7 +44,7 @@ def _written_to(tier: Item) -> dict[str, str]:
     }
 
 
-def _workers(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
+def _workers(old: Item[CacheTierSpec], new: Item[CacheTierSpec], effects: Sequence[ObjectEffect]) -> str | None:
     kinds = ("DaemonSet", "StatefulSet")
     if not any(effect.kind in kinds and effect.starts_pods and "worker" in effect.name for effect in effects):
         return None

@@ -6,8 +6,9 @@ from avactl.kinds.cache_tier.daemon_config import config_map
 from avactl.program.cache_engines import engine_of
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[CacheTierSpec], program: Program) -> list[Manifest]:
     """Return the objects of one tier."""
     return [*engine_of(item).lower(item, program), *config_map(item, program)]

@@ -9,9 +9,11 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import pod_security
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.node_pool import NodePoolSpec
 
 
-def pod(item: Item, program: Program, **fields: Any) -> Body:
+def pod(item: Item[CacheTierSpec], program: Program, **fields: Any) -> Body:
     """Build a pod spec with the fields shared by a tier's pods. None of them talks to the Kubernetes API."""
     cluster = program.cluster_spec(item.spec.cluster)
     return k8s.compact(
@@ -51,7 +53,7 @@ def job(item: Item, cluster: str, prefix: str, component: str, template: Body) -
 # -- where pods run ------------------------------------------------------------------------------------------------
 
 
-def tolerations(some: list[Item]) -> list[Body] | None:
+def tolerations(some: list[Item[NodePoolSpec]]) -> list[Body] | None:
     seen: dict[tuple[str, str, str], Body] = {}
     for taint in (taint for pool in some for taint in pool.spec.all_taints):
         seen[taint.key, taint.value, taint.effect] = k8s.compact(
@@ -61,14 +63,14 @@ def tolerations(some: list[Item]) -> list[Body] | None:
     return list(seen.values()) or None
 
 
-def spare_tolerations(item: Item, program: Program) -> list[Body] | None:
+def spare_tolerations(item: Item[CacheTierSpec], program: Program) -> list[Body] | None:
     """Tolerations of pods without a pool: they avoid tainted machines unless all machines are tainted."""
     all_pools = program.pools(item.spec.cluster)
     keeping_off = [any(taint.effect != "PreferNoSchedule" for taint in pool.spec.all_taints) for pool in all_pools]
     return tolerations(all_pools) if all(keeping_off) else None
 
 
-def on_pools(item: Item, program: Program) -> Body | None:
+def on_pools(item: Item[CacheTierSpec], program: Program) -> Body | None:
     """Node affinity of workers to their pools."""
     wanted = item.spec.workers.pools
     if not wanted and not program.pools(item.spec.cluster):
@@ -81,7 +83,7 @@ def on_pools(item: Item, program: Program) -> Body | None:
     }
 
 
-def apart(item: Item, component: str) -> Body:
+def apart(item: Item[CacheTierSpec], component: str) -> Body:
     """Pod anti-affinity: one pod of a component per machine."""
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": k8s.selector(item, component)}}
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}

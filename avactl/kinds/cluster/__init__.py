@@ -3,7 +3,6 @@
 from avactl.kinds.cluster.check import check
 from avactl.kinds.cluster.facts import facts
 from avactl.kinds.cluster.lower import lower
-from avactl.kinds.cluster.prices import Prices
 from avactl.program.registry import Kind
 from avactl.spec.platform.cluster import (
     Cluster,
@@ -16,6 +15,7 @@ from avactl.spec.platform.cluster import (
     Placement,
     StorageClasses,
 )
+from avactl.spec.platform.prices import Prices
 from avactl.spec.platform.reconcile import Reconcile
 
 __all__ = [

@@ -13,6 +13,7 @@ from avactl.program.images import require_image
 from avactl.program.lowering import namespaces
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import duplicates
+from avactl.spec.platform.cluster import ClusterSpec
 
 OLDEST = (1, 30)
 """Oldest supported minor version: it has ValidatingAdmissionPolicy (KEP-3488) and node-bound tokens (KEP-4193)."""
@@ -22,7 +23,7 @@ DRA = (1, 34)
 """First minor version that serves `resource.k8s.io/v1` (KEP-4381, stable in 1.34)."""
 
 
-def check(item: Item, program: Program) -> Iterable[Diagnostic]:
+def check(item: Item[ClusterSpec], program: Program) -> Iterable[Diagnostic]:
     """Yield the problems of one cluster."""
     spec = item.spec
     yield from _version(item, program)
@@ -57,7 +58,7 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
         yield from require_image(item, program, "avactl", ("spec", "reconcile", "repository"))
 
 
-def _version(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _version(item: Item[ClusterSpec], program: Program) -> Iterator[Diagnostic]:
     version = item.spec.kubernetes_version
     minor = tuple(int(part) for part in version.split(".")[:2])
     if minor < OLDEST:

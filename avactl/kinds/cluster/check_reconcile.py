@@ -9,11 +9,12 @@ from pydantic.alias_generators import to_camel
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import one_of
 from avactl.program.program import Item
+from avactl.spec.platform.cluster import ClusterSpec
 from avactl.spec.platform.reconcile import USED, Reconcile
 from avactl.spec.schema.values import seconds
 
 
-def problems(item: Item) -> Iterator[Diagnostic]:
+def problems(item: Item[ClusterSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of one cluster's `reconcile`."""
     spec: Reconcile = item.spec.reconcile
     given = [name for name in type(spec).model_fields if name in spec.model_fields_set and name != "mode"]

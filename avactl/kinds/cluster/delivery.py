@@ -1,104 +1,18 @@
-"""`Cluster.spec.delivery`: the repository in which the delivery daemon commits, and its forge."""
+"""Where the delivery daemon of a cluster commits, and the checks of `Cluster.spec.delivery`."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Annotated, Literal, NamedTuple
-
-from pydantic import AfterValidator, Field, WithJsonSchema
+from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic
 from avactl.program.program import Item
-from avactl.spec.platform.reconcile import Branch, git_url
+from avactl.spec.platform.cluster import ClusterSpec
+from avactl.spec.platform.delivery import Delivery
 from avactl.spec.repository.forges import forge_of
-from avactl.spec.schema.base import Model
-from avactl.spec.schema.values import Name, RelPath, Says, bad, want_length
 
-ForgeKind = Literal["github", "gitlab"]
 _FOLLOWS_SPECS = ("builtin", "pulumiOperator")
 """Modes of `reconcile` whose `repository` has the specs; that of others has rendered manifests."""
-
-
-_SSH = re.compile(r"(?:ssh://)?(?:[^@/\s]+@)?([A-Za-z0-9.-]+)(?::[0-9]+/|[:/])/?([^\s:]+)").fullmatch
-_URL_PATTERN = r"^https?://[A-Za-z0-9.-]+(:[0-9]+)?(/[A-Za-z0-9_.~%-]+)"
-_API = re.compile(rf"{_URL_PATTERN}*/?$").fullmatch
-
-
-def _pushed(value: str) -> str:
-    want_length(value)
-    ssh = _SSH(value) if value.startswith("ssh://") or "://" not in value else None
-    if ssh:
-        raise bad("the delivery daemon pushes by https", f"write `https://{ssh[1]}/{ssh[2].removesuffix('.git')}`")
-    return git_url(value)
-
-
-def _api(value: str) -> str:
-    want_length(value)
-    if not _API(value):
-        whole = f"https://{value.removeprefix('//')}"
-        hint = f"write `{whole}`" if "://" not in value and _API(whole) else "write `https://HOST/PATH`"
-        raise bad("not the URL of an API", hint)
-    return value
-
-
-PushUrl = Annotated[
-    str,
-    AfterValidator(_pushed),
-    WithJsonSchema({"type": "string", "pattern": f"{_URL_PATTERN}+/?$"}),
-    Says("URL of a git repository: `https://…`"),
-]
-"""URL of a git repository that is pushed to with user name and password, which it does not contain."""
-ApiUrl = Annotated[
-    str,
-    AfterValidator(_api),
-    WithJsonSchema({"type": "string", "pattern": f"{_URL_PATTERN}*/?$"}),
-    Says("URL of an API: `https://…`"),
-]
-
-
-class Author(Model):
-    """Author of commits."""
-
-    name: Annotated[str, Field(pattern=r"^[^<>\n]+$", min_length=1, max_length=100)] = Field(
-        "avactl", description="Name."
-    )
-    email: Annotated[str, Field(pattern=r"^[^<>\s@]+@[^<>\s@]+$", max_length=200)] = Field(
-        "avactl@localhost", description="E-mail address; that of the account which pushes, where the forge checks it."
-    )
-
-
-class Delivery(Model):
-    """Repository in which the delivery daemon commits: new versions of models, and roll-backs."""
-
-    repository: PushUrl | None = Field(
-        None,
-        description="Repository of the specs. Default: that of `reconcile`, where it has the specs "
-        "(`builtin`, `pulumiOperator`).",
-    )
-    branch: Branch | None = Field(None, description="Its branch. Default: that of `reconcile`, else `main`.")
-    path: RelPath | None = Field(
-        None, description="Directory of the specs in it. Default: that of `reconcile` with `builtin`, else the root."
-    )
-    secret: Name | None = Field(
-        None,
-        description="Secret in the system namespace with the keys `username` and `password`, of an account that may "
-        "push to the branch; for pull requests `password` is a token of the forge.",
-    )
-    forge: ForgeKind | None = Field(
-        None, description="Forge of the repository, for pull requests. Default: by the host of its URL."
-    )
-    api: ApiUrl | None = Field(
-        None,
-        description="Root of the forge's REST API. Default: `https://api.github.com`, `https://HOST/api/v3` of GitHub "
-        "Enterprise, `https://HOST/api/v4` of GitLab.",
-    )
-    author: Author = Field(default_factory=Author, description="Author of the commits.")
-    rollback: Literal["commit", "pullRequest", "never"] = Field(
-        "commit",
-        description="How the service's spec in git is reverted after the serving daemon has rolled back a `canary` or "
-        "`blueGreen` rollout. `never`: git keeps the version that was rolled back.",
-    )
 
 
 class Place(NamedTuple):
@@ -115,7 +29,7 @@ class Place(NamedTuple):
     """Path of the repository on its host."""
 
 
-def place(item: Item) -> Place | None:
+def place(item: Item[ClusterSpec]) -> Place | None:
     """Return where the daemon of a cluster commits; None without a repository of specs."""
     own, followed = item.spec.delivery or Delivery(), item.spec.reconcile
     specs = followed.mode in _FOLLOWS_SPECS
@@ -135,7 +49,7 @@ def place(item: Item) -> Place | None:
     )
 
 
-def problems(item: Item) -> Iterator[Diagnostic]:
+def problems(item: Item[ClusterSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of one cluster's `delivery`."""
     spec = item.spec
     given: Delivery | None = spec.delivery

@@ -9,9 +9,10 @@ from avactl.program.lowering.gpu_request import NVIDIA_DRIVER
 from avactl.program.lowering.pods import device_class
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cluster import ClusterSpec
 
 
-def dra_models(item: Item, program: Program) -> list[str]:
+def dra_models(item: Item[ClusterSpec], program: Program) -> list[str]:
     """GPU models of the cluster's pools that use DRA, by name."""
     pools = (pool for pool in program.pools(item.name) if pool.spec.allocation == "dra")
     return sorted({program.machine(pool).gpus.model for pool in pools})
@@ -39,7 +40,7 @@ def selector(driver: str, model: str) -> str:
     return " && ".join([f'device.driver == "{driver}"', *terms])
 
 
-def device_classes(item: Item, program: Program) -> list[Manifest]:
+def device_classes(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the DeviceClass objects of a cluster. A declared class replaces avactl's class of the same name."""
     driver = item.spec.gpu_driver
     expressions = {device_class(model): selector(driver, model) for model in dra_models(item, program)}

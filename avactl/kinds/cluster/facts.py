@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avactl.kinds.cluster.prices import Prices
 from avactl.program.program import Item, Program, pool_size
 from avactl.program.registry import Fact
+from avactl.spec.platform.cluster import ClusterSpec
+from avactl.spec.platform.prices import Prices
 
 
-def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+def facts(item: Item[ClusterSpec], program: Program) -> Mapping[str, Fact]:
     """Version, machines, GPUs by model, daemons, placement."""
     gpus: dict[str, int] = {}
     machines = 0

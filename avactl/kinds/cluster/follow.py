@@ -15,6 +15,7 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.k8s import compact
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cluster import ClusterSpec
 from avactl.spec.platform.reconcile import Reconcile
 from avactl.spec.repository.tree import ENVIRONMENT_VARIABLE
 from avactl.spec.schema.base import GROUP
@@ -31,7 +32,7 @@ _LONGEST = 63
 """Maximum length of a unit's name: engines put it in labels."""
 
 
-def follow(item: Item, program: Program) -> list[Manifest]:
+def follow(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the objects of the cluster's engine; none if `repository` is not set."""
     spec = item.spec.reconcile
     if spec.repository is None:
@@ -40,7 +41,7 @@ def follow(item: Item, program: Program) -> list[Manifest]:
         return _flux(item, program)
     if spec.mode == "argocd":
         return _argocd(item, program)
-    return _operator(item, program) if spec.mode == "pulumiOperator" else []
+    return _operator(item, program, spec.repository) if spec.mode == "pulumiOperator" else []
 
 
 def teams(program: Program, cluster: str) -> list[str]:
@@ -61,20 +62,21 @@ def _unit(cluster: str, team: str) -> str:
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST - 11]}-{k8s.digest([cluster, team])}"
 
 
-def _object(item: Item, api_version: str, kind: str, name: str, spec: Body, **more: Any) -> Manifest:
+def _object(item: Item[ClusterSpec], api_version: str, kind: str, name: str, spec: Body, **more: Any) -> Manifest:
     namespace = item.spec.reconcile.namespace or NAMESPACES[item.spec.reconcile.mode]
     return k8s.manifest(
         item, item.name, api_version, kind, name, namespace=namespace, component="reconcile", spec=spec, **more
     )
 
 
-def _directory(item: Item, owner: str) -> str:
-    """Directory of the rendered files of the platform (`_platform`) or a team in the branch (`avactl.apply.files.paths`)."""
+def _directory(item: Item[ClusterSpec], owner: str) -> str:
+    """Directory of the rendered files of the platform (`_platform`) or a team in the branch; see
+    `avactl.apply.files.paths`."""
     path = (item.spec.reconcile.path or "").strip("/")
     return "/".join(part for part in path.split("/") if part not in ("", ".")) + f"/{item.name}/{owner}"
 
 
-def _flux(item: Item, program: Program) -> list[Manifest]:
+def _flux(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     spec = item.spec.reconcile
     source = compact(
         url=spec.repository,
@@ -115,7 +117,7 @@ def _flux_time(value: str) -> str:
     return f"{int(seconds(value))}s" if "d" in value else value
 
 
-def _argocd(item: Item, program: Program) -> list[Manifest]:
+def _argocd(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     spec = item.spec.reconcile
     # Pruning this object would delete everything that it applied.
     stay = {"argocd.argoproj.io/sync-options": "Prune=false,Delete=false"}
@@ -167,17 +169,17 @@ def _argocd(item: Item, program: Program) -> list[Manifest]:
     return objects
 
 
-def _operator(item: Item, program: Program) -> list[Manifest]:
+def _operator(item: Item[ClusterSpec], program: Program, repository: str) -> list[Manifest]:
     spec = item.spec.reconcile
 
     def stack(name: str, team: str | None) -> Manifest:
         called = f"{item.name}.{team}" if team else item.name
         body = compact(
             stack=f"{spec.organization}/{called}" if spec.organization else called,
-            projectRepo=spec.repository,
+            projectRepo=repository,
             branch=spec.branch or "main",
             repoDir=(spec.path or "stacks").strip("/"),
-            gitAuth=_git_auth(spec.repository, spec.secret) if spec.secret else None,
+            gitAuth=_git_auth(repository, spec.secret) if spec.secret else None,
             backend=spec.backend,
             serviceAccountName=spec.service_account,
             refresh=True,

@@ -13,9 +13,10 @@ from avactl.kinds.cluster.priorities import priority_classes
 from avactl.program.lowering import k8s, namespaces
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cluster import ClusterSpec
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the objects of one cluster."""
     config = policy(item, program)
     return [
@@ -32,7 +33,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     ]
 
 
-def _identity(item: Item) -> list[Manifest]:
+def _identity(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the role and binding by which everybody with an account may ask which Cluster this is."""
     version, group, system = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io", item.spec.system_namespace
     role = {"apiGroup": group, "kind": "Role", "name": names.IDENTITY}
@@ -45,7 +46,7 @@ def _identity(item: Item) -> list[Manifest]:
     ]
 
 
-def _namespaces(item: Item, program: Program) -> list[Manifest]:
+def _namespaces(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the platform's namespaces. They hold Secrets and volumes that no spec can recreate, so they are never
     pruned."""
     wanted: list[tuple[str, str, dict[str, str]]] = [(item.spec.system_namespace, "restricted", {})]

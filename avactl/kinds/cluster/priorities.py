@@ -6,6 +6,7 @@ from avactl.contracts import names
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
+from avactl.spec.platform.cluster import ClusterSpec
 
 PRIORITIES: tuple[tuple[str, int, bool, str], ...] = (
     (names.SYSTEM_PRIORITY, 1_000_000, True, "avactl's daemons."),
@@ -18,7 +19,7 @@ PRIORITIES: tuple[tuple[str, int, bool, str], ...] = (
 """Name, value, whether its pods preempt lower-priority pods, description."""
 
 
-def priority_classes(item: Item) -> list[Manifest]:
+def priority_classes(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the priority classes of one cluster."""
     return [
         k8s.manifest(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic, Note
@@ -18,12 +17,14 @@ from avactl.program.dataset_listing import MAX_LIST, listing
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import duplicates
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.dataset import DatasetSpec, Version
 from avactl.spec.repository.tree import MAX_INPUT
 
 Path = tuple[str | int, ...]
 
 
-def _same_data(item: Item) -> Iterator[Diagnostic]:
+def _same_data(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
     """Yield a warning for each version with the URL of another: one of them is not what it was."""
     first: dict[str, int] = {}
     for index, version in enumerate(item.spec.versions):
@@ -41,7 +42,7 @@ def _same_data(item: Item) -> Iterator[Diagnostic]:
             )
 
 
-def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+def check(item: Item[DatasetSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one dataset."""
     spec = item.spec
     yield from duplicates(item, ("spec", "versions"), (version.name for version in spec.versions), "version")
@@ -49,7 +50,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from duplicates(item, ("spec", "sharedWith"), spec.shared_with, "team", key=None)
     yield from _shared(item)
     yield from _prewarm_versions(item)
-    tier = program.find("CacheTier", spec.tier) if spec.tier else None
+    tier = program.find_tier(spec.tier) if spec.tier else None
     if spec.tier is None:
         yield from _without_tier(item)
     elif tier is not None:
@@ -66,7 +67,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
 # -- versions ------------------------------------------------------------------------------------------------------
 
 
-def _version(item: Item, program: Program, version: Any, path: Path) -> Iterator[Diagnostic]:
+def _version(item: Item[DatasetSpec], program: Program, version: Version, path: Path) -> Iterator[Diagnostic]:
     if version.url and version.manifest:
         yield Diagnostic(
             "conflicting-keys",
@@ -97,12 +98,14 @@ def _version(item: Item, program: Program, version: Any, path: Path) -> Iterator
             hint="add `tier: NAME` to the dataset, or give the version a `url`",
         )
     else:
-        yield from _manifest(item, program, version, path)
+        yield from _manifest(item, program, item.spec.tier, version, path)
     if version.manifest_url and item.spec.tier:
         yield from url_in_tier(item, program, item.spec.tier, version.manifest_url, (*path, "manifestUrl"))
 
 
-def _manifest(item: Item, program: Program, version: Any, path: Path) -> Iterator[Diagnostic]:
+def _manifest(
+    item: Item[DatasetSpec], program: Program, tier: str, version: Version, path: Path
+) -> Iterator[Diagnostic]:
     found = listing(item, program, version)
     if found is None:
         yield Diagnostic(
@@ -133,13 +136,13 @@ def _manifest(item: Item, program: Program, version: Any, path: Path) -> Iterato
             item.span(*path, "manifest"),
             hint="upload a copy to the object store and set `manifestUrl: s3://…`",
         )
-    yield from url_in_tier(item, program, item.spec.tier, found.prefix, (*path, "manifest"))
+    yield from url_in_tier(item, program, tier, found.prefix, (*path, "manifest"))
 
 
 # -- tiers ---------------------------------------------------------------------------------------------------------
 
 
-def _without_tier(item: Item) -> Iterator[Diagnostic]:
+def _without_tier(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     for key, value, why in (
         ("prewarm", spec.prewarm, "the dataset has no cache to load"),
@@ -161,7 +164,7 @@ def _without_tier(item: Item) -> Iterator[Diagnostic]:
         )
 
 
-def _tier(item: Item, tier: Item) -> Iterator[Diagnostic]:
+def _tier(item: Item[DatasetSpec], tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     cluster = tier.spec.cluster
     if cluster not in item.clusters:
@@ -195,7 +198,7 @@ def _tier(item: Item, tier: Item) -> Iterator[Diagnostic]:
         yield without_effect(item, ("spec", "secret"), "the cache tier has its own credentials")
 
 
-def _daemon(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
+def _daemon(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     """Yield settings that only the cache daemon carries out, on a cluster without one, and one that it does not."""
     prewarm = item.spec.prewarm
     cluster = program.find_cluster(tier.spec.cluster)
@@ -221,9 +224,9 @@ MANY_FILES = 10_000_000
 per request."""
 
 
-def _small_files(item: Item) -> Iterator[Diagnostic]:
+def _small_files(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
-    if spec.format != "files" or (spec.files or 0) < MANY_FILES:
+    if spec.format != "files" or spec.files is None or spec.files < MANY_FILES:
         return
     average = f" of {int(quantity(spec.size)) // spec.files:,} bytes on average" if spec.size else ""
     yield Diagnostic(
@@ -235,14 +238,14 @@ def _small_files(item: Item) -> Iterator[Diagnostic]:
     )
 
 
-def _needs(item: Item) -> Fraction:
+def _needs(item: Item[DatasetSpec]) -> Fraction:
     """Bytes that a dataset occupies in its tier: the prewarmed versions, else the newest version."""
     spec = item.spec
     size = quantity(spec.size) if spec.size else Fraction(0)
     return size * len(prewarmed(item)) * spec.prewarm.replicas if spec.prewarm is not None else size
 
 
-def _capacity(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
+def _capacity(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     holds, needs = capacity(tier, program), _needs(item)
     if holds is None or needs <= holds:
         return
@@ -274,12 +277,12 @@ def _rounded(value: int) -> str:
 def check_all(program: Program) -> Iterator[Diagnostic]:
     """Yield overlaps with other teams' data, and a problem for each tier that its prewarmed datasets exceed."""
     yield from overlaps(program, "Dataset")
-    loaded: dict[str, list[Item]] = {}
-    for item in program.of("Dataset"):
+    loaded: dict[str, list[Item[DatasetSpec]]] = {}
+    for item in program.datasets():
         if item.spec.tier and item.spec.prewarm is not None and item.spec.size:
             loaded.setdefault(item.spec.tier, []).append(item)
     for name, items in loaded.items():
-        tier = program.find("CacheTier", name)
+        tier = program.find_tier(name)
         holds = capacity(tier, program) if tier is not None else None
         if tier is None or holds is None or len(items) < 2 or any(_needs(item) > holds for item in items):
             continue
@@ -303,7 +306,7 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
 # -- the rest ------------------------------------------------------------------------------------------------------
 
 
-def _shared(item: Item) -> Iterator[Diagnostic]:
+def _shared(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
     for index, team in enumerate(item.spec.shared_with):
         if item.team is None:
             yield without_effect(item, ("spec", "sharedWith"), "every team may read a platform dataset")
@@ -318,7 +321,7 @@ def _shared(item: Item) -> Iterator[Diagnostic]:
             )
 
 
-def _prewarm_versions(item: Item) -> Iterator[Diagnostic]:
+def _prewarm_versions(item: Item[DatasetSpec]) -> Iterator[Diagnostic]:
     known = [version.name for version in item.spec.versions]
     for index, name in enumerate(item.spec.prewarm.versions if item.spec.prewarm is not None else ()):
         if name not in known:

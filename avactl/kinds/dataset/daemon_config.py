@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from avactl.base.quantity import quantity
 from avactl.contracts.names import CACHE_DATASET_CONFIG, CACHE_NAMESPACE, CONFIG_LABEL
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.dataset import DatasetSpec, Version
 
 
 def config_map(
-    item: Item, program: Program, tier: Item, paths: Mapping[str, str], prewarmed: list[Any],
-    claims: Mapping[str, list[str]],
+    item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], paths: Mapping[str, str],
+    prewarmed: list[Version], claims: Mapping[str, list[str]],
 ) -> Manifest:  # fmt: skip
     """Return the ConfigMap. `paths` and `claims`: path in the tier and namespaces with a claim, by version."""
     namespace = item.namespace or program.cluster_spec(tier.spec.cluster).system_namespace
@@ -32,7 +33,7 @@ def config_map(
     )  # fmt: skip
 
 
-def _version(item: Item, version: Any, path: str, claims: Mapping[str, list[str]]) -> Body:
+def _version(item: Item[DatasetSpec], version: Version, path: str, claims: Mapping[str, list[str]]) -> Body:
     # `size` is that of the newest version.
     newest = version is item.spec.versions[-1]
     return {
@@ -44,7 +45,7 @@ def _version(item: Item, version: Any, path: str, claims: Mapping[str, list[str]
     }
 
 
-def _prewarm(item: Item, prewarmed: list[Any]) -> Body | None:
+def _prewarm(item: Item[DatasetSpec], prewarmed: list[Version]) -> Body | None:
     prewarm = item.spec.prewarm
     if prewarm is None:
         return None

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from avactl.kinds.dataset.lower import prewarmed
 from avactl.program.program import Item, Program
 from avactl.program.registry import Fact
+from avactl.spec.platform.dataset import DatasetSpec
 
 
-def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+def facts(item: Item[DatasetSpec], program: Program) -> Mapping[str, Fact]:
     """Return the headline facts of one dataset."""
     spec = item.spec
     result: dict[str, Fact] = {

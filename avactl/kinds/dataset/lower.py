@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.base.quantity import quantity
 from avactl.kinds.dataset.daemon_config import config_map
 from avactl.program import registry
 from avactl.program.cache_engines import Loaded, engine_of
 from avactl.program.dataset_access import claim_name, list_in_pods, mounted, tier_path
-from avactl.program.dataset_listing import listing
+from avactl.program.dataset_listing import listing, source
 from avactl.program.lowering import k8s
 from avactl.program.lowering.volumes import NOMINAL_SIZE, claimed_volume
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.dataset import DatasetSpec, Version
 
 Place = tuple[str, str, str | None]
 """Cluster, namespace and team of pods that read a dataset."""
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[DatasetSpec], program: Program) -> list[Manifest]:
     """Return the objects of one dataset. None of them holds data: that is in the object store."""
-    tier = program.get("CacheTier", item.spec.tier) if item.spec.tier else None
+    tier = program.tier(item.spec.tier) if item.spec.tier else None
     result = [_metadata(item, program, cluster, tier) for cluster in clusters(item, tier)]
     if tier is None:
         return result
@@ -35,7 +35,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     return result + engine.dataset(item, program, tier, _loaded(item, program, tier))
 
 
-def _loaded(item: Item, program: Program, tier: Item) -> list[Loaded]:
+def _loaded(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> list[Loaded]:
     ahead = prewarmed(item)
     return [
         Loaded(each.name, source(item, program, each), _path(item, program, tier, each), each in ahead)
@@ -43,7 +43,7 @@ def _loaded(item: Item, program: Program, tier: Item) -> list[Loaded]:
     ]
 
 
-def clusters(item: Item, tier: Item | None) -> tuple[str, ...]:
+def clusters(item: Item[DatasetSpec], tier: Item[CacheTierSpec] | None) -> tuple[str, ...]:
     """Clusters where a dataset can be read: with a tier, the tier's cluster."""
     return item.clusters if tier is None else (tier.spec.cluster,)
 
@@ -67,7 +67,7 @@ def readers(program: Program) -> dict[tuple[str, str, str], dict[Place, set[str]
     return index
 
 
-def places(item: Item, program: Program, tier: Item) -> dict[Place, set[str]]:
+def places(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> dict[Place, set[str]]:
     """Return where volumes of a dataset are needed: all versions for the owner, mounted versions elsewhere.
 
     Not for every team with access: many teams and versions would create far more objects than are used.
@@ -82,15 +82,7 @@ def places(item: Item, program: Program, tier: Item) -> dict[Place, set[str]]:
 # -- volumes -------------------------------------------------------------------------------------------------------
 
 
-def source(item: Item, program: Program, version: Any) -> str:
-    """Directory of a version in the object store; the checks ensure that it has one."""
-    if version.url:
-        return str(version.url)
-    found = listing(item, program, version)
-    return found.prefix if found is not None else ""
-
-
-def _path(item: Item, program: Program, tier: Item, version: Any) -> str:
+def _path(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], version: Version) -> str:
     path = tier_path(tier, source(item, program, version))
     if path is None:
         raise LookupError(f"{tier} does not hold version {version.name} of {item}")
@@ -98,7 +90,13 @@ def _path(item: Item, program: Program, tier: Item, version: Any) -> str:
 
 
 def _volume(
-    item: Item, program: Program, tier: Item, version: Any, cluster: str, namespace: str, team: str | None
+    item: Item[DatasetSpec],
+    program: Program,
+    tier: Item[CacheTierSpec],
+    version: Version,
+    cluster: str,
+    namespace: str,
+    team: str | None,
 ) -> list[Manifest]:
     """Return a read-only PersistentVolume on the tier, its claim, and the object list if there is one."""
     claim = claim_name(item, version.name, team)
@@ -120,7 +118,7 @@ def _volume(
 # -- metadata ------------------------------------------------------------------------------------------------------
 
 
-def _metadata(item: Item, program: Program, cluster: str, tier: Item | None) -> Manifest:
+def _metadata(item: Item[DatasetSpec], program: Program, cluster: str, tier: Item[CacheTierSpec] | None) -> Manifest:
     """Metadata of all versions, for people and programs."""
     spec = item.spec
     about = k8s.compact(
@@ -138,8 +136,8 @@ def _metadata(item: Item, program: Program, cluster: str, tier: Item | None) -> 
     return k8s.config_map(item, cluster, f"dataset-{item.name}", namespace, {"dataset.json": k8s.json_text(about)})
 
 
-def _version(item: Item, program: Program, version: Any, tier: Item | None) -> Body:
-    found = listing(item, program, version) if version.manifest else None
+def _version(item: Item[DatasetSpec], program: Program, version: Version, tier: Item[CacheTierSpec] | None) -> Body:
+    found = listing(item, program, version)
     url = source(item, program, version)
     return k8s.compact(
         name=version.name,
@@ -152,7 +150,7 @@ def _version(item: Item, program: Program, version: Any, tier: Item | None) -> B
     )
 
 
-def _for_daemon(item: Item, program: Program, tier: Item) -> Manifest:
+def _for_daemon(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Manifest:
     paths = {version.name: _path(item, program, tier, version) for version in item.spec.versions}
     claims: dict[str, list[str]] = {}
     for (_, namespace, _), names in sorted(places(item, program, tier).items(), key=str):
@@ -161,7 +159,7 @@ def _for_daemon(item: Item, program: Program, tier: Item) -> Manifest:
     return config_map(item, program, tier, paths, prewarmed(item), claims)
 
 
-def prewarmed(item: Item) -> list[Any]:
+def prewarmed(item: Item[DatasetSpec]) -> list[Version]:
     """Versions to prewarm."""
     prewarm = item.spec.prewarm
     if prewarm is None:

@@ -13,6 +13,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.program.dataset_access import under_store
 from avactl.program.dataset_listing import listing
 from avactl.program.program import Item, Program
+from avactl.spec.platform.dataset import DatasetSpec
 
 
 class Claim(NamedTuple):
@@ -54,8 +55,8 @@ def _claims(program: Program) -> Iterator[Claim]:
                 yield Claim(item, item.team, url, endpoint, shared, path, str(item), False, own)
 
 
-def _prefixes(item: Item, program: Program) -> list[str]:
-    found = [listing(item, program, version) if version.manifest else None for version in item.spec.versions]
+def _prefixes(item: Item[DatasetSpec], program: Program) -> list[str]:
+    found = [listing(item, program, version) for version in item.spec.versions]
     return [each.prefix if each is not None else "" for each in found]
 
 

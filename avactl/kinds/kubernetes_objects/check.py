@@ -13,6 +13,7 @@ from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.kinds.kubernetes_objects import tenancy
 from avactl.kinds.kubernetes_objects.lower import namespace_of
 from avactl.kinds.kubernetes_objects.sources import Source, sources
+from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.kinds.team.names import namespaces
 from avactl.program import kubernetes_schema
 from avactl.program.kubernetes_schema import rules
@@ -37,7 +38,7 @@ _NAME = re.compile("[A-Za-z0-9]([A-Za-z0-9._:@-]{0,251}[A-Za-z0-9])?").fullmatch
 _NAMESPACE = re.compile("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
 
 
-def check(item: Item, program: Program) -> Iterable[Diagnostic]:
+def check(item: Item[KubernetesObjectsSpec], program: Program) -> Iterable[Diagnostic]:
     """Return the problems of one spec."""
     given = sources(item, program)
     found = list(given.problems)
@@ -67,7 +68,7 @@ def check(item: Item, program: Program) -> Iterable[Diagnostic]:
     return found[:_MOST]
 
 
-def _manifest(item: Item, program: Program, source: Source) -> Iterator[Diagnostic]:
+def _manifest(item: Item[KubernetesObjectsSpec], program: Program, source: Source) -> Iterator[Diagnostic]:
     body = source.value
     shape = _shape(source)
     if shape is not None:
@@ -158,7 +159,7 @@ def _credential(name: str, span: Span) -> Diagnostic:
     return Diagnostic("credential-literal", message, span, hint="use a Secret: `valueFrom: {secretKeyRef: …}`")
 
 
-def _rights(item: Item, program: Program, source: Source, known: bool) -> Iterator[Diagnostic]:
+def _rights(item: Item[KubernetesObjectsSpec], program: Program, source: Source, known: bool) -> Iterator[Diagnostic]:
     body = source.value
     kind, namespace = body["kind"], namespace_of(item, body)
     if item.team is None:
@@ -185,7 +186,7 @@ def _rights(item: Item, program: Program, source: Source, known: bool) -> Iterat
         yield Diagnostic("manifest-not-allowed", f"{kind} `{body['metadata']['name']}`: {message}", span, hint=hint)
 
 
-def _by_reconcile(item: Item, program: Program, source: Source) -> Iterator[Diagnostic]:
+def _by_reconcile(item: Item[KubernetesObjectsSpec], program: Program, source: Source) -> Iterator[Diagnostic]:
     kind = source.value["kind"]
     clusters = [name for name in item.clusters if program.cluster_spec(name).reconcile.mode == "builtin"]
     if clusters and kind not in _APPLIED:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from avactl.contracts import names
 from avactl.kinds.kubernetes_objects.sources import sources
+from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.program import kubernetes_schema
 from avactl.program.kubernetes_schema.templates import at, template_path
 from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
@@ -18,7 +19,7 @@ from avactl.spec.schema.base import GROUP
 _HOLD_DATA = ("PersistentVolumeClaim", "PersistentVolume", "Namespace", "CustomResourceDefinition")
 
 
-def namespace_of(item: Item, body: Body) -> str | None:
+def namespace_of(item: Item[KubernetesObjectsSpec], body: Body) -> str | None:
     """Return the namespace of a manifest: its own, the spec's, or the team's; None for objects of the cluster."""
     if kubernetes_schema.is_namespaced(body["apiVersion"], body["kind"]) is False:
         return None
@@ -26,7 +27,7 @@ def namespace_of(item: Item, body: Body) -> str | None:
     return namespace
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[KubernetesObjectsSpec], program: Program) -> list[Manifest]:
     """Return the objects on each of the spec's clusters."""
     return [
         _manifest(item, program, cluster, source.value)
@@ -35,7 +36,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     ]
 
 
-def written(item: Item, program: Program) -> Iterator[WrittenObject]:
+def written(item: Item[KubernetesObjectsSpec], program: Program) -> Iterator[WrittenObject]:
     """Yield the manifests of a spec that are Kubernetes objects."""
     for source in sources(item, program).found:
         match source.value:
@@ -44,7 +45,7 @@ def written(item: Item, program: Program) -> Iterator[WrittenObject]:
                 yield WrittenObject(source.value, str(namespace or ""), source.doc, source.path)
 
 
-def _manifest(item: Item, program: Program, cluster: str, given: Body) -> Manifest:
+def _manifest(item: Item[KubernetesObjectsSpec], program: Program, cluster: str, given: Body) -> Manifest:
     known = kubernetes_schema.find(given["apiVersion"], given["kind"]) is not None
     body = (without_nulls if known else copy.deepcopy)({key: value for key, value in given.items() if key != "status"})
     metadata = {key: value for key, value in body["metadata"].items() if key != "namespace"}
@@ -83,7 +84,7 @@ def _complete(program: Program, cluster: str, pod: Body) -> None:
         container["env"] = env
 
 
-def facts(item: Item, program: Program) -> dict[str, Fact]:
+def facts(item: Item[KubernetesObjectsSpec], program: Program) -> dict[str, Fact]:
     """Number of objects by kind."""
     counts: dict[str, int] = {}
     for source in sources(item, program).found:

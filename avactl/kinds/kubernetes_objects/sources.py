@@ -6,6 +6,7 @@ import posixpath
 from typing import Any, NamedTuple
 
 from avactl.diagnostics import Diagnostic, Span
+from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.program.program import Item, Program
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.yaml import MAX_BYTES, load_yaml
@@ -34,7 +35,7 @@ class Sources(NamedTuple):
     problems: tuple[Diagnostic, ...]
 
 
-def sources(item: Item, program: Program) -> Sources:
+def sources(item: Item[KubernetesObjectsSpec], program: Program) -> Sources:
     """Return the manifests of a spec; each file is read once."""
     made: Sources = program.memo(("kubernetes objects", item.key), lambda: _sources(item, program))
     return made
@@ -47,7 +48,7 @@ def _path_hint(name: str) -> str:
     return "write its path relative to this file"
 
 
-def _sources(item: Item, program: Program) -> Sources:
+def _sources(item: Item[KubernetesObjectsSpec], program: Program) -> Sources:
     inline = (Source(value, item.doc, ("spec", "objects", index)) for index, value in enumerate(item.spec.objects))
     found = [entry for source in inline for entry in _entries(source)]
     problems: list[Diagnostic] = []

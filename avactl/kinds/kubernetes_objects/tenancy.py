@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.contracts import names
+from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, level
 from avactl.program.kubernetes_schema.templates import at, template_path
@@ -41,7 +42,7 @@ _VOLUMES = (
 _PROFILES = ("RuntimeDefault", "Localhost")
 
 
-def problems(item: Item, program: Program, body: Body, namespace: str) -> Iterator[Problem]:
+def problems(item: Item[KubernetesObjectsSpec], program: Program, body: Body, namespace: str) -> Iterator[Problem]:
     """Yield what a manifest of a team's spec may not contain. It satisfies the schema of its kind."""
     kind, team = body["kind"], program.team(str(item.team))
     spec = at(body, ("spec",))
@@ -80,7 +81,7 @@ def _metadata(metadata: Body, path: tuple[str, ...]) -> Iterator[Problem]:
                 yield (*path, group, key), f"`{key}` belongs to {owner or 'the container runtime'}", "remove it"
 
 
-def _pod(item: Item, program: Program, pod: Body, namespace: str) -> Iterator[Problem]:
+def _pod(item: Item[KubernetesObjectsSpec], program: Program, pod: Body, namespace: str) -> Iterator[Problem]:
     team, restricted = program.team(str(item.team)), level(item, program, namespace) == "restricted"
     for key in _NEVER:
         if pod.get(key):

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 
-def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+def facts(item: Item[MachineTypeSpec], program: Program) -> Mapping[str, Fact]:
     """GPUs, their links, and the other hardware of the machine."""
     spec = item.spec
     nvlink = spec.nvlink

@@ -10,37 +10,33 @@ from avactl.diagnostics.suggest import did_you_mean
 from avactl.hardware.machine import NVLINK
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import duplicates
+from avactl.spec.platform.machine_type import MachineTypeSpec, Nvlink
 
 _CODE = "invalid-topology"
 _GIB = 2**30
 
 
-def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+def check(item: Item[MachineTypeSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one machine type."""
     yield from problems(item)
 
 
-def is_sound(item: Item) -> bool:
-    """Return True if a machine type has no problems, so that a topology can be built from it."""
-    return next(problems(item), None) is None
-
-
-def problems(item: Item) -> Iterator[Diagnostic]:
+def problems(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of one machine type, independently of other specs."""
     yield from _memory(item)
     yield from _switches(item)
     yield from _nics(item)
     if item.spec.nvlink is not None:
-        yield from _nvlink(item)
+        yield from _nvlink(item, item.spec.nvlink)
 
 
 def _problem(
-    item: Item, path: tuple[str | int, ...], message: str, hint: str, *notes: Note, key: bool = False
+    item: Item[MachineTypeSpec], path: tuple[str | int, ...], message: str, hint: str, *notes: Note, key: bool = False
 ) -> Diagnostic:
     return Diagnostic(_CODE, message, item.span(*path, key=key), hint=hint, notes=notes)
 
 
-def _memory(item: Item) -> Iterator[Diagnostic]:
+def _memory(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
     """Yield amounts that indicate a missing suffix."""
     spec = item.spec
     for path, value, least in (
@@ -68,7 +64,7 @@ def _indexes(count: int) -> str:
     return f"the machine has {count} GPU{'s' if count > 1 else ''}: " + ("0" if count == 1 else f"0 to {count - 1}")
 
 
-def _switches(item: Item) -> Iterator[Diagnostic]:
+def _switches(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     count = spec.gpus.count
     seen: dict[int, tuple[int, int]] = {}
@@ -93,7 +89,7 @@ def _switches(item: Item) -> Iterator[Diagnostic]:
         yield _problem(item, ("spec", "switches"), f"{which} under any switch", hint, key=True)
 
 
-def _no_socket(item: Item, path: tuple[str | int, ...], socket: int) -> Diagnostic:
+def _no_socket(item: Item[MachineTypeSpec], path: tuple[str | int, ...], socket: int) -> Diagnostic:
     sockets = item.spec.sockets
     has = "one socket: 0" if sockets == 1 else f"{sockets} sockets: 0 to {sockets - 1}"
     notes = (Note(item.span("spec", "sockets"), "declared here"),) if item.doc.get("spec", "sockets") else ()
@@ -101,7 +97,7 @@ def _no_socket(item: Item, path: tuple[str | int, ...], socket: int) -> Diagnost
     return _problem(item, path, f"socket {socket} does not exist", hint, *notes)
 
 
-def _nics(item: Item) -> Iterator[Diagnostic]:
+def _nics(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     names = [nic.name for nic in spec.nics]
     yield from duplicates(item, ("spec", "nics"), names, "NIC")
@@ -131,8 +127,8 @@ def _nics(item: Item) -> Iterator[Diagnostic]:
                 )  # fmt: skip
 
 
-def _nvlink(item: Item) -> Iterator[Diagnostic]:
-    nvlink, count = item.spec.nvlink, item.spec.gpus.count
+def _nvlink(item: Item[MachineTypeSpec], nvlink: Nvlink) -> Iterator[Diagnostic]:
+    count = item.spec.gpus.count
     path = ("spec", "nvlink")
     most = NVLINK[nvlink.generation].max_links
     if bool(nvlink.pairs) == bool(nvlink.nvswitch_links):
@@ -140,9 +136,10 @@ def _nvlink(item: Item) -> Iterator[Diagnostic]:
         hint = "use `pairs` for direct links, or `nvswitchLinks` for links to NVSwitch"
         yield _problem(item, path, f"`spec.nvlink` has {what}", hint, key=True)
     if nvlink.nvswitch_links > most:
-        yield _too_many(item, (*path, "nvswitchLinks"), f"{nvlink.nvswitch_links} links to NVSwitch", most)
+        what = f"{nvlink.nvswitch_links} links to NVSwitch"
+        yield _too_many(item, nvlink.generation, (*path, "nvswitchLinks"), what, most)
     if nvlink.domain is not None:
-        yield from _domain(item)
+        yield from _domain(item, nvlink, nvlink.domain)
     seen: dict[frozenset[int], int] = {}
     used = [0] * count
     for index, pair in enumerate(nvlink.pairs):
@@ -163,11 +160,12 @@ def _nvlink(item: Item) -> Iterator[Diagnostic]:
         for gpu in pair.gpus:
             used[gpu] += pair.links
             if used[gpu] - pair.links <= most < used[gpu]:
-                yield _too_many(item, here, f"GPU {gpu} has {used[gpu]} links", most)
+                yield _too_many(item, nvlink.generation, here, f"GPU {gpu} has {used[gpu]} links", most)
 
 
-def _too_many(item: Item, path: tuple[str | int, ...], what: str, most: int) -> Diagnostic:
-    generation = item.spec.nvlink.generation
+def _too_many(
+    item: Item[MachineTypeSpec], generation: int, path: tuple[str | int, ...], what: str, most: int
+) -> Diagnostic:
     fits = next((number for number, nvlink in NVLINK.items() if nvlink.max_links > most), None)
     hint = f"write {most} or less" if path[-1] == "nvswitchLinks" else "each link counts at both of its ends"
     if fits is not None:
@@ -176,16 +174,16 @@ def _too_many(item: Item, path: tuple[str | int, ...], what: str, most: int) -> 
     return _problem(item, path, f"{what}, but a GPU with NVLink {generation} has at most {most}", hint, note)
 
 
-def _domain(item: Item) -> Iterator[Diagnostic]:
-    nvlink, count = item.spec.nvlink, item.spec.gpus.count
+def _domain(item: Item[MachineTypeSpec], nvlink: Nvlink, domain: int) -> Iterator[Diagnostic]:
+    count = item.spec.gpus.count
     path = ("spec", "nvlink", "domain")
     if not nvlink.nvswitch_links:
         yield _problem(
             item, path, "an NVLink domain that spans machines requires NVSwitch",
             "add `nvswitchLinks`, or remove `domain`",
         )  # fmt: skip
-    elif nvlink.domain % count:
+    elif domain % count:
         yield _problem(
-            item, path, f"a domain of {nvlink.domain} GPUs is not a whole number of machines with {count} GPUs",
+            item, path, f"a domain of {domain} GPUs is not a whole number of machines with {count} GPUs",
             f"write a multiple of {count}; omit `domain` if it does not span machines",
         )  # fmt: skip

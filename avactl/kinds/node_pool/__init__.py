@@ -13,7 +13,7 @@ from avactl.spec.platform.node_pool import Autoscaling, NodePool, NodePoolSpec, 
 __all__ = ["KIND", "Autoscaling", "NodePool", "NodePoolSpec", "Taint"]
 
 
-def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+def facts(item: Item[NodePoolSpec], program: Program) -> Mapping[str, Fact]:
     """Machines and GPUs of the pool, and how pods get them."""
     spec, gpus = item.spec, program.machine(item).gpus
     scaling = spec.autoscaling

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import duplicates
+from avactl.spec.platform.node_pool import NodePoolSpec
 
 _SIZES = ("count", "nodes", "autoscaling")
 
@@ -28,7 +29,7 @@ _TAINTS_OF_OTHERS = ("node.kubernetes.io", "node.cloudprovider.kubernetes.io")
 """Prefixes of taints that controllers add and remove with node conditions. `nvidia.com/gpu` is an ordinary taint."""
 
 
-def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+def check(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one pool."""
     yield from _size(item)
     yield from _labels(item)
@@ -38,7 +39,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from duplicates(item, ("spec", "disks"), paths, "disk", key="path")
 
 
-def _size(item: Item) -> Iterator[Diagnostic]:
+def _size(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     given = [key for key in _SIZES if getattr(spec, key) is not None]
     if not given:
@@ -66,7 +67,7 @@ def _size(item: Item) -> Iterator[Diagnostic]:
         )
 
 
-def _spot(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _spot(item: Item[NodePoolSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield keys that have no effect: a notice of machines that stay, a price without a currency."""
     if "reclaim_notice" in item.spec.model_fields_set and not item.spec.is_spot:
         yield Diagnostic(
@@ -93,7 +94,7 @@ _SIZE_HINTS = {
 }
 
 
-def _labels(item: Item) -> Iterator[Diagnostic]:
+def _labels(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
     for key in item.spec.labels:
         owner = RESERVED.get(key.partition("/")[0]) if "/" in key else None
         if owner is not None and item.spec.nodes is not None:
@@ -105,7 +106,7 @@ def _labels(item: Item) -> Iterator[Diagnostic]:
             )
 
 
-def _taints(item: Item) -> Iterator[Diagnostic]:
+def _taints(item: Item[NodePoolSpec]) -> Iterator[Diagnostic]:
     seen: dict[tuple[str, str], int] = {}
     for index, taint in enumerate(item.spec.taints):
         path = ("spec", "taints", index, "key")
@@ -132,7 +133,7 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
     """Yield nodes listed twice in one cluster: the labels of two pools would conflict."""
     claimed: dict[tuple[str, str], tuple[Item, int]] = {}
     # Files in name order: the later of two claims is reported.
-    for pool in sorted(program.of("NodePool"), key=lambda item: (item.doc.file, item.doc.index)):
+    for pool in sorted(program.pools(), key=lambda item: (item.doc.file, item.doc.index)):
         for index, name in enumerate(pool.spec.nodes or ()):
             key = (pool.spec.cluster, name)
             other, place = claimed.setdefault(key, (pool, index))

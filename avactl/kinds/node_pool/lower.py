@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.contracts import names
 from avactl.program.capacity.machine_hardware import machine_facts
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import device_class
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.node_pool import NodePoolSpec
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
     """Return the objects of one pool.
 
     avactl never creates machines. Nodes that the pool names get its labels and taints; for a pool with a count or
@@ -22,19 +21,19 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     return [_topology(item, program), *_nodes(item, program)]
 
 
-def node_labels(item: Item, program: Program) -> dict[str, str]:
+def node_labels(item: Item[NodePoolSpec], program: Program) -> dict[str, str]:
     """Labels of a pool's nodes: those that its pods select, and those of the spec."""
     own = {names.POOL_LABEL: item.name, names.GPU_LABEL: program.machine(item).gpus.model}
     return {**item.spec.labels, **own, **({names.CAPACITY: names.SPOT} if item.spec.is_spot else {})}
 
 
-def _taints(item: Item) -> list[Body]:
+def _taints(item: Item[NodePoolSpec]) -> list[Body]:
     return [
         k8s.compact(key=taint.key, value=taint.value or None, effect=taint.effect) for taint in item.spec.all_taints
     ]
 
 
-def _nodes(item: Item, program: Program) -> list[Manifest]:
+def _nodes(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
     """Return one patch per named node: the node exists without avactl, which owns only these fields.
 
     The node gets none of avactl's labels of managed objects, so that pruning by label never selects it.
@@ -56,7 +55,7 @@ def _nodes(item: Item, program: Program) -> list[Manifest]:
     return result
 
 
-def _size(spec: Any) -> Body:
+def _size(spec: NodePoolSpec) -> Body:
     if spec.nodes is not None:
         return {"count": len(spec.nodes), "nodes": sorted(spec.nodes)}
     if spec.autoscaling is not None:
@@ -64,7 +63,7 @@ def _size(spec: Any) -> Body:
     return {"count": spec.count}
 
 
-def _allocation(item: Item, program: Program) -> Body:
+def _allocation(item: Item[NodePoolSpec], program: Program) -> Body:
     """Return the allocation of GPUs and RDMA NICs in the pool."""
     spec = item.spec
     if spec.allocation == "dra":
@@ -75,7 +74,7 @@ def _allocation(item: Item, program: Program) -> Body:
     return {"method": spec.allocation, **way, **k8s.compact(rdmaResource=spec.rdma_resource)}
 
 
-def _topology(item: Item, program: Program) -> Manifest:
+def _topology(item: Item[NodePoolSpec], program: Program) -> Manifest:
     """Return the scheduler's data about the pool's machines as JSON; `hardware.machine.Machine` reads `machine`."""
     cluster = program.cluster_spec(item.cluster)
     data: Body = {

@@ -8,6 +8,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.cluster.delivery import place
 from avactl.kinds.pipeline.service import service_problems
+from avactl.kinds.pipeline.spec import Pipeline, PipelineSpec
 from avactl.kinds.pipeline.steps import STEPS, directory, step_name
 from avactl.kinds.pipeline.training import (
     PREFIX,
@@ -40,7 +41,7 @@ _LONGEST = 52
 """Characters of the name of a CronJob. Source: pkg/apis/batch/validation of Kubernetes."""
 
 
-def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+def check(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one pipeline."""
     yield from _daemon(item, program)
     yield from _trigger(item, program)
@@ -62,7 +63,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
 
 def check_all(program: Program) -> Iterator[Diagnostic]:
     """Yield pipelines that publish to the same directory, or into that of another, or that deploy the same model."""
-    pipelines = sorted(program.of("Pipeline"), key=lambda item: item.origin)
+    pipelines = sorted(program.of_kind(Pipeline), key=lambda item: item.origin)
     for index, item in enumerate(pipelines):
         for other in pipelines[:index]:
             own, its = f"{directory(item)}/", f"{directory(other)}/"
@@ -76,7 +77,9 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
                 )
                 break
         mine = item.spec.deploy
-        for other in pipelines[:index] if mine is not None else ():
+        if mine is None:
+            continue
+        for other in pipelines[:index]:
             its_own = other.spec.deploy
             if (
                 its_own is not None
@@ -93,7 +96,7 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
                 break
 
 
-def _daemon(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _daemon(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     cluster = program.cluster(item.cluster)
     note = (Note(cluster.span("spec", key=True), f"Cluster {cluster.name}"),)
     if not cluster.spec.daemons.delivery:
@@ -127,12 +130,12 @@ def _daemon(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _trigger(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _trigger(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     trigger, path = item.spec.trigger, ("spec", "trigger")
     if trigger.dataset is not None:
         mount = DatasetMount(name=trigger.dataset.name)
         yield from read_problems(item, program, mount, (*path, "dataset"))
-        yield from _unread(item, program)
+        yield from _unread(item, program, trigger.dataset.name)
     if trigger.checkpoint is not None and seconds(trigger.checkpoint.every) < _SHORTEST:
         yield Diagnostic(
             "invalid-value",
@@ -158,9 +161,9 @@ def _trigger(item: Item, program: Program) -> Iterator[Diagnostic]:
             )
 
 
-def _unread(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Yield a warning if the training does not read the newest version of the dataset that triggers it."""
-    template, name = item.spec.train.template, item.spec.trigger.dataset.name
+def _unread(item: Item[PipelineSpec], program: Program, name: str) -> Iterator[Diagnostic]:
+    """Yield a warning if the training does not read the newest version of the dataset `name`, which triggers it."""
+    template = item.spec.train.template
     wanted = dataset_access.find(program, item.team, name)
     if template is None or wanted is None:
         return
@@ -184,7 +187,7 @@ def _unread(item: Item, program: Program) -> Iterator[Diagnostic]:
     )
 
 
-def _job(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _job(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     name = item.spec.train.job
     if name is None:
         return
@@ -254,7 +257,7 @@ def _job(item: Item, program: Program) -> Iterator[Diagnostic]:
             )
 
 
-def _source(item: Item) -> Iterator[Diagnostic]:
+def _source(item: Item[PipelineSpec]) -> Iterator[Diagnostic]:
     train = item.spec.train
     if train.marker is not None and train.output is None:
         yield Diagnostic(
@@ -266,7 +269,7 @@ def _source(item: Item) -> Iterator[Diagnostic]:
         )
 
 
-def _validation(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _validation(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     spec, path = item.spec.validation, ("spec", "validation")
     yield from credential_problems(item, spec.env, (*path, "env"))
     for name in spec.env:
@@ -318,7 +321,7 @@ def _validation(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _publish(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _publish(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     path, url = ("spec", "publish", "to"), directory(item)
     yield from require_image(item, program, "avactl", ("spec", "publish"))
     yield from bucket_problems(item, program, url, path, writes=True)
@@ -361,8 +364,7 @@ def _unpushed(item: Item, program: Program, base: str, at: tuple[str | int, ...]
     through = written_through(program, item, base)
     if through is None:
         return
-    bucket, path = through
-    tier = program.tier(bucket.tier)
+    tier, path = through
     if not (dataset_access.pushes(tier) or dataset_access.unpersisted(tier)):
         return
     yield Diagnostic(

@@ -18,9 +18,10 @@ from avactl.contracts.names import (
     PIPELINE_STEP,
 )
 from avactl.kinds.pipeline.service import deployed, live_urls, service_of, value_paths
+from avactl.kinds.pipeline.spec import Metric, PipelineSpec
 from avactl.kinds.pipeline.steps import SEAL, STAGE, VALIDATE, directory, step_name, step_objects
 from avactl.kinds.pipeline.training import running, running_jobs, training_objects
-from avactl.kinds.pipeline.workload import mounts, trigger
+from avactl.kinds.pipeline.workload import mounts
 from avactl.kinds.serving.rollout.lower import strategy
 from avactl.program import dataset_access
 from avactl.program.lowering import k8s
@@ -46,7 +47,7 @@ _RULES = [
 ]
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     """Return the objects of one pipeline."""
     training = training_objects(item, program)
     jobs = [each.name for each in training if PIPELINE_STEP in each.body["metadata"].get("annotations", {})]
@@ -54,7 +55,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     return [*training, *steps, _plan(item, program, jobs, steps), *_state(item, program)]
 
 
-def _state(item: Item, program: Program) -> list[Manifest]:
+def _state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     """Return the ConfigMap that the daemon writes, and its rights: that one, and the Jobs of this namespace.
 
     Without it, numbers of versions would begin anew: it outlives the pipeline.
@@ -83,7 +84,7 @@ def _state(item: Item, program: Program) -> list[Manifest]:
     ]
 
 
-def _plan(item: Item, program: Program, jobs: list[str], steps: list[Manifest]) -> Manifest:
+def _plan(item: Item[PipelineSpec], program: Program, jobs: list[str], steps: list[Manifest]) -> Manifest:
     """Return the ConfigMap that the delivery daemon reads."""
     spec, job = item.spec, running(item, program)
     validation = next(each for each in steps if each.name == step_name(item, VALIDATE) and each.kind == "CronJob")
@@ -115,21 +116,21 @@ def _plan(item: Item, program: Program, jobs: list[str], steps: list[Manifest]) 
     )  # fmt: skip
 
 
-def _trigger(item: Item, program: Program) -> Body:
-    spec: Any = item.spec.trigger
-    kind, _ = trigger(item)
-    if kind == "schedule":
-        return {"kind": kind, "cron": spec.schedule.cron, "timeZone": spec.schedule.time_zone}
-    if kind == "commit":
-        return {"kind": kind, "paths": list(spec.commit.paths)}
-    if kind == "checkpoint":
-        return {"kind": kind, "every": ceil(seconds(spec.checkpoint.every))}
+def _trigger(item: Item[PipelineSpec], program: Program) -> Body:
+    spec = item.spec.trigger
+    if spec.schedule is not None:
+        return {"kind": "schedule", "cron": spec.schedule.cron, "timeZone": spec.schedule.time_zone}
+    if spec.commit is not None:
+        return {"kind": "commit", "paths": list(spec.commit.paths)}
+    if spec.checkpoint is not None:
+        return {"kind": "checkpoint", "every": ceil(seconds(spec.checkpoint.every))}
+    assert spec.dataset is not None  # a trigger has exactly one key
     dataset = dataset_access.find(program, item.team, spec.dataset.name)
     assert dataset is not None
-    return {"kind": kind, "dataset": spec.dataset.name, "version": dataset.spec.versions[-1].name}
+    return {"kind": "dataset", "dataset": spec.dataset.name, "version": dataset.spec.versions[-1].name}
 
 
-def _metric(metric: Any) -> Body:
+def _metric(metric: Metric) -> Body:
     live = metric.vs_live
     return compact(
         name=metric.name,
@@ -140,13 +141,13 @@ def _metric(metric: Any) -> Body:
     )
 
 
-def _deploy(item: Item, program: Program) -> Body | None:
-    service = service_of(item, program)
-    found = None if service is None else deployed(item, service)
-    if service is None or found is None:
+def _deploy(item: Item[PipelineSpec], program: Program) -> Body | None:
+    deploy, service = item.spec.deploy, service_of(item, program)
+    found = deployed(deploy, service) if deploy is not None and service is not None else None
+    if deploy is None or service is None or found is None:
         return None
     return {
-        "by": item.spec.deploy.by,
+        "by": deploy.by,
         "service": service.name,
         "namespace": service.ns,
         "model": found[1].name,
@@ -158,11 +159,11 @@ def _deploy(item: Item, program: Program) -> Body | None:
     }
 
 
-def _lineage(item: Item, program: Program) -> Body:
+def _lineage(item: Item[PipelineSpec], program: Program) -> Body:
     """Return what the compiler knows of the origin of a version: data, image, code and parameters."""
     template = item.spec.train.template
     job = running(item, program)
-    source = template if template is not None else getattr(job, "spec", None)
+    source = template if template is not None else job.spec if job is not None else None
     data = {}
     for found in (*(found for _, found in mounts(item)), [] if job is None else job.spec.datasets):
         for mount in found:

@@ -3,55 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
+from avactl.kinds.pipeline.spec import Deploy, PipelineSpec
 from avactl.kinds.pipeline.steps import directory
 from avactl.kinds.serving.llm import machines
-from avactl.kinds.serving.models import models
+from avactl.kinds.serving.parts.models import ServedModel
 from avactl.kinds.serving.picker import picker
 from avactl.kinds.serving.prefill.roles import prefill
 from avactl.kinds.serving.rollout.lower import strategy
-from avactl.kinds.serving.spec import ServingDeployment
+from avactl.kinds.serving.spec import ServingDeployment, ServingDeploymentSpec
 from avactl.kinds.team.buckets import below
 from avactl.program.program import Item, Program
 
 _AT = ("spec", "deploy")
 
 
-def service_of(item: Item, program: Program) -> Item | None:
+def service_of(item: Item[PipelineSpec], program: Program) -> Item[ServingDeploymentSpec] | None:
     """Return the service that the pipeline deploys to."""
     deploy = item.spec.deploy
-    return None if deploy is None else program.find(ServingDeployment.KIND, deploy.service, item.team)
+    return None if deploy is None else program.find_kind(ServingDeployment, deploy.service, item.team)
 
 
-def deployed(item: Item, service: Item) -> tuple[int | None, Any] | None:
+def deployed(deploy: Deploy, service: Item[ServingDeploymentSpec]) -> tuple[int | None, ServedModel] | None:
     """Return the model that gets new versions, with its index in `models`, None for `model`; None if it is unclear."""
-    name = item.spec.deploy.model
-    if service.spec.model is not None:
-        return (None, service.spec.model) if name in (None, service.spec.model.name) else None
-    found = [(index, model) for index, model in enumerate(service.spec.models) if name is None or model.name == name]
+    name, only = deploy.model, service.spec.model
+    if only is not None:
+        return (None, only) if name in (None, only.name) else None
+    found = [(index, model) for index, model in enumerate(service.spec.served) if name is None or model.name == name]
     return found[0] if len(found) == 1 else None
 
 
-def value_paths(index: int | None, model: Any) -> dict[str, str]:
+def value_paths(index: int | None, model: ServedModel) -> dict[str, str]:
     """Return the paths, as `avactl set` takes them, of the model's URL and version."""
     base = "spec.model" if index is None else f"spec.models[name={model.name}]"
     return {"url": f"{base}.url", "version": f"{base}.version"}
 
 
-def live_urls(item: Item, program: Program) -> list[str]:
+def live_urls(item: Item[PipelineSpec], program: Program) -> list[str]:
     """Return the URLs below the pipeline's directory that services of all teams serve, sorted."""
-    found = set()
-    for service in program.of(ServingDeployment.KIND):
-        for model in models(service.spec):
+    found: set[str] = set()
+    for service in program.of_kind(ServingDeployment):
+        for model in service.spec.served:
             if model.url is not None and below(directory(item), model.url):
-                found.add(str(model.url.rstrip("/")))
+                found.add(model.url.rstrip("/"))
     return sorted(found)
 
 
-def service_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def service_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of `spec.deploy`."""
     deploy = item.spec.deploy
     if deploy is None:
@@ -62,9 +62,9 @@ def service_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             yield _unknown(item, program, deploy.service)
         return
     declared = Note(service.span("metadata", "name"), "the service")
-    found = deployed(item, service)
+    found = deployed(deploy, service)
     if found is None:
-        yield _unclear(item, service, declared)
+        yield _unclear(item, deploy, service, declared)
         return
     index, model = found
     path: tuple[str | int, ...] = ("spec", "model") if index is None else ("spec", "models", index)
@@ -121,8 +121,8 @@ def service_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _unknown(item: Item, program: Program, name: str) -> Diagnostic:
-    services = program.of(ServingDeployment.KIND)
+def _unknown(item: Item[PipelineSpec], program: Program, name: str) -> Diagnostic:
+    services = program.of_kind(ServingDeployment)
     own = [each.spec_name for each in services if each.team == item.team]
     owner = next((each.team for each in services if each.spec_name == name), None)
     message = f"team {item.team} has no {ServingDeployment.KIND} `{name}`"
@@ -133,9 +133,11 @@ def _unknown(item: Item, program: Program, name: str) -> Diagnostic:
     return Diagnostic("missing-reference", message, item.span(*_AT, "service"), hint=hint)
 
 
-def _unclear(item: Item, service: Item, declared: Note) -> Diagnostic:
-    names = [model.name for model in models(service.spec)]
-    wanted = item.spec.deploy.model
+def _unclear(
+    item: Item[PipelineSpec], deploy: Deploy, service: Item[ServingDeploymentSpec], declared: Note
+) -> Diagnostic:
+    names = [model.name for model in service.spec.served]
+    wanted = deploy.model
     if wanted is None:
         return Diagnostic(
             "missing-key",
@@ -153,7 +155,9 @@ def _unclear(item: Item, service: Item, declared: Note) -> Diagnostic:
     )
 
 
-def _not_editable(item: Item, service: Item, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+def _not_editable(
+    item: Item[PipelineSpec], service: Item[ServingDeploymentSpec], path: tuple[str | int, ...]
+) -> Iterator[Diagnostic]:
     """Yield a problem if a commit cannot set the URL in the document of the service."""
     where = service.span(*path, "url")
     if not service.doc.file.endswith((".yaml", ".yml")):

@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from avactl.kinds.training.spec import JobName, TrainingJobSpec
-from avactl.kinds.training.starts.schedule import Cron, TimeZone
 from avactl.spec.schema.base import Env, Model, Resource
 from avactl.spec.schema.compute import DatasetMount, DatasetName, GpuLinkCompute
 from avactl.spec.schema.pod_settings import PodSettings
+from avactl.spec.schema.schedules import Cron, TimeZone
 from avactl.spec.schema.values import ClusterRef, Count, Duration, Image, Name, ObjectUrl, RelPath, bad
 
 TRIGGERS = ("schedule", "dataset", "commit", "checkpoint")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
 from avactl.contracts import names
+from avactl.kinds.pipeline.spec import PipelineSpec
 from avactl.kinds.pipeline.training import RUN, as_template, checkpoints, store_secrets
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.program.lowering import k8s, pods
@@ -14,6 +14,7 @@ from avactl.program.lowering.k8s import compact
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.schema.compute import GpuLinkCompute
+from avactl.spec.schema.pod_settings import PodSettings
 from avactl.spec.schema.values import seconds
 
 STAGE, VALIDATE, SEAL = "stage", "validate", "seal"
@@ -24,22 +25,22 @@ _VARIABLES = {names.LINEAGE: "AVACTL_LINEAGE", names.KEEP: "AVACTL_KEEP", names.
 """Environment variables, by the pod annotation that sets them."""
 
 
-def directory(item: Item) -> str:
+def directory(item: Item[PipelineSpec]) -> str:
     """Return the directory of all versions."""
-    return str(item.spec.publish.to.rstrip("/"))
+    return item.spec.publish.to.rstrip("/")
 
 
-def candidate(item: Item) -> str:
+def candidate(item: Item[PipelineSpec]) -> str:
     """Return the directory of the version that a run publishes."""
     return f"{directory(item)}/{RUN}"
 
 
-def step_name(item: Item, step: str) -> str:
+def step_name(item: Item[PipelineSpec], step: str) -> str:
     """Name of the template, and of the Job, of a step."""
     return f"{item.name}-{step}"
 
 
-def step_objects(item: Item, program: Program) -> list[Manifest]:
+def step_objects(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     """Return the templates of the three steps, and the GPU claim of the validation."""
     source = checkpoints(item, program)
     if source is None:
@@ -59,7 +60,7 @@ def step_objects(item: Item, program: Program) -> list[Manifest]:
     return [*claims, stage, _validation(item, program, gpu), seal]
 
 
-def validation_gpu(item: Item, program: Program) -> pods.GpuRequest:
+def validation_gpu(item: Item[PipelineSpec], program: Program) -> pods.GpuRequest:
     """Return how the pod of the validation gets its GPUs."""
     return pods.GpuRequest(item, program, item.spec.validation.resources, VALIDATE, 1)
 
@@ -68,7 +69,7 @@ def _annotation(name: str, key: str) -> Body:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}}
 
 
-def _copier(item: Item, program: Program, step: str, args: list[str]) -> Manifest:
+def _copier(item: Item[PipelineSpec], program: Program, step: str, args: list[str]) -> Manifest:
     """Return the template of a step that avactl's own image does, with the rights of the bucket's Secret only."""
     notes = {names.LINEAGE: "{}", names.KEEP: ""} if step == SEAL else {}
     if step == STAGE and item.spec.train.job is not None:
@@ -86,8 +87,8 @@ def _copier(item: Item, program: Program, step: str, args: list[str]) -> Manifes
     return _template(item, step, pod, notes, _COPY_TIMEOUT)
 
 
-def _validation(item: Item, program: Program, gpu: pods.GpuRequest) -> Manifest:
-    spec: Any = item.spec.validation
+def _validation(item: Item[PipelineSpec], program: Program, gpu: pods.GpuRequest) -> Manifest:
+    spec = item.spec.validation
     volumes = pods.Volumes(item, program)
     if spec.resources.shared_memory:
         volumes.empty("shared-memory", "/dev/shm", size=spec.resources.shared_memory, memory=True)  # noqa: S108
@@ -112,7 +113,14 @@ def _validation(item: Item, program: Program, gpu: pods.GpuRequest) -> Manifest:
     return _template(item, VALIDATE, pod, notes, max(1, ceil(seconds(spec.timeout))), settings)
 
 
-def _template(item: Item, step: str, pod: Body, notes: dict[str, str], timeout: int, settings: Any = None) -> Manifest:
+def _template(
+    item: Item[PipelineSpec],
+    step: str,
+    pod: Body,
+    notes: dict[str, str],
+    timeout: int,
+    settings: PodSettings | None = None,
+) -> Manifest:
     labels = k8s.labels(item, step)
     if settings is not None:
         labels, notes = {**settings.labels, **labels}, {**settings.annotations, **notes}

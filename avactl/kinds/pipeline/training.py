@@ -7,11 +7,12 @@ from typing import Any
 
 from avactl.contracts import names
 from avactl.diagnostics import Diagnostic, Span
+from avactl.kinds.pipeline.spec import PipelineSpec
 from avactl.kinds.training.check import check
 from avactl.kinds.training.lower import lower
 from avactl.kinds.training.pod import store_env
 from avactl.kinds.training.roles import MASTER, has_master, job_name, parts
-from avactl.kinds.training.spec import TrainingJob
+from avactl.kinds.training.spec import TrainingJob, TrainingJobSpec
 from avactl.kinds.training.workload import roles
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
@@ -61,12 +62,12 @@ class _Inside(Document):
         return self._outer.removed(*_outside(path))
 
 
-class _Job(Item):
+class _Job(Item[TrainingJobSpec]):
     """The job: in messages it is the pipeline."""
 
     __slots__ = ("_outer",)
 
-    def __init__(self, outer: Item, resource: TrainingJob) -> None:
+    def __init__(self, outer: Item[PipelineSpec], resource: TrainingJob) -> None:
         super().__init__(_Inside(outer.doc), resource)
         self.clusters, self.namespace = outer.clusters, outer.namespace
         self._outer = outer
@@ -75,7 +76,7 @@ class _Job(Item):
         return str(self._outer)
 
 
-def checkpoints(item: Item, program: Program) -> str | None:
+def checkpoints(item: Item[PipelineSpec], program: Program) -> str | None:
     """Return the directory where the training saves, in a run of its own; None if it is unknown."""
     train = item.spec.train
     if train.template is not None:
@@ -83,31 +84,31 @@ def checkpoints(item: Item, program: Program) -> str | None:
         return None if checkpoint is None or checkpoint.path is None else f"{checkpoint.path.rstrip('/')}/{RUN}"
     job = running(item, program)
     checkpoint = None if job is None else job.spec.checkpoint
-    return None if checkpoint is None or checkpoint.path is None else str(checkpoint.path.rstrip("/"))
+    return None if checkpoint is None or checkpoint.path is None else checkpoint.path.rstrip("/")
 
 
-def running(item: Item, program: Program) -> Item | None:
+def running(item: Item[PipelineSpec], program: Program) -> Item[TrainingJobSpec] | None:
     """Return the job that `train.job` names."""
     job = item.spec.train.job
-    return None if job is None else program.find(TrainingJob.KIND, job, item.team)
+    return None if job is None else program.find_kind(TrainingJob, job, item.team)
 
 
-def running_jobs(job: Item) -> list[str]:
+def running_jobs(job: Item[TrainingJobSpec]) -> list[str]:
     """Return the names of the Jobs that run the code of a running job."""
     return [job_name(job, part.name) for part in parts(job.spec) if part.role != MASTER]
 
 
-def job_names(item: Item, program: Program) -> list[str]:
+def job_names(item: Item[PipelineSpec], program: Program) -> list[str]:
     """Return the names of the team's jobs, for messages."""
-    return [job.spec_name for job in program.of(TrainingJob.KIND) if job.team == item.team]
+    return [job.spec_name for job in program.of_kind(TrainingJob) if job.team == item.team]
 
 
 def job_owners(name: str, program: Program) -> list[str]:
     """Return the teams that have a job of that name."""
-    return [str(job.team) for job in program.of(TrainingJob.KIND) if job.spec_name == name]
+    return [str(job.team) for job in program.of_kind(TrainingJob) if job.spec_name == name]
 
 
-def job_of(item: Item, *, run: bool) -> Item | None:
+def job_of(item: Item[PipelineSpec], *, run: bool) -> Item[TrainingJobSpec] | None:
     """Return `spec.train.template` as a job; with `run`, it saves below a directory of its run."""
     template = item.spec.train.template
     if template is None:
@@ -122,7 +123,7 @@ def job_of(item: Item, *, run: bool) -> Item | None:
     return _Job(item, resource)
 
 
-def training_roles(item: Item) -> Iterator[Role]:
+def training_roles(item: Item[PipelineSpec]) -> Iterator[Role]:
     """Yield the pods of one run's training, with paths in the pipeline's document."""
     job = job_of(item, run=False)
     for role in roles(job) if job is not None else ():
@@ -130,12 +131,11 @@ def training_roles(item: Item) -> Iterator[Role]:
         yield role._replace(path=_outside(role.path), replicas_path=replicas)
 
 
-def training_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def training_problems(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield what is wrong with the template as a job, and what it may not be in a pipeline."""
-    job = job_of(item, run=False)
-    if job is None:
+    job, spec = job_of(item, run=False), item.spec.train.template
+    if job is None or spec is None:
         return
-    spec: Any = item.spec.train.template
     for key, given, hint in (
         ("cluster", spec.cluster is not None, "write `cluster` in the `spec` of the pipeline"),
         ("schedule", spec.schedule is not None, "write it in `trigger`"),
@@ -172,7 +172,7 @@ def training_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from (problem for problem in check(job, program) if problem.code != "name-too-long")
 
 
-def training_objects(item: Item, program: Program) -> list[Manifest]:
+def training_objects(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
     """Return the objects of the training: its Jobs as templates, all others as they are."""
     job = job_of(item, run=True)
     if job is None:
@@ -185,7 +185,7 @@ def training_objects(item: Item, program: Program) -> list[Manifest]:
     return found
 
 
-def as_template(item: Item, manifest: Manifest, step: str) -> Manifest:
+def as_template(item: Item[PipelineSpec], manifest: Manifest, step: str) -> Manifest:
     """Return a suspended CronJob from which the daemon makes a Job in each run, of the name that the manifest has."""
     metadata, job = manifest.body["metadata"], dict(manifest.body["spec"])
     # The daemon reads how a Job ended, and removes it when the next run begins.
@@ -233,12 +233,12 @@ def _with_run(container: Body) -> Body:
     return {**container, "env": [RUN_ENV, LIVE_ENV, *env]}
 
 
-def training_names(item: Item) -> list[str]:
+def training_names(item: Item[PipelineSpec]) -> list[str]:
     """Return the names of the templates of the training's Jobs."""
     job = job_of(item, run=False)
     return [] if job is None else [job_name(job, part.name) for part in parts(job.spec)]
 
 
-def store_secrets(item: Item, program: Program, url: str) -> list[Body]:
+def store_secrets(item: Item[PipelineSpec], program: Program, url: str) -> list[Body]:
     """Return the variables with the credentials of a location."""
     return store_env(item, program, url)

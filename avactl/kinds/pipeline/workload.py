@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from avactl.kinds.pipeline.spec import TRIGGERS
+from avactl.kinds.pipeline.spec import PipelineSpec
 from avactl.kinds.pipeline.training import training_roles
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.program import Item, Program
@@ -16,7 +16,7 @@ from avactl.spec.schema.compute import DatasetMount
 _VALIDATION = ("spec", "validation", "resources")
 
 
-def roles(item: Item) -> Iterator[Role]:
+def roles(item: Item[PipelineSpec]) -> Iterator[Role]:
     """Yield the pods of the largest step of a run; none while it is suspended. Steps follow each other."""
     if item.spec.suspended:
         return
@@ -29,31 +29,31 @@ def roles(item: Item) -> Iterator[Role]:
     yield from training if training and gpus(training) >= gpus([measuring]) else [measuring]
 
 
-def validation_role(item: Item) -> Role:
+def validation_role(item: Item[PipelineSpec]) -> Role:
     """Return the pod of the validation."""
     return Role(_VALIDATION, item.spec.validation.resources, 1, 1)
 
 
-def trigger(item: Item) -> tuple[str, str]:
+def trigger(item: Item[PipelineSpec]) -> tuple[str, str]:
     """Return the key of the trigger, and what it says."""
     spec = item.spec.trigger
-    key = next(key for key in TRIGGERS if getattr(spec, key) is not None)
-    text = {
-        "schedule": lambda: f"{spec.schedule.cron} {spec.schedule.time_zone}",
-        "dataset": lambda: f"new version of {spec.dataset.name}",
-        "commit": lambda: f"commit to {', '.join(spec.commit.paths)}",
-        "checkpoint": lambda: f"checkpoint every {spec.checkpoint.every}",
-    }
-    return key, text[key]()
+    if spec.schedule is not None:
+        return "schedule", f"{spec.schedule.cron} {spec.schedule.time_zone}"
+    if spec.dataset is not None:
+        return "dataset", f"new version of {spec.dataset.name}"
+    if spec.commit is not None:
+        return "commit", f"commit to {', '.join(spec.commit.paths)}"
+    assert spec.checkpoint is not None  # a trigger has exactly one key
+    return "checkpoint", f"checkpoint every {spec.checkpoint.every}"
 
 
-def summary(item: Item) -> str:
+def summary(item: Item[PipelineSpec]) -> str:
     """Return trigger and service."""
     deploy = item.spec.deploy
     return trigger(item)[1] + (f" · {deploy.service}" if deploy is not None else "")
 
 
-def facts(item: Item, program: Program) -> dict[str, Fact]:
+def facts(item: Item[PipelineSpec], program: Program) -> dict[str, Fact]:
     """Trigger, what a run requests, bounds, and where models go."""
     spec = item.spec
     result: dict[str, Fact] = {"trigger": trigger(item)[1]}
@@ -80,7 +80,7 @@ def facts(item: Item, program: Program) -> dict[str, Fact]:
     return result
 
 
-def mounts(item: Item) -> list[tuple[tuple[str, ...], list[DatasetMount]]]:
+def mounts(item: Item[PipelineSpec]) -> list[tuple[tuple[str, ...], list[DatasetMount]]]:
     """Return the lists of mounted datasets with their paths."""
     train = item.spec.train
     found: list[tuple[tuple[str, ...], list[DatasetMount]]] = [

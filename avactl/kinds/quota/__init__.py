@@ -13,7 +13,7 @@ from avactl.spec.platform.quota import GpuQuota, Quota, QuotaSpec, Shape
 __all__ = ["KIND", "GpuQuota", "Quota", "QuotaSpec", "Shape"]
 
 
-def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+def facts(item: Item[QuotaSpec], program: Program) -> Mapping[str, Fact]:
     """GPUs by model, whole machines, and the other limits."""
     spec = item.spec
     result: dict[str, Fact] = {"cluster": item.cluster}

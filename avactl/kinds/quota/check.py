@@ -13,9 +13,10 @@ from avactl.program.capacity import fit
 from avactl.program.capacity.capacity import unknown_model
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import duplicates
+from avactl.spec.platform.quota import QuotaSpec
 
 
-def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+def check(item: Item[QuotaSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one quota, and of its team's demand."""
     yield from duplicates(item, ("spec", "gpus"), (entry.gpu for entry in item.spec.gpus), "GPU", key="gpu")
     yield from _amounts(item)
@@ -41,7 +42,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _amounts(item: Item) -> Iterator[Diagnostic]:
+def _amounts(item: Item[QuotaSpec]) -> Iterator[Diagnostic]:
     """Yield amounts that are probably mistakes."""
     spec = item.spec
     for key, name in (("cpu", "cpu"), ("podMaxCpu", "pod_max_cpu")):
@@ -76,7 +77,7 @@ def _amounts(item: Item) -> Iterator[Diagnostic]:
             )
 
 
-def _models(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _models(item: Item[QuotaSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield GPU models that the cluster does not have, and shapes that exceed its machines."""
     cluster = item.cluster
     known = program.gpu_models(cluster)
@@ -90,7 +91,7 @@ def _models(item: Item, program: Program) -> Iterator[Diagnostic]:
             yield problem
 
 
-def _shape_problem(item: Item, program: Program, index: int) -> Diagnostic | None:
+def _shape_problem(item: Item[QuotaSpec], program: Program, index: int) -> Diagnostic | None:
     """Yield shapes with larger machines than the cluster has, or more of them."""
     shape, cluster = item.spec.shapes[index], item.cluster
     path = ("spec", "shapes", index)
@@ -116,7 +117,7 @@ def _shape_problem(item: Item, program: Program, index: int) -> Diagnostic | Non
     return None
 
 
-def _borrowing(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _borrowing(item: Item[QuotaSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield `borrow` beyond the cluster's GPUs, which can never be reached."""
     for index, entry in enumerate(item.spec.gpus):
         has = fit.total_gpus(program, item.cluster, entry.gpu)
@@ -135,8 +136,8 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
     """Yield guarantees that exceed the clusters' capacity."""
     if fit.unknown_capacity(program):
         return
-    by_cluster: dict[str, list[Item]] = {}
-    for item in in_file_order(program.of("Quota")):
+    by_cluster: dict[str, list[Item[QuotaSpec]]] = {}
+    for item in in_file_order(program.quotas()):
         by_cluster.setdefault(item.cluster, []).append(item)
     for cluster, quotas in sorted(by_cluster.items()):
         for model in program.gpu_models(cluster):
@@ -146,7 +147,7 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
 _MOST_NOTES = 6
 
 
-def _guarantees(program: Program, cluster: str, model: str, quotas: list[Item]) -> Iterator[Diagnostic]:
+def _guarantees(program: Program, cluster: str, model: str, quotas: list[Item[QuotaSpec]]) -> Iterator[Diagnostic]:
     """Return one diagnostic per cluster and model, at the last quota with a guarantee; the others become notes."""
     given = [(item, limit.guaranteed) for item in quotas if (limit := gpu_limits(item.spec).get(model)) is not None]
     given = [(item, count) for item, count in given if count]

@@ -13,6 +13,7 @@ from avactl.program.manifest import Body, Manifest, groups_at, templates_of
 from avactl.program.program import Item, Program
 from avactl.program.refused import RefusedError
 from avactl.program.workload import Lifecycle
+from avactl.spec.schema.base import Patch
 
 _KEYS = ("cpu", "memory")
 _DEFAULTS = {"cpu": DEFAULT_CPU, "memory": DEFAULT_MEMORY}
@@ -45,7 +46,7 @@ def with_patches(item: Item, program: Program, asks: list[Ask], most: list[int])
     return found
 
 
-def _changes_requests(patch: Any) -> bool:
+def _changes_requests(patch: Patch) -> bool:
     if patch.merge is not None:
         text = str(patch.merge)
         return "'resources'" in text or "ontainers'" in text

@@ -20,6 +20,7 @@ from avactl.program.capacity import fit
 from avactl.program.capacity.capacity import gpu_model, roles
 from avactl.program.program import Item, Program
 from avactl.program.workload import Lifecycle, Role
+from avactl.spec.platform.quota import QuotaSpec
 
 _DEVICES = "devices"
 """No key of requests: the location is that of the requests."""
@@ -77,7 +78,7 @@ class Resource(NamedTuple):
         return f"{self.number(amount)} {self.model or ('memory' if self.key == 'memory' else 'CPU cores')}"
 
 
-def usage_problems(program: Program, quota: Item) -> Iterator[Diagnostic]:
+def usage_problems(program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of the specs under one quota. They depend on that team's specs and quota only."""
 
     def by_team() -> dict[tuple[str | None, str], list[Item]]:
@@ -96,7 +97,7 @@ def usage_problems(program: Program, quota: Item) -> Iterator[Diagnostic]:
         yield from _team(program, quota, in_file_order(running.get((quota.team, quota.cluster), [])))
 
 
-def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnostic]:
+def _team(program: Program, quota: Item[QuotaSpec], items: list[Item]) -> Iterator[Diagnostic]:
     uses: dict[Resource, list[Use]] = {}
     for item in items:
         refused = list(_containers(item, program, quota))
@@ -119,7 +120,7 @@ def _team(program: Program, quota: Item, items: list[Item]) -> Iterator[Diagnost
             yield from _resource(program, quota, resource, most, resource.show(most), uses[resource], told)
 
 
-def _growth(item: Item, program: Program, quota: Item) -> Iterator[Diagnostic]:
+def _growth(item: Item, program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnostic]:
     """Yield maxima of elastic jobs and services that the quota's GPUs can never reach."""
     limits = gpu_limits(quota.spec)
     for path, model, least, most, gpus in program.derive(item, _growing):
@@ -189,7 +190,13 @@ def _amount(item: Item, program: Program, role: Role, key: str) -> Milli:
 
 
 def _resource(
-    program: Program, quota: Item, resource: Resource, limit: Milli, allowed: str, uses: list[Use], told: set[Item]
+    program: Program,
+    quota: Item[QuotaSpec],
+    resource: Resource,
+    limit: Milli,
+    allowed: str,
+    uses: list[Use],
+    told: set[Item],
 ) -> Iterator[Diagnostic]:
     """Compare the demand for one resource with its limit, in file order."""
     uses = [use for use in uses if use.item not in told]
@@ -228,7 +235,7 @@ def _place(span: Span) -> str:
     return f"{span.file}:{span.line}"
 
 
-def _raise(quota: Item, resource: Resource) -> str:
+def _raise(quota: Item[QuotaSpec], resource: Resource) -> str:
     """Return the remedy in the quota."""
     if not resource.model:
         return f"raise `{resource.key}` in {_place(quota.span('spec', resource.key))}"
@@ -239,7 +246,13 @@ def _raise(quota: Item, resource: Resource) -> str:
 
 
 def _exceeded(
-    program: Program, quota: Item, resource: Resource, limit: Milli, allowed: str, use: Use, beside: list[Use]
+    program: Program,
+    quota: Item[QuotaSpec],
+    resource: Resource,
+    limit: Milli,
+    allowed: str,
+    use: Use,
+    beside: list[Use],
 ) -> Diagnostic:
     main, number = use.main, resource.number
     label = f"{main.pods} × {number(main.each)} = {number(main.total)}" if main.pods > 1 else ""
@@ -275,7 +288,7 @@ def _nouns(uses: Iterable[Use]) -> str:
 
 
 def _waits(
-    program: Program, quota: Item, resource: Resource, allowed: str, sessions: list[Use], services: list[Use]
+    program: Program, quota: Item[QuotaSpec], resource: Resource, allowed: str, sessions: list[Use], services: list[Use]
 ) -> Diagnostic:
     last = sessions[-1]
     workload = registry.kind(last.item.kind).workload
@@ -292,11 +305,11 @@ def _waits(
     )
 
 
-def _containers(item: Item, program: Program, quota: Item) -> Iterator[Diagnostic]:
+def _containers(item: Item, program: Program, quota: Item[QuotaSpec]) -> Iterator[Diagnostic]:
     """Yield containers that the LimitRange would reject."""
     for key, limit_key in (("cpu", "podMaxCpu"), ("memory", "podMaxMemory")):
         most = quota.spec.pod_max_cpu if key == "cpu" else quota.spec.pod_max_memory
-        if not milli(most or 0):
+        if most is None or not milli(most):
             continue
         resource = Resource(key)
         for use in _largest(item, program, quota.cluster, key):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from avactl.diagnostics import Span
 from avactl.program.program import Item, Program
 from avactl.spec.platform.quota import QuotaSpec
+
+S = TypeVar("S")
 
 
 class Limit(NamedTuple):
@@ -38,25 +40,25 @@ def gpu_limits(spec: QuotaSpec) -> dict[str, Limit]:
     return result
 
 
-def in_file_order(items: list[Item]) -> list[Item]:
+def in_file_order(items: list[Item[S]]) -> list[Item[S]]:
     """Specs in reading order."""
     return sorted(items, key=lambda item: item.origin)
 
 
-def quota_of(program: Program, team: str | None, cluster: str) -> Item | None:
+def quota_of(program: Program, team: str | None, cluster: str) -> Item[QuotaSpec] | None:
     """Return a team's quota on a cluster, the first if there are two; None if there are no limits."""
 
-    def find() -> dict[tuple[str | None, str], Item]:
-        found: dict[tuple[str | None, str], Item] = {}
-        for item in in_file_order(program.of("Quota")):
+    def find() -> dict[tuple[str | None, str], Item[QuotaSpec]]:
+        found: dict[tuple[str | None, str], Item[QuotaSpec]] = {}
+        for item in in_file_order(program.quotas()):
             found.setdefault((item.team, item.cluster), item)
         return found
 
-    by_team: dict[tuple[str | None, str], Item] = program.memo("quotas", find)
+    by_team: dict[tuple[str | None, str], Item[QuotaSpec]] = program.memo("quotas", find)
     return by_team.get((team, cluster))
 
 
-def entry_span(quota: Item, model: str, *keys: str) -> Span:
+def entry_span(quota: Item[QuotaSpec], model: str, *keys: str) -> Span:
     """Location of a GPU model in a quota: the first of `keys` in its entry, else the entry or the list."""
     for index, entry in enumerate(quota.spec.gpus):
         if entry.gpu == model:

@@ -10,6 +10,7 @@ from avactl.program.lowering.pods import device_class
 from avactl.program.lowering.quota_leaf import leaf
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.quota import QuotaSpec
 
 DEFAULT_CPU = "100m"
 DEFAULT_MEMORY = "256Mi"
@@ -17,7 +18,7 @@ DEFAULT_MEMORY = "256Mi"
 make the pod invalid."""
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[QuotaSpec], program: Program) -> list[Manifest]:
     """Return the objects of one quota.
 
     The LimitRange is the same in each namespace. Kubernetes counts per namespace, so each namespace of the team gets
@@ -25,14 +26,14 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     """
     hard, limits = _hard(item, program), _limit_range(item)
     result = [_leaf(item, program)]
-    for namespace in namespaces(program.get("Team", str(item.team))):
+    for namespace in namespaces(program.team(str(item.team))):
         for kind, spec in (("ResourceQuota", {"hard": dict(hard)}), ("LimitRange", {"limits": [dict(limits)]})):
             if kind == "LimitRange" or hard:
                 result.append(k8s.manifest(item, item.cluster, "v1", kind, item.name, namespace=namespace, spec=spec))
     return result
 
 
-def _hard(item: Item, program: Program) -> dict[str, str]:
+def _hard(item: Item[QuotaSpec], program: Program) -> dict[str, str]:
     """Return the hard limits of the ResourceQuota.
 
     A ResourceQuota refuses pods that should wait. So with avactl's scheduler, which queues for CPU, memory and GPUs,
@@ -47,7 +48,7 @@ def _hard(item: Item, program: Program) -> dict[str, str]:
     return hard
 
 
-def _gpus(item: Item, program: Program) -> dict[str, str]:
+def _gpus(item: Item[QuotaSpec], program: Program) -> dict[str, str]:
     """Return the limits on GPUs, for clusters without avactl's scheduler.
 
     They limit requests: extended resources support only `requests.`, and DRA devices
@@ -69,7 +70,7 @@ def _gpus(item: Item, program: Program) -> dict[str, str]:
     return {key: str(count) for key, count in counts.items()}
 
 
-def _limit_range(item: Item) -> Body:
+def _limit_range(item: Item[QuotaSpec]) -> Body:
     """Return the LimitRange: default requests, so that no pod is free of the quota, and the maximum per container."""
     spec = item.spec
     most = k8s.compact(cpu=spec.pod_max_cpu, memory=spec.pod_max_memory)
@@ -80,10 +81,10 @@ def _limit_range(item: Item) -> Body:
     return k8s.compact(type="Container", defaultRequest=request, max=most or None)
 
 
-def _leaf(item: Item, program: Program) -> Manifest:
+def _leaf(item: Item[QuotaSpec], program: Program) -> Manifest:
     spec, team = item.spec, str(item.team)
     return leaf(
-        item, program, item.cluster, team, namespaces(program.get("Team", team)),
+        item, program, item.cluster, team, namespaces(program.team(team)),
         [
             {"gpu": entry.gpu, "guaranteed": entry.guaranteed, "borrow": entry.borrow, "weight": entry.weight}
             for entry in spec.gpus

@@ -8,21 +8,17 @@ from avactl.kinds.serving import groups
 from avactl.kinds.serving.check import check
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import REPLICAS, bounds, lower, resource_class
-from avactl.kinds.serving.models import models, versions
+from avactl.kinds.serving.parts.models import Adapter, Files, ModelDataset, ServedModel
 from avactl.kinds.serving.prefill.impact import impact
 from avactl.kinds.serving.prefill.roles import PREFILL, of_role, prefill
 from avactl.kinds.serving.rollout.lower import OWNED
 from avactl.kinds.serving.spec import (
-    Adapter,
     Batching,
-    Files,
     LanguageModel,
-    ModelDataset,
     Probe,
     Replicas,
     ResourceClass,
     Runtime,
-    ServedModel,
     ServingDeployment,
     ServingDeploymentSpec,
 )
@@ -49,12 +45,12 @@ __all__ = [
 ]
 
 
-def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+def facts(item: Item[ServingDeploymentSpec], program: Program) -> Mapping[str, Fact]:
     """Model, runtime and size of the service."""
     spec = item.spec
     least, most = bounds(spec)
     result: dict[str, Fact] = {
-        "model": ", ".join(f"{model.name} {'+'.join(versions(model))}" for model in models(spec)),
+        "model": ", ".join(f"{model.name} {'+'.join(model.live)}" for model in spec.served),
         "runtime": spec.runtime.name,
         "replicas": least if least == most else f"{least} to {most}",
     }
@@ -73,7 +69,7 @@ def facts(item: Item, program: Program) -> Mapping[str, Fact]:
     return result
 
 
-def _gpus(item: Item, program: Program) -> str:
+def _gpus(item: Item[ServingDeploymentSpec], program: Program) -> str:
     """Return the GPUs of one role and their model; "" if it has none."""
     spec = item.spec
     if not spec.resources.gpus:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.groups import scale_target
 from avactl.kinds.serving.picker import picker
 from avactl.kinds.serving.probes import checks
 from avactl.kinds.serving.runtimes import RUNTIMES, default_startup, server
+from avactl.kinds.serving.spec import Replicas, ServingDeploymentSpec
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.lowering import k8s
 from avactl.program.lowering.exposure import fill_in
@@ -78,7 +79,7 @@ METRICS: dict[str, dict[str, Metric]] = {
 _KEYS = {"first_token": "firstToken", "per_token": "perToken"}
 
 
-def targets(spec: Any) -> dict[str, float]:
+def targets(spec: ServingDeploymentSpec) -> dict[str, float]:
     """Return the targets of the metrics of a spec, in requests, tokens a second, or seconds."""
     if isinstance(spec.replicas, int) or spec.replicas.metrics is None:
         return {}
@@ -90,12 +91,12 @@ def targets(spec: Any) -> dict[str, float]:
     return found
 
 
-def sleeps(spec: Any) -> bool:
+def sleeps(spec: ServingDeploymentSpec) -> bool:
     """Return True if a service may have no pods."""
     return not isinstance(spec.replicas, int) and spec.replicas.min == 0
 
 
-def autoscaler(item: Item, program: Program, component: str) -> list[Manifest]:
+def autoscaler(item: Item[ServingDeploymentSpec], program: Program, component: str) -> list[Manifest]:
     """Return the autoscaler of a service; none for a fixed number of replicas."""
     replicas = item.spec.replicas
     if isinstance(replicas, int):
@@ -107,7 +108,7 @@ def autoscaler(item: Item, program: Program, component: str) -> list[Manifest]:
             **(_idle(replicas) if sleeps(item.spec) else {}),
             "minReplicaCount": replicas.min,
             "maxReplicaCount": replicas.max,
-            "triggers": list(_triggers(item, program)),
+            "triggers": list(_triggers(item, program, replicas)),
         }
         version, kind = "keda.sh/v1alpha1", "ScaledObject"
     else:
@@ -124,13 +125,13 @@ def autoscaler(item: Item, program: Program, component: str) -> list[Manifest]:
     ]
 
 
-def _idle(replicas: Any) -> Body:
+def _idle(replicas: Replicas) -> Body:
     idle = ceil(seconds(replicas.idle or IDLE))
     # A new service keeps its first pod as long, so that its model is loaded before the first request.
     return {"pollingInterval": POLL, "cooldownPeriod": idle, "initialCooldownPeriod": idle}
 
 
-def _wakes(item: Item, program: Program) -> dict[str, str]:
+def _wakes(item: Item[ServingDeploymentSpec], program: Program) -> dict[str, str]:
     """Return the queries for requests that are counted without pods, by key of the Cluster."""
     exposure = program.cluster_spec(item.cluster).exposure
     if item.spec.expose is None or exposure is None:
@@ -140,9 +141,9 @@ def _wakes(item: Item, program: Program) -> dict[str, str]:
     return {key: fill_in(query, item.ns, item.name) for key, query in found.items() if query is not None}
 
 
-def _triggers(item: Item, program: Program) -> Iterator[Body]:
-    replicas, zero = item.spec.replicas, sleeps(item.spec)
-    prometheus = program.cluster_spec(item.cluster).monitoring.prometheus
+def _triggers(item: Item[ServingDeploymentSpec], program: Program, replicas: Replicas) -> Iterator[Body]:
+    zero, monitoring = sleeps(item.spec), program.cluster_spec(item.cluster).monitoring
+    prometheus = monitoring.prometheus if monitoring is not None else None
     for name, query in _wakes(item, program).items() if zero else ():
         # A series that does not exist is one without requests so far.
         metadata = {"serverAddress": prometheus, "query": query, "threshold": WAKE_ONLY}
@@ -166,7 +167,7 @@ def _triggers(item: Item, program: Program) -> Iterator[Body]:
         yield {"type": "cpu", "metricType": "Utilization", "metadata": {"value": str(replicas.cpu_utilization)}}
 
 
-def metric_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def metric_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield metrics that the server does not have, and a cluster without the Prometheus that has them."""
     spec, path = item.spec, ("spec", "replicas", "metrics")
     known = METRICS.get(spec.runtime.name, {})
@@ -196,7 +197,7 @@ def metric_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         )  # fmt: skip
 
 
-def zero_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def zero_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield reasons why a service with `min: 0` would never start its first pod, or start it too late for clients."""
     spec, path = item.spec, ("spec", "replicas", "min")
     if not sleeps(spec):
@@ -255,7 +256,7 @@ def zero_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _sooner(spec: Any) -> str:
+def _sooner(spec: ServingDeploymentSpec) -> str:
     """Return what says that the server starts within LONGEST_WAIT, with the path that is asked anyway."""
     if spec.probes is not None:
         return "fewer `failures` of `probes.startup`"
@@ -264,11 +265,11 @@ def _sooner(spec: Any) -> str:
     return f"`probe: {{path: {path}, startup: {LONGEST_WAIT // 60}m}}`"
 
 
-def _startup(spec: Any) -> int:
+def _startup(spec: ServingDeploymentSpec) -> int:
     """Seconds that the server may take to start; also of a spec that cannot be lowered."""
     if spec.probe is not None:
         return ceil(seconds(spec.probe.startup))
     own = dict(checks(spec)).get("startup")
     if own is not None and own.failures is not None:
-        return max(1, ceil(seconds(own.period))) * int(own.failures)
+        return max(1, ceil(seconds(own.period))) * own.failures
     return default_startup(spec.runtime.name)

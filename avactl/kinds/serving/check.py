@@ -18,6 +18,7 @@ from avactl.kinds.serving.prefill.roles import DECODE, PREFILL, prefill
 from avactl.kinds.serving.probes import checks
 from avactl.kinds.serving.rollout.check import rollout_problems
 from avactl.kinds.serving.runtimes import LLM, RUNTIMES, default_ports, ports
+from avactl.kinds.serving.spec import Batching, ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
 from avactl.program.checks.exposure import expose_problems
@@ -32,7 +33,7 @@ from avactl.program.program import Item, Program
 from avactl.spec.schema.values import seconds
 
 
-def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+def check(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one service."""
     spec = item.spec
     yield from _runtime(item)
@@ -47,7 +48,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
     yield from _resource_class(item)
     if spec.batching is not None:
-        yield from _batching(item)
+        yield from _batching(item, spec.batching)
     if not isinstance(spec.replicas, int) and spec.replicas.min > spec.replicas.max:
         yield Diagnostic(
             "invalid-value",
@@ -56,8 +57,8 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint=f"write `min: {spec.replicas.max}` or less; `max` is the autoscaler's upper bound",
         )
         return
-    fixed = not isinstance(spec.replicas, int) and spec.replicas.min == spec.replicas.max
-    if fixed and "cpu_utilization" in spec.replicas.model_fields_set:
+    bounded = None if isinstance(spec.replicas, int) else spec.replicas
+    if bounded is not None and bounded.min == bounded.max and "cpu_utilization" in bounded.model_fields_set:
         yield without_effect(item, ("spec", "replicas", "cpuUtilization"), "`min` and `max` are the same")
     yield from metric_problems(item, program)
     yield from zero_problems(item, program)
@@ -86,7 +87,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _capacity(item, program)
 
 
-def _pods(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _pods(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     spec, path = item.spec, ("spec", "pod")
     yield from root_problem(item, program)
     compute = compute_of(item, DECODE)
@@ -111,7 +112,7 @@ def _pods(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _runtime(item: Item) -> Iterator[Diagnostic]:
+def _runtime(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     runtime = item.spec.runtime
     if runtime.name == "custom":
         if runtime.port is None:
@@ -131,7 +132,7 @@ def _runtime(item: Item) -> Iterator[Diagnostic]:
             )
 
 
-def _probes(item: Item) -> Iterator[Diagnostic]:
+def _probes(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     """Yield conflicts of the probes, and ports that the server does not open."""
     spec = item.spec
     if spec.probe is not None and spec.probes is not None:
@@ -152,10 +153,10 @@ def _probes(item: Item) -> Iterator[Diagnostic]:
             )
 
 
-def _exposed(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _exposed(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield teams in `exposeTo` that have no pods on the service's cluster."""
     for index, name in enumerate(item.spec.expose_to):
-        team = program.get("Team", name)
+        team = program.team(name)
         if name == item.team:
             yield Diagnostic(
                 "without-effect",
@@ -174,7 +175,7 @@ def _exposed(item: Item, program: Program) -> Iterator[Diagnostic]:
             )
 
 
-def _grpc(item: Item) -> Iterator[Diagnostic]:
+def _grpc(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     """Yield an exposed gRPC port that the server does not have."""
     spec = item.spec
     if spec.expose is None or spec.expose.grpc is None or "grpc" in ports(spec):
@@ -189,7 +190,7 @@ def _grpc(item: Item) -> Iterator[Diagnostic]:
     )
 
 
-def _ports(item: Item) -> Iterator[Diagnostic]:
+def _ports(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     """Yield port conflicts: two ports of the spec, or a port of the spec and one of the runtime's own."""
     runtime = item.spec.runtime
     keys = {"http": ("port", runtime.port), "grpc": ("grpcPort", runtime.grpc_port)}
@@ -207,7 +208,7 @@ def _ports(item: Item) -> Iterator[Diagnostic]:
         )
 
 
-def _resource_class(item: Item) -> Iterator[Diagnostic]:
+def _resource_class(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     declared, gpus = item.spec.resource_class, item.spec.resources.gpus
     if declared == "gpu" and not gpus:
         yield Diagnostic(
@@ -226,8 +227,8 @@ def _resource_class(item: Item) -> Iterator[Diagnostic]:
         )
 
 
-def _batching(item: Item) -> Iterator[Diagnostic]:
-    runtime, batching = item.spec.runtime.name, item.spec.batching
+def _batching(item: Item[ServingDeploymentSpec], batching: Batching) -> Iterator[Diagnostic]:
+    runtime = item.spec.runtime.name
     if runtime == "custom":
         why = "avactl cannot configure batching of custom runtimes"
         hint = "remove `batching` and configure the server through `args` or `env`"
@@ -252,7 +253,7 @@ def _batching(item: Item) -> Iterator[Diagnostic]:
     yield Diagnostic("unsupported-batching", f"spec.batching: {why}", span, hint=hint)
 
 
-def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _capacity(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield replicas that exceed the cluster's GPUs, and rollouts that can never finish."""
     spec, each = item.spec, machines(item.spec)
     # A service that may have no pods must be able to have one.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.llm import machines, parallelism
-from avactl.kinds.serving.models import has_files, model_mount, places, versions
+from avactl.kinds.serving.parts.models import Adapter, ServedModel
 from avactl.kinds.serving.runtimes import LLM, RUNTIMES
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.team.buckets import bucket_problems
 from avactl.program.checks.dataset_start import start_problems
 from avactl.program.dataset_access import read_problems
@@ -21,7 +21,7 @@ from avactl.spec.schema.compute import DatasetMount
 _SEVERAL = ("tensorflowServing", "triton")
 
 
-def model_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def model_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of the models and adapters of one service."""
     spec, runtime = item.spec, RUNTIMES[item.spec.runtime.name]
     if spec.models is not None and runtime.dynamic is None:
@@ -36,8 +36,8 @@ def model_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from require_image(item, program, "fetch", ("spec", "models"))
     elif "models_size" in spec.model_fields_set:
         yield without_effect(item, ("spec", "modelsSize"), "the volume of `model` has the model's `size`")
-    for path, model in places(spec):
-        if path[:2] != ("spec", "llm"):
+    for path, model in spec.places:
+        if isinstance(model, ServedModel):
             yield from _versions(item, path, model)
         yield from _files(item, program, path, model)
     yield from start_problems(item, program)
@@ -52,14 +52,16 @@ def model_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _cannot(item: Item, path: tuple[str | int, ...], why: str, hint: str) -> Diagnostic:
+def _cannot(item: Item[ServingDeploymentSpec], path: tuple[str | int, ...], why: str, hint: str) -> Diagnostic:
     note = Note(item.span("spec", "runtime", "name"), "the runtime")
     return Diagnostic("runtime-cannot", why, item.span(*path, key=True), hint=hint, notes=(note,))
 
 
-def _versions(item: Item, path: tuple[str | int, ...], model: Any) -> Iterator[Diagnostic]:
-    runtime, found = RUNTIMES[item.spec.runtime.name], getattr(model, "versions", None)
-    listed = versions(model)
+def _versions(
+    item: Item[ServingDeploymentSpec], path: tuple[str | int, ...], model: ServedModel
+) -> Iterator[Diagnostic]:
+    runtime, found = RUNTIMES[item.spec.runtime.name], model.versions
+    listed = model.live
     if runtime.numbered:
         for index, version in enumerate(listed):
             if version.isdecimal() and version.isascii():
@@ -78,12 +80,11 @@ def _versions(item: Item, path: tuple[str | int, ...], model: Any) -> Iterator[D
         if path == ("spec", "model"):
             why = "`model` has one version, whose change starts new pods"
             yield _cannot(item, (*path, "versions"), why, "write `models: [{…}]`")
-    labels = getattr(model, "labels", {})
-    if labels and (item.spec.runtime.name != "tensorflowServing" or path == ("spec", "model")):
+    if model.labels and (item.spec.runtime.name != "tensorflowServing" or path == ("spec", "model")):
         why = "labels of versions are those of `models` in TensorFlow Serving"
         yield _cannot(item, (*path, "labels"), why, "remove `labels`")
         return
-    for label, version in labels.items():
+    for label, version in model.labels.items():
         if version not in listed:
             yield Diagnostic(
                 "missing-reference",
@@ -93,7 +94,9 @@ def _versions(item: Item, path: tuple[str | int, ...], model: Any) -> Iterator[D
             )
 
 
-def _files(item: Item, program: Program, path: tuple[str | int, ...], model: Any) -> Iterator[Diagnostic]:
+def _files(
+    item: Item[ServingDeploymentSpec], program: Program, path: tuple[str | int, ...], model: ServedModel | Adapter
+) -> Iterator[Diagnostic]:
     spec = item.spec
     url, dataset, directory = model.url, model.dataset, model.path
     language = spec.runtime.name in LLM
@@ -102,7 +105,7 @@ def _files(item: Item, program: Program, path: tuple[str | int, ...], model: Any
             item, (*path, "path"), f"{RUNTIMES[spec.runtime.name].title} finds its models by name",
             "remove `path`, and have the model in the directory that the server looks into",
         )  # fmt: skip
-    if (language or spec.models is not None) and not has_files(model) and (directory is None or not language):
+    if (language or spec.models is not None) and not model.is_fetched and (directory is None or not language):
         key = path[1] if len(path) == 2 else path[-2]
         sources = "`url`, `dataset` or `path`" if language else "`url` or `dataset`"
         yield Diagnostic(
@@ -116,7 +119,7 @@ def _files(item: Item, program: Program, path: tuple[str | int, ...], model: Any
         if model.secret is None:
             yield from bucket_problems(item, program, url, (*path, "url"), writes=False)
     if dataset is not None:
-        if getattr(model, "versions", None) is not None and spec.runtime.name == "tensorflowServing":
+        if isinstance(model, ServedModel) and model.versions is not None and spec.runtime.name == "tensorflowServing":
             yield Diagnostic(
                 "conflicting-keys",
                 "a dataset has the files of one version",
@@ -124,18 +127,18 @@ def _files(item: Item, program: Program, path: tuple[str | int, ...], model: Any
                 hint="write `version`, or the `url` of a directory with all versions",
             )
             return
-        where = model_mount(spec, model)
+        where = spec.directory(model)
         mount = DatasetMount(name=dataset.name, version=dataset.version, mount=where)
         yield from read_problems(item, program, mount, (*path, "dataset"))
 
 
-def _has(spec: Any) -> str:
+def _has(spec: ServingDeploymentSpec) -> str:
     if machines(spec) == 1:
         return f"a pod has {spec.resources.gpus}"
     return f"{machines(spec)} machines of a replica have {spec.resources.gpus} each"
 
 
-def _language_model(item: Item) -> Iterator[Diagnostic]:
+def _language_model(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     title = RUNTIMES[spec.runtime.name].title
     if spec.runtime.name not in LLM:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from avactl.kinds.serving.models import MODELS
+from avactl.kinds.serving.parts.models import MODELS
 from avactl.program.lowering.pods import VERIFY
 
 LIST = "/etc/avactl-models"

@@ -7,12 +7,12 @@ Sources, of sigs.k8s.io/lws 0.9: `api/leaderworkerset/v1`, `pkg/controllers` for
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.llm import machines, parallelism
-from avactl.kinds.serving.rollout.lower import strategy
+from avactl.kinds.serving.rollout.lower import key_of, strategy
 from avactl.kinds.serving.runtimes import LLM
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.k8s import compact
 from avactl.program.manifest import Body, Manifest
@@ -26,7 +26,7 @@ REPLICAS = Owned(KIND, ("spec", "replicas"), "the autoscaler, if `replicas` has 
 _PATH = ("spec", "llm", "machines")
 
 
-def leader_worker_set(item: Item, leader: Body, worker: Body, component: str) -> Manifest:
+def leader_worker_set(item: Item[ServingDeploymentSpec], leader: Body, worker: Body, component: str) -> Manifest:
     """Return the LeaderWorkerSet of a service, from the templates of leaders and workers."""
     fixed = isinstance(item.spec.replicas, int)
     return k8s.manifest(
@@ -35,7 +35,7 @@ def leader_worker_set(item: Item, leader: Body, worker: Body, component: str) ->
     )  # fmt: skip
 
 
-def groups_of(spec: Any, leader: Body, worker: Body | None) -> Body:
+def groups_of(spec: ServingDeploymentSpec, leader: Body, worker: Body | None) -> Body:
     """Return the spec of a LeaderWorkerSet; without `worker`, each group is one pod.
 
     If a pod stops, its group starts again: the processes of the others wait for it in a collective operation.
@@ -61,7 +61,7 @@ def groups_of(spec: Any, leader: Body, worker: Body | None) -> Body:
     )  # fmt: skip
 
 
-def group_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def group_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield what a service cannot have if a replica has several machines."""
     spec = item.spec
     if machines(spec) == 1 or spec.runtime.name not in LLM:
@@ -71,8 +71,9 @@ def group_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             item, f"`machines: {machines(spec)}` splits a model over GPUs, and the pods request none",
             "add `gpus: …` to `resources`, those of each machine, or remove `machines`",
         )  # fmt: skip
-    if strategy(spec) is not None:
-        chosen = "canary" if spec.rollout.canary is not None else "blueGreen"
+    rollout = strategy(spec)
+    if rollout is not None:
+        chosen = key_of(rollout)
         yield _conflict(
             item, f"`{chosen}` moves the pods of Deployments, and a replica of several machines is a group of pods",
             "remove `rollout`, or have the model on one machine",
@@ -97,11 +98,11 @@ def group_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _conflict(item: Item, why: str, hint: str, *notes: Note) -> Diagnostic:
+def _conflict(item: Item[ServingDeploymentSpec], why: str, hint: str, *notes: Note) -> Diagnostic:
     return Diagnostic("conflicting-keys", why, item.span(*_PATH, key=True), hint=hint, notes=notes)
 
 
-def scale_target(spec: Any, name: str) -> Body:
+def scale_target(spec: ServingDeploymentSpec, name: str) -> Body:
     """Return the reference of an autoscaler to the object whose replicas it sets."""
     if machines(spec) > 1:
         return {"apiVersion": API, "kind": KIND, "name": name}

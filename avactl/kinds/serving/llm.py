@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from avactl.kinds.serving.models import ADAPTERS, has_files
+from avactl.kinds.serving.parts.models import ADAPTERS, Adapter
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 
 LEADER, RANK = "$(LWS_LEADER_ADDRESS)", "$(LWS_WORKER_INDEX)"
 """Address of the leader of a group, and number of the pod in it, which Kubernetes expands in arguments: the webhook of
@@ -18,12 +19,12 @@ class Parallelism(NamedTuple):
     pipeline: int
 
 
-def machines(spec: Any) -> int:
+def machines(spec: ServingDeploymentSpec) -> int:
     """Return the pods of one replica, each on a machine of its own."""
-    return 1 if spec.llm is None else int(spec.llm.machines)
+    return 1 if spec.llm is None else spec.llm.machines
 
 
-def parallelism(spec: Any) -> Parallelism:
+def parallelism(spec: ServingDeploymentSpec) -> Parallelism:
     """Return the split of a spec. Without keys: each layer over the GPUs of a pod, and a stage on each machine.
 
     Links between machines are slower than those inside: stages send less than split layers. With `prefill` there is one
@@ -38,9 +39,9 @@ def parallelism(spec: Any) -> Parallelism:
     return Parallelism(tensor if tensor is not None else max(1, total // pipeline), pipeline)
 
 
-def adapter_path(adapter: Any) -> str:
+def adapter_path(adapter: Adapter) -> str:
     """Directory of an adapter in the pod."""
-    return f"{ADAPTERS}/{adapter.name}" if has_files(adapter) else str(adapter.path)
+    return f"{ADAPTERS}/{adapter.name}" if adapter.is_fetched else str(adapter.path)
 
 
 def share(percentage: int) -> str:

@@ -4,7 +4,6 @@ policy, files."""
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
 from avactl.contracts import names
 from avactl.kinds.serving.autoscaling import autoscaler
@@ -24,6 +23,7 @@ from avactl.kinds.serving.prefill.roles import DECODE, ROLE_LABEL, ROLES, of_rol
 from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
 from avactl.kinds.serving.rollout.lower import with_rollout
 from avactl.kinds.serving.runtimes import CONFIG, Server, server
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.serving.weights import with_weights
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
 from avactl.program.checks.dataset_start import start_when_warm
@@ -49,19 +49,18 @@ KILL_AFTER = 30
 """Seconds between the end of `drain` and SIGKILL; also the default of Triton's --exit-timeout-secs."""
 
 
-def resource_class(spec: Any) -> str:
+def resource_class(spec: ServingDeploymentSpec) -> str:
     """Resource class of a service: from its spec, else `gpu` or `cpu` by its requests."""
-    declared: str | None = spec.resource_class
-    return declared or ("gpu" if spec.resources.gpus else "cpu")
+    return spec.resource_class or ("gpu" if spec.resources.gpus else "cpu")
 
 
-def bounds(spec: Any) -> tuple[int, int]:
+def bounds(spec: ServingDeploymentSpec) -> tuple[int, int]:
     """Minimum and maximum number of replicas outside a rollout; each has a pod on `machines`."""
     replicas = spec.replicas
     return (replicas, replicas) if isinstance(replicas, int) else (replicas.min, replicas.max)
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]:
     """Return the objects of one service."""
     spec, cluster, ns = item.spec, item.cluster, item.ns
     run = server(spec)
@@ -116,7 +115,9 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     return with_rollout(item, program, objects, run.ports)
 
 
-def _roles(item: Item, program: Program, gpu: pods.GpuRequest, config_name: str) -> list[Manifest]:
+def _roles(
+    item: Item[ServingDeploymentSpec], program: Program, gpu: pods.GpuRequest, config_name: str
+) -> list[Manifest]:
     """Return the DisaggregatedSet and the GPU claim of the prefill pods; `gpu` is the request of the decode pods."""
     found: list[Manifest] = []
     templates: dict[str, tuple[Body, Body | None]] = {}
@@ -136,7 +137,13 @@ def _roles(item: Item, program: Program, gpu: pods.GpuRequest, config_name: str)
 
 
 def _template(
-    item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config_name: str, component: str, role: str = ""
+    item: Item[ServingDeploymentSpec],
+    program: Program,
+    run: Server,
+    gpu: pods.GpuRequest,
+    config_name: str,
+    component: str,
+    role: str = "",
 ) -> Body:
     """Return the template of the pods that answer requests, or of a group's other pods; with `prefill`, of a role."""
     spec = item.spec
@@ -162,7 +169,7 @@ def _template(
     return {"metadata": metadata, "spec": _pod(item, program, run, gpu, config_name, component, role)}
 
 
-def _deployment(item: Item, select: dict[str, str], template: Body, startup: int) -> Manifest:
+def _deployment(item: Item[ServingDeploymentSpec], select: dict[str, str], template: Body, startup: int) -> Manifest:
     spec = item.spec
     fixed = spec.replicas if isinstance(spec.replicas, int) else None
     body = compact(
@@ -188,7 +195,13 @@ def _deadline(startup: int) -> int:
 
 
 def _pod(
-    item: Item, program: Program, run: Server, gpu: pods.GpuRequest, config_name: str, component: str, role: str
+    item: Item[ServingDeploymentSpec],
+    program: Program,
+    run: Server,
+    gpu: pods.GpuRequest,
+    config_name: str,
+    component: str,
+    role: str,
 ) -> Body:
     spec = item.spec
     drain = ceil(seconds(spec.drain))
@@ -239,12 +252,14 @@ def _pod(
     )
 
 
-def _volumes(item: Item, program: Program, run: Server, config_name: str, serves: bool) -> pods.Volumes:
+def _volumes(
+    item: Item[ServingDeploymentSpec], program: Program, run: Server, config_name: str, serves: bool
+) -> pods.Volumes:
     resources = item.spec.resources
     volumes = pods.Volumes(item, program)
     if run.files:
         volumes.config("config", config_name, CONFIG)
-    add_files(volumes, run)
+    add_files(item, program, volumes, run)
     if serves:
         add_scripts(volumes, item.spec)
     if run.scratch:
@@ -274,7 +289,9 @@ def _affinity(own: str) -> Body:
     }
 
 
-def _network_policies(item: Item, program: Program, run: Server, select: dict[str, str]) -> list[Manifest]:
+def _network_policies(
+    item: Item[ServingDeploymentSpec], program: Program, run: Server, select: dict[str, str]
+) -> list[Manifest]:
     """Return the NetworkPolicies of the service's pods and of its router."""
     separate, metrics = prefill(item.spec), run.metrics[0] if run.metrics is not None else None
     if separate is None:
@@ -294,8 +311,8 @@ def _network_policies(item: Item, program: Program, run: Server, select: dict[st
 
 
 def _network_policy(
-    item: Item, program: Program, name: str, select: dict[str, str], ports: dict[str, int], metrics: int | None,
-    component: str, *, teams: bool = True, gateway: bool = True,
+    item: Item[ServingDeploymentSpec], program: Program, name: str, select: dict[str, str], ports: dict[str, int],
+    metrics: int | None, component: str, *, teams: bool = True, gateway: bool = True,
 ) -> Manifest:  # fmt: skip
     """Return a NetworkPolicy: own team and platform on every port, teams in `expose_to` on the service ports, the
     gateway of an exposed service on the ports that it exposes."""
@@ -319,7 +336,7 @@ def _network_policy(
 
 
 def _of_teams(program: Program, teams: list[str]) -> list[str]:
-    return [name for team in teams for name in namespaces(program.get("Team", team))]
+    return [name for team in teams for name in namespaces(program.team(team))]
 
 
 def _from(names: list[str], ports: list[int]) -> Body:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT, LIST, READY, WORK
-from avactl.kinds.serving.models import LIVE, MODELS, model_mount, places, secret_of
-from avactl.kinds.serving.runtimes import RUNTIMES, Dynamic, Server
+from avactl.kinds.serving.parts.models import LIVE, MODELS, Adapter, Files
+from avactl.kinds.serving.runtimes import RUNTIMES, Dynamic, Server, Source
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program import dataset_access
 from avactl.program.dataset_access import Access
 from avactl.program.lowering import k8s, pods
@@ -18,29 +17,45 @@ FOLLOWER = "models"
 """Containers that copy the files of `spec.models`: once before the server starts, and while it runs."""
 
 
-def dynamic(spec: Any) -> Dynamic | None:
+def dynamic(spec: ServingDeploymentSpec) -> Dynamic | None:
     """Return the models that the server of a spec loads while it runs; None for `spec.model`."""
     load = RUNTIMES[spec.runtime.name].dynamic
     return load(spec) if spec.models is not None and load is not None else None
 
 
-def list_name(item: Item) -> str:
+def list_name(item: Item[ServingDeploymentSpec]) -> str:
     """Name of the ConfigMap with the list of models, which is no part of the pod template: it changes without it."""
     return f"{item.name}-models"
 
 
-def add_files(volumes: pods.Volumes, run: Server) -> None:
+def secret_of(item: Item[ServingDeploymentSpec], program: Program, model: Files, url: str) -> str | None:
+    """Secret for fetching a model: the spec's, else that of the team bucket that contains its URL."""
+    if model.secret is not None:
+        return model.secret
+    for bucket in program.team(str(item.team)).spec.buckets:
+        base = bucket.url.rstrip("/")
+        if bucket.secret and (url == base or url.startswith(f"{base}/")):
+            return bucket.secret
+    return None
+
+
+def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods.Volumes, run: Server) -> None:
     """Add the files of all models and adapters, and the containers that bring them."""
-    item, program, spec = volumes.item, volumes.program, volumes.item.spec
+    spec = item.spec
     loading = dynamic(spec)
     if loading is not None:
         volumes.empty("models", MODELS, size=spec.models_size)
         volumes.volumes.append({"name": "model-list", "configMap": {"name": list_name(item)}})
         volumes.init += followers(item, program, loading, run.ports["http"])
-    for index, (path, model) in enumerate(places(spec)):
-        adapter = path[:2] == ("spec", "llm")
-        name = f"adapter-{path[-1]}" if adapter else "model" if spec.model is not None else f"model-{index}"
-        where = model_mount(spec, model)
+    for index, (path, model) in enumerate(spec.places):
+        name = (
+            f"adapter-{path[-1]}"
+            if isinstance(model, Adapter)
+            else "model"
+            if spec.model is not None
+            else f"model-{index}"
+        )
+        where = spec.directory(model)
         if model.dataset is not None:
             mount = DatasetMount(name=model.dataset.name, version=model.dataset.version, mount=where)
             access = dataset_access.resolve(program, item, mount)
@@ -49,7 +64,7 @@ def add_files(volumes: pods.Volumes, run: Server) -> None:
                 continue
             access = access._replace(size=access.size or model.size)
         elif model.url is not None and loading is None:
-            access = Access(None, model.url, secret_of(item, program, model), model.size)
+            access = Access(None, model.url, secret_of(item, program, model, model.url), model.size)
         else:
             continue
         volumes.empty(name, where, size=access.size)
@@ -57,9 +72,9 @@ def add_files(volumes: pods.Volumes, run: Server) -> None:
         volumes.init.append(made)
 
 
-def followers(item: Item, program: Program, loading: Dynamic, port: int) -> list[Body]:
+def followers(item: Item[ServingDeploymentSpec], program: Program, loading: Dynamic, port: int) -> list[Body]:
     """Build the init container that copies all models, and the sidecar that follows their list."""
-    remotes = {_remote(item, program, source.model) for source in loading.sources}
+    remotes = {_remote(item, program, source) for source in loading.sources}
     env = pods.env_list({
         "LIST": LIST, "LIVE": LIVE, "WORK": WORK, "PORT": str(port), "RCLONE_CONFIG": "/notfound",
         "STORES": " ".join(sorted(remote.upper() for remote, _, _ in remotes)),
@@ -82,11 +97,11 @@ def followers(item: Item, program: Program, loading: Dynamic, port: int) -> list
     return [first, follow]
 
 
-def _remote(item: Item, program: Program, model: Any) -> tuple[str, str, str]:
-    """Return name, URL and Secret of the rclone remote for a model. The name follows from what distinguishes remotes,
+def _remote(item: Item[ServingDeploymentSpec], program: Program, source: Source) -> tuple[str, str, str]:
+    """Return name, URL and Secret of the rclone remote for a source. The name follows from what distinguishes remotes,
     so that a model of a known store needs no new pods."""
-    scheme, _, rest = model.url.partition("://")
-    secret = secret_of(item, program, model) or ""
+    scheme, _, rest = source.url.partition("://")
+    secret = secret_of(item, program, source.model, source.url) or ""
     host = rest.partition("/")[0] if scheme == "hdfs" else ""
     words = [scheme, secret.replace("-", "_"), k8s.digest(host, 6) if host else ""]
     return "_".join(word for word in words if word), f"{scheme}://{host}", secret
@@ -111,20 +126,20 @@ def _remote_env(remote: str, url: str, secret: str) -> list[Body]:
     return found
 
 
-def model_list(item: Item, program: Program, component: str) -> list[Manifest]:
+def model_list(item: Item[ServingDeploymentSpec], program: Program, component: str) -> list[Manifest]:
     """Return the ConfigMap that the sidecar follows: sources, configuration and health of each model."""
     spec = item.spec
     loading = dynamic(spec)
     if loading is None:
         return []
     data: dict[str, str] = {}
-    for model in spec.models:
+    for model in spec.served:
         lines = []
         for source in loading.sources:
             if source.model is model:
-                remote = _remote(item, program, model)[0]
-                place = model.url.partition("://")[2].rstrip("/")
-                if model.url.startswith("hdfs://"):
+                remote = _remote(item, program, source)[0]
+                place = source.url.partition("://")[2].rstrip("/")
+                if source.url.startswith("hdfs://"):
                     place = f"/{place.partition('/')[2]}"
                 place = "/".join(part for part in (place, source.below) if part)
                 lines.append(f"{source.target} {remote}:{place} {'unnumbered' if source.unnumbered else 'all'}\n")

@@ -7,53 +7,35 @@ Sources, of sigs.k8s.io/gateway-api-inference-extension 1.6: `api/v1/inferencepo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any
-
-from pydantic import AfterValidator, Field
 
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.serving.rollout.lower import strategy
+from avactl.kinds.serving.parts.picker import EndpointPicker
+from avactl.kinds.serving.rollout.lower import key_of, strategy
 from avactl.kinds.serving.runtimes import LLM
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.exposure import ingress_rules
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
-from avactl.spec.schema.base import Model
-from avactl.spec.schema.values import Name, Port, label_key, label_value
 
 GROUP, KIND = "inference.networking.k8s.io", "InferencePool"
 COMPONENT = "picker"
 _PATH = ("spec", "llm", "endpointPicker")
-_Key = Annotated[str, AfterValidator(label_key), Field(max_length=317)]
-_Value = Annotated[str, AfterValidator(label_value), Field(max_length=63)]
 
 
-class EndpointPicker(Model):
-    """Program that the gateway asks for a pod per request, such as that of llm-d; the platform installs it."""
-
-    service: Name = Field(description="Its Service, in the namespace of the service.")
-    port: Port = Field(9002, description="Port of its Service and pods at which the gateway asks it.")
-    pods: dict[_Key, _Value] = Field(
-        min_length=1, max_length=16, description="Labels of its pods, which the gateway's connections are let in to."
-    )
-    fail_open: bool = Field(
-        False,
-        description="If it does not answer, the gateway sends requests to any pod. Default: it refuses them.",
-    )
-
-
-def picker(spec: Any) -> EndpointPicker | None:
+def picker(spec: ServingDeploymentSpec) -> EndpointPicker | None:
     """Return the endpoint picker of a service; None if requests are balanced without one."""
-    found: EndpointPicker | None = spec.llm.endpoint_picker if spec.llm is not None else None
-    return found
+    return spec.llm.endpoint_picker if spec.llm is not None else None
 
 
-def backend(item: Item) -> Body | None:
+def backend(item: Item[ServingDeploymentSpec]) -> Body | None:
     """Return what the service's route sends requests to instead of its Service; None for the Service."""
     return None if picker(item.spec) is None else {"group": GROUP, "kind": KIND, "name": item.name}
 
 
-def pool(item: Item, program: Program, select: dict[str, str], port: int, component: str) -> list[Manifest]:
+def pool(
+    item: Item[ServingDeploymentSpec], program: Program, select: dict[str, str], port: int, component: str
+) -> list[Manifest]:
     """Return the pool of a service's pods, and the rule that lets the gateway in to the picker; none without one."""
     chosen = picker(item.spec)
     if chosen is None:
@@ -83,7 +65,7 @@ def pool(item: Item, program: Program, select: dict[str, str], port: int, compon
     ]  # fmt: skip
 
 
-def picker_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def picker_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield what a service with an endpoint picker lacks, or cannot have."""
     spec, chosen = item.spec, picker(item.spec)
     if chosen is None or spec.runtime.name not in LLM:
@@ -103,8 +85,9 @@ def picker_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             item.span(*_PATH, "service"),
             hint="write the Service of the endpoint picker",
         )
-    if strategy(spec) is not None:
-        key = "canary" if spec.rollout.canary is not None else "blueGreen"
+    rollout = strategy(spec)
+    if rollout is not None:
+        key = key_of(rollout)
         yield Diagnostic(
             "conflicting-keys",
             f"`{key}` moves requests between Services, and with `endpointPicker` the picker chooses among all pods",

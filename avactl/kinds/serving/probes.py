@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
 from avactl.kinds.serving.runtimes import Server
+from avactl.kinds.serving.spec import Check, Script, ServingDeploymentSpec
 from avactl.program.lowering import pods
 from avactl.program.manifest import Body
 from avactl.spec.schema.values import seconds
@@ -17,14 +17,14 @@ _FAILURES = {"readiness": 3, "liveness": 6}
 """Slow does not mean dead: an overloaded server leaves the endpoints long before it is restarted."""
 
 
-def checks(spec: Any) -> list[tuple[str, Any]]:
+def checks(spec: ServingDeploymentSpec) -> list[tuple[str, Check]]:
     """Return the health checks that a spec sets one by one, with their kinds."""
     if spec.probes is None:
         return []
     return [(kind, check) for kind in KINDS if (check := getattr(spec.probes, kind)) is not None]
 
 
-def probes(spec: Any, run: Server) -> Body:
+def probes(spec: ServingDeploymentSpec, run: Server) -> Body:
     """Startup, readiness and liveness probes, from the spec's checks or the runtime's health paths."""
     probe = spec.probe
     if probe is None:
@@ -54,13 +54,13 @@ def probes(spec: Any, run: Server) -> Body:
     return found
 
 
-def startup_limit(spec: Any, run: Server) -> int:
+def startup_limit(spec: ServingDeploymentSpec, run: Server) -> int:
     """Seconds that the server may take to start before it is restarted."""
     probe = probes(spec, run)["startupProbe"]
     return int(probe["periodSeconds"] * probe["failureThreshold"])
 
 
-def _probe(name: str, kind: str, check: Any, run: Server) -> Body:
+def _probe(name: str, kind: str, check: Check, run: Server) -> Body:
     period = max(1, ceil(seconds(check.period)))
     failures = check.failures if name == kind else None
     return {
@@ -71,17 +71,17 @@ def _probe(name: str, kind: str, check: Any, run: Server) -> Body:
     }
 
 
-def _action(name: str, check: Any, run: Server) -> Body:
+def _action(name: str, check: Check, run: Server) -> Body:
     if check.script is None:
         return {"httpGet": {"path": check.path, "port": check.port or run.ports["http"]}}
     return {"exec": {"command": [f"{SCRIPTS}/{name}/{_file(check.script)}", *check.script.args]}}
 
 
-def _file(script: Any) -> str:
-    return str(script.config_map.key if script.config_map is not None else script.path.rpartition("/")[2])
+def _file(script: Script) -> str:
+    return script.config_map.key if script.config_map is not None else (script.path or "").rpartition("/")[2]
 
 
-def add_scripts(volumes: pods.Volumes, spec: Any) -> None:
+def add_scripts(volumes: pods.Volumes, spec: ServingDeploymentSpec) -> None:
     """Add the scripts of probes: from a ConfigMap, or copied out of an image by an init container."""
     for kind, check in checks(spec):
         script = check.script

@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, WithJsonSchema, field_validator, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from avactl.kinds.serving.models import model_mount, places
-from avactl.kinds.serving.picker import EndpointPicker
-from avactl.kinds.serving.prefill.spec import Prefill
-from avactl.kinds.serving.rollout.spec import Rollout
-from avactl.kinds.serving.runtimes import RUNTIMES
+from avactl.kinds.serving.parts.models import ADAPTERS, LIVE, MODELS, Adapter, ServedModel, exactly_one
+from avactl.kinds.serving.parts.picker import EndpointPicker
+from avactl.kinds.serving.parts.prefill import Prefill
+from avactl.kinds.serving.parts.rollout import Rollout
 from avactl.spec.schema.base import ConfigMapKey, Env, Model, Resource
-from avactl.spec.schema.compute import Compute, DatasetMount, DatasetName, PodUser, Spot, StartWhen
+from avactl.spec.schema.compute import Compute, DatasetMount, PodUser, Spot, StartWhen
 from avactl.spec.schema.exposure import ExposePorts
 from avactl.spec.schema.monitoring import Notify
 from avactl.spec.schema.pod_settings import PodSettings
@@ -24,8 +23,6 @@ from avactl.spec.schema.values import (
     Count,
     Duration,
     Image,
-    Name,
-    ObjectUrl,
     Percent,
     Port,
     TeamRef,
@@ -33,85 +30,9 @@ from avactl.spec.schema.values import (
 )
 
 ResourceClass = Literal["gpu", "cpu", "io"]
-
-
-def _one_of(*keys: str) -> ConfigDict:
-    """Return the configuration of a model whose schema requires exactly one of some keys."""
-    return ConfigDict(json_schema_extra={"oneOf": [{"required": [key]} for key in keys]})
-
-
-_MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
-ModelName = Annotated[str, Field(pattern=_MODEL_PATTERN, max_length=63)]
-
-
-class ModelDataset(Model):
-    """Dataset that has the files of a model."""
-
-    name: DatasetName = Field(
-        description="Dataset of the team or the platform; `TEAM/NAME` for one shared by another team."
-    )
-    version: Name | None = Field(None, description="Version of the dataset. Default: its newest.")
-
-
-class Files(Model):
-    """Where the files of a model are."""
-
-    url: ObjectUrl | None = Field(
-        None,
-        description="Location of the model files: a SavedModel for TensorFlow Serving, a model directory "
-        "(`config.pbtxt`, "
-        "`1/`) for Triton, a `.mar` file or a prefix that contains `NAME.mar` for TorchServe, a directory with "
-        "`config.json` and weights for vLLM and SGLang. Omit it if the image has them.",
-    )
-    dataset: ModelDataset | None = Field(
-        None, description="Dataset that has the model files: mounted through its cache tier, else copied."
-    )
-    path: AbsPath | None = Field(
-        None, description="Directory of the model files in the image or on a volume of `pod`, for vLLM and SGLang."
-    )
-    secret: Name | None = Field(
-        None, description="Secret with the store's credentials. Default: that of the team bucket that contains the URL."
-    )
-    size: Bytes = Field("10Gi", description="Volume size for the model files, in bytes.")
-
-    @model_validator(mode="after")
-    def _one_source(self) -> Self:
-        given = [key for key in ("url", "dataset", "path") if getattr(self, key) is not None]
-        if len(given) > 1:
-            raise bad(f"`{given[0]}` and `{given[1]}` exclude each other", f"remove `{given[1]}`")
-        return self
-
-
-class ServedModel(Files):
-    """Model to serve. Set one of `version` and `versions`."""
-
-    model_config = _one_of("version", "versions")
-
-    name: ModelName = Field(description="Model name that clients request.")
-    version: ModelName | None = Field(None, description="Version. TensorFlow Serving and Triton require an integer.")
-    versions: Annotated[list[ModelName], Field(min_length=1, max_length=64)] | None = Field(
-        None,
-        description="Versions that are live at the same time, in `models` of TensorFlow Serving and Triton. Each is a "
-        "directory below `url`.",
-    )
-    labels: dict[Annotated[str, Field(pattern=_MODEL_PATTERN, max_length=63)], ModelName] = Field(
-        default_factory=dict,
-        max_length=16,
-        description='Names of versions, by which clients of TensorFlow Serving request them: `{stable: "3"}`.',
-    )
-
-    @model_validator(mode="after")
-    def _one_version(self) -> Self:
-        if (self.version is None) == (self.versions is None):
-            raise bad("a model has either `version` or `versions`", 'write `version: "1"`')
-        return self
-
-
-class Adapter(Files):
-    """LoRA adapter, which clients request as a model of its own."""
-
-    name: ModelName = Field(description="Model name that clients request.")
-    size: Bytes = Field("1Gi", description="Volume size for the files, in bytes.")
+_GRPC_SERVICES = {"tensorflowServing": ("tensorflow.serving.PredictionService",)}
+"""gRPC services of a runtime that are exposed unless the spec says otherwise; else all. TensorFlow Serving also has
+ModelService, with which clients could replace models, and the profiler."""
 
 
 class LanguageModel(Model):
@@ -225,7 +146,7 @@ class Probe(Model):
 class Script(Model):
     """Program that checks the server: exit code 0 is healthy. Set one of `configMap` and `image`."""
 
-    model_config = _one_of("configMap", "image")
+    model_config = exactly_one("configMap", "image")
 
     config_map: ConfigMapKey | None = Field(None, description="ConfigMap and key with the script.")
     image: Image | None = Field(
@@ -246,7 +167,7 @@ class Script(Model):
 class Check(Model):
     """One health check of a pod. Set one of `path` and `script`."""
 
-    model_config = _one_of("path", "script")
+    model_config = exactly_one("path", "script")
 
     path: HttpPath | None = Field(None, description="HTTP path that returns 2xx.")
     port: Port | None = Field(None, description="Port of `path`. Default: the HTTP port.")
@@ -290,7 +211,7 @@ class Batching(Model):
 class ServingDeploymentSpec(PodUser):
     """A model server behind a Service. Set one of `model` and `models`."""
 
-    model_config = _one_of("model", "models")
+    model_config = exactly_one("model", "models")
 
     cluster: ClusterRef | None = Field(None, description="Cluster. Default: the team's only cluster.")
     model: ServedModel | None = Field(None, description="Model to serve.")
@@ -354,11 +275,38 @@ class ServingDeploymentSpec(PodUser):
         return self
 
     @property
+    def served(self) -> list[ServedModel]:
+        """The models, in the order of the spec."""
+        return [self.model] if self.model is not None else list(self.models or ())
+
+    @property
+    def places(self) -> list[tuple[tuple[str | int, ...], ServedModel | Adapter]]:
+        """Models and adapters, with their paths in the document."""
+        found: list[tuple[tuple[str | int, ...], ServedModel | Adapter]]
+        if self.model is not None:
+            found = [(("spec", "model"), self.model)]
+        else:
+            found = [(("spec", "models", index), model) for index, model in enumerate(self.served)]
+        adapters = self.llm.adapters if self.llm is not None else ()
+        return [*found, *((("spec", "llm", "adapters", index), each) for index, each in enumerate(adapters))]
+
+    def directory(self, model: ServedModel | Adapter) -> str:
+        """Directory of a model's or adapter's files in the pod."""
+        if isinstance(model, Adapter):
+            return f"{ADAPTERS}/{model.name}"
+        base = MODELS if self.model is not None else LIVE
+        # vLLM accepts the KV cache of another server only if both have the same model path.
+        disaggregated = self.llm is not None and self.llm.prefill is not None
+        if self.runtime.name in ("tensorflowServing", "custom") or disaggregated:
+            return f"{base}/{model.name}/{model.live[0]}"
+        return base if self.runtime.name == "torchServe" else f"{base}/{model.name}"
+
+    @property
     def datasets(self) -> list[DatasetMount]:
         """Datasets of the models and adapters, as they are mounted."""
         return [
-            DatasetMount(name=each.dataset.name, version=each.dataset.version, mount=model_mount(self, each))
-            for _, each in places(self)
+            DatasetMount(name=each.dataset.name, version=each.dataset.version, mount=self.directory(each))
+            for _, each in self.places
             if each.dataset is not None
         ]
 
@@ -366,7 +314,7 @@ class ServingDeploymentSpec(PodUser):
     def grpc_services(self) -> tuple[str, ...]:
         """gRPC services that `expose` admits; empty: all."""
         chosen = self.expose.grpc.services if self.expose is not None and self.expose.grpc is not None else None
-        return tuple(chosen) if chosen is not None else RUNTIMES[self.runtime.name].exposed
+        return tuple(chosen) if chosen is not None else _GRPC_SERVICES.get(self.runtime.name, ())
 
 
 class ServingDeployment(Resource):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.contracts import names
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
@@ -14,7 +15,9 @@ DATA = Owned("ConfigMap", ("data",), "the serving daemon, in the ConfigMap `NAME
 _RBAC = "rbac.authorization.k8s.io"
 
 
-def with_weights(item: Item, program: Program, objects: list[Manifest], component: str) -> list[Manifest]:
+def with_weights(
+    item: Item[ServingDeploymentSpec], program: Program, objects: list[Manifest], component: str
+) -> list[Manifest]:
     """Return the objects of a service with its ConfigMap `NAME-weights`; unchanged without the serving daemon.
 
     The daemon knows the pools by an annotation of the headless Service, and may write this one ConfigMap.

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import bounds
-from avactl.kinds.serving.models import models, places, versions
+from avactl.kinds.serving.parts.models import ServedModel
 from avactl.kinds.serving.prefill.check import PATH, compute_of
 from avactl.kinds.serving.prefill.roles import DECODE, PREFILL, of_role, path_of, prefill
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.program import Item
 from avactl.program.workload import Lifecycle, Role, Unpinned, WorkloadHooks
 from avactl.spec.schema.compute import Compute
 
 
-def roles(item: Item) -> Iterator[Role]:
+def roles(item: Item[ServingDeploymentSpec]) -> Iterator[Role]:
     """Return the pods of a service outside a rollout; with `prefill`, those of both roles and of the router."""
     spec = item.spec
     least, most = bounds(spec)
@@ -32,7 +33,7 @@ def roles(item: Item) -> Iterator[Role]:
         yield Role(where, compute, own.router.replicas, own.router.replicas, (*where, "replicas"))
 
 
-def _reading(item: Item) -> int:
+def _reading(item: Item[ServingDeploymentSpec]) -> int:
     """Return the number of prefill pods."""
     if prefill(item.spec) is None:
         return 0
@@ -40,22 +41,22 @@ def _reading(item: Item) -> int:
     return bounds(spec)[0] * machines(spec)
 
 
-def summary(item: Item) -> str:
+def summary(item: Item[ServingDeploymentSpec]) -> str:
     """Return runtime, model and size."""
     spec = item.spec
     (least, most), each = bounds(spec), machines(spec)
     least, most = (count * each + _reading(item) for count in (least, most))
     pods = str(least) if isinstance(spec.replicas, int) else f"{least}–{most}"
-    served = models(spec)
-    first = f"{served[0].name}:{'+'.join(versions(served[0]))}"
+    served = spec.served
+    first = f"{served[0].name}:{'+'.join(served[0].live)}"
     more = f" and {len(served) - 1} more" if len(served) > 1 else ""
     return f"{spec.runtime.name} · {first}{more} · {pods} pod{'' if pods == '1' else 's'}"
 
 
-def unpinned(item: Item) -> Iterator[Unpinned]:
+def unpinned(item: Item[ServingDeploymentSpec]) -> Iterator[Unpinned]:
     """Yield models of which a version is `latest`."""
-    for path, model in places(item.spec):
-        if getattr(model, "version", None) == "latest":
+    for path, model in item.spec.places:
+        if isinstance(model, ServedModel) and model.version == "latest":
             yield Unpinned(
                 (*path, "version"),
                 "version `latest` of the model can change without a commit",

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.contracts import names
+from avactl.spec.platform.team import TeamSpec
 
 _LEVELS = ("low", "normal", "high")
 DEFAULT_PRIORITIES = ("avactl-low", "avactl-normal")
 DEFAULT_SERVICE_TYPES = ("ClusterIP",)
 
 
-def allowances(spec: Any) -> dict[str, str] | None:
+def allowances(spec: TeamSpec) -> dict[str, str] | None:
     """Return the annotations of a Team's namespaces; None for the defaults."""
     priorities = tuple(f"avactl-{level}" for level in _LEVELS[: _LEVELS.index(spec.member_priority) + 1])
     types = tuple(spec.service_types)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program import dataset_access
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.team import Bucket
 
 
 def below(base: str, url: str) -> str | None:
@@ -18,21 +19,21 @@ def below(base: str, url: str) -> str | None:
     return url[len(base) + 1 :] if url.startswith(f"{base}/") else None
 
 
-def team_bucket(program: Program, item: Item, url: str) -> Any:
+def team_bucket(program: Program, item: Item, url: str) -> Bucket | None:
     """Return the bucket of the item's team that contains a URL; None if there is none."""
-    for bucket in program.get("Team", str(item.team)).spec.buckets:
+    for bucket in program.team(str(item.team)).spec.buckets:
         if below(bucket.url, url) is not None:
             return bucket
     return None
 
 
-def written_through(program: Program, item: Item, url: str) -> tuple[Any, str] | None:
-    """Return the bucket and the directory by which the item's pods write to a location through a cache tier."""
+def written_through(program: Program, item: Item, url: str) -> tuple[Item[CacheTierSpec], str] | None:
+    """Return the cache tier and the directory by which the pods of an item write to a location, if any."""
     found = None
     for bucket in dataset_access.buckets(program, item):
         rest = below(bucket.url, url)
-        if rest is not None and bucket.access == "readWrite":
-            found = bucket, f"/buckets/{bucket.name}/{rest}".rstrip("/")
+        if rest is not None and bucket.access == "readWrite" and bucket.tier:
+            found = program.tier(bucket.tier), f"/buckets/{bucket.name}/{rest}".rstrip("/")
     return found
 
 
@@ -43,7 +44,7 @@ def bucket_problems(
 
     A team without buckets has other access to its stores.
     """
-    team = program.get("Team", str(item.team))
+    team = program.team(str(item.team))
     if not team.spec.buckets:
         return
     bucket = team_bucket(program, item, url)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
@@ -13,9 +12,11 @@ from avactl.program.lowering import namespaces
 from avactl.program.lowering.notifications import JOB_EVENTS, SERVICE_EVENTS, notify_problems
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import duplicates
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.team import Bucket, TeamSpec
 
 
-def check(item: Item, program: Program) -> Iterable[Diagnostic]:
+def check(item: Item[TeamSpec], program: Program) -> Iterable[Diagnostic]:
     """Yield the problems of one team."""
     spec = item.spec
     yield from duplicates(item, ("spec", "clusters"), spec.clusters or (), "cluster", key=None)
@@ -37,7 +38,7 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
     yield from overlaps(program, "Team")
 
 
-def _talks_to(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _talks_to(item: Item[TeamSpec], program: Program) -> Iterator[Diagnostic]:
     for index, name in enumerate(item.spec.talks_to):
         span = item.span("spec", "talksTo", index)
         if name == item.name:
@@ -47,13 +48,13 @@ def _talks_to(item: Item, program: Program) -> Iterator[Diagnostic]:
                 span,
                 hint="remove it",
             )
-        elif program.find("Team", name) is None and ("Team", name) not in program.broken:
-            known = [team.name for team in program.of("Team") if team is not item]
+        elif program.find_team(name) is None and ("Team", name) not in program.broken:
+            known = [team.name for team in program.teams() if team is not item]
             hint = did_you_mean(name, known, "teams") if known else "declare it: `kind: Team`"
             yield Diagnostic("missing-reference", f"unknown Team `{name}`", span, hint=hint)
 
 
-def _bucket(item: Item, program: Program, index: int, bucket: Any) -> Iterator[Diagnostic]:
+def _bucket(item: Item[TeamSpec], program: Program, index: int, bucket: Bucket) -> Iterator[Diagnostic]:
     path = ("spec", "buckets", index)
     if bucket.tier is None:
         if bucket.secret is None:
@@ -64,7 +65,7 @@ def _bucket(item: Item, program: Program, index: int, bucket: Any) -> Iterator[D
                 hint="add `tier: NAME`, a CacheTier, or `secret: NAME`, a Secret with its credentials",
             )
         return
-    tier = program.find("CacheTier", bucket.tier)
+    tier = program.find_tier(bucket.tier)
     if tier is None:
         return
     if tier.spec.cluster not in item.clusters:
@@ -102,12 +103,10 @@ def _bucket(item: Item, program: Program, index: int, bucket: Any) -> Iterator[D
 
 
 def _write_on_read_tier(
-    item: Item, program: Program, path: tuple[str | int, ...], bucket: Any, tier: Item
+    item: Item[TeamSpec], program: Program, path: tuple[str | int, ...], bucket: Bucket, tier: Item[CacheTierSpec]
 ) -> Diagnostic:
     writers = [
-        other.name
-        for other in program.of("CacheTier")
-        if other.spec.role == "write" and other.spec.cluster in item.clusters
+        other.name for other in program.tiers() if other.spec.role == "write" and other.spec.cluster in item.clusters
     ]
     other = f", or a write tier: {one_of(writers)}" if writers else ", or declare a tier with `role: write`"
     asked = item.doc.get(*path, "access") is not None

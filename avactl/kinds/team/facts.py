@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from avactl.kinds.team.names import namespaces
 from avactl.program.program import Item, Program
 from avactl.program.registry import Fact
+from avactl.spec.platform.team import TeamSpec
 
 
-def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+def facts(item: Item[TeamSpec], program: Program) -> Mapping[str, Fact]:
     """Clusters, members and buckets of the team."""
     spec = item.spec
     members = spec.members

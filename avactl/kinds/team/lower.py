@@ -15,10 +15,10 @@ from avactl.program.lowering.notifications import TEAM, offers, receivers
 from avactl.program.lowering.quota_leaf import borrower
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
-from avactl.spec.platform.team import TeamNamespace
+from avactl.spec.platform.team import TeamNamespace, TeamSpec
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[TeamSpec], program: Program) -> list[Manifest]:
     """Return the objects of one team in each of its clusters."""
     declared = item.spec.namespaces or [TeamNamespace(name=item.name)]
     result: list[Manifest] = []
@@ -30,7 +30,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     return result
 
 
-def _no_foreign_affinity(item: Item, cluster: str, namespace: str) -> Manifest:
+def _no_foreign_affinity(item: Item[TeamSpec], cluster: str, namespace: str) -> Manifest:
     """Forbid pods whose affinity selects pods of other namespaces: they would keep those off nodes, or find out where
     they run. Services do so by their resource class; members cannot use their priority class by hand."""
     scopes = [
@@ -43,7 +43,7 @@ def _no_foreign_affinity(item: Item, cluster: str, namespace: str) -> Manifest:
     )  # fmt: skip
 
 
-def _namespace(item: Item, program: Program, cluster: str, namespace: TeamNamespace) -> Iterator[Manifest]:
+def _namespace(item: Item[TeamSpec], program: Program, cluster: str, namespace: TeamNamespace) -> Iterator[Manifest]:
     name = namespace.name
     labels = {**namespace.labels, names.TEAM_LABEL: item.name}
     level: str = namespace.pod_security
@@ -70,4 +70,4 @@ def _namespace(item: Item, program: Program, cluster: str, namespace: TeamNamesp
     yield from policies(item, program, cluster, name)
     yield from buckets(item, program, cluster, name)
     if item.spec.notify is not None and offers(program, cluster):
-        yield receivers(item, program, cluster, name, TEAM)
+        yield receivers(item, program, item.spec.notify, cluster, name, TEAM)

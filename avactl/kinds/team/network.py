@@ -10,6 +10,7 @@ from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program, name_label
 from avactl.program.workload import Lifecycle
+from avactl.spec.platform.team import TeamSpec
 
 METADATA_SERVICES = ("169.254.169.254", "100.100.100.200", "fd00:ec2::254")
 """Cloud metadata services, which hand out a machine's credentials (AWS, Azure, GCP; Alibaba Cloud; AWS over IPv6)."""
@@ -18,7 +19,7 @@ NODE_LOCAL_DNS = "169.254.20.10/32"
 """Address of NodeLocal DNSCache. Source: kubernetes.io/docs/tasks/administer-cluster/nodelocaldns"""
 
 
-def policies(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
+def policies(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) -> list[Manifest]:
     """Return the policies of one namespace.
 
     Pods cannot reach cache tiers over the network: Alluxio trusts any user name that a client sends. Pods access a

@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.contracts.names import SERVING_DAEMON
-from avactl.kinds.cluster.daemons.rbac import serving_rules
+from avactl.kinds.team.daemon_rules import serving_rules
 from avactl.program.lowering import k8s
 from avactl.program.lowering.k8s import policy_rule as rule
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.team import TeamSpec
 
 READ = ("get", "list", "watch")
 WRITE = ("create", "update", "patch", "delete")
@@ -65,7 +66,7 @@ def admin_rules() -> list[Body]:
     return [rule([""], ["secrets"], (*READ, *WRITE))]
 
 
-def roles(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
+def roles(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) -> list[Manifest]:
     """Return roles and bindings in one namespace; no binding without subjects."""
     members = item.spec.members
     oidc = program.cluster_spec(cluster).oidc
@@ -91,7 +92,7 @@ def roles(item: Item, program: Program, cluster: str, namespace: str) -> list[Ma
     return result
 
 
-def daemon_roles(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
+def daemon_roles(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) -> list[Manifest]:
     """Return the serving daemon's Role in one namespace and its binding; none on clusters without the daemon.
 
     It is not one for each service: a service whose spec has lost its `rollout` still needs the daemon, to give its
@@ -113,5 +114,5 @@ def _subject(kind: str, name: str) -> Body:
     return {"apiGroup": _RBAC, "kind": kind, "name": name}
 
 
-def _object(item: Item, cluster: str, namespace: str, kind: str, name: str, **fields: Any) -> Manifest:
+def _object(item: Item[TeamSpec], cluster: str, namespace: str, kind: str, name: str, **fields: Any) -> Manifest:
     return k8s.manifest(item, cluster, f"{_RBAC}/v1", kind, name, namespace=namespace, **fields)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from avactl.program import dataset_access
 from avactl.program.cache_engines import engine_of
@@ -10,9 +10,11 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.volumes import claimed_volume
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.team import Bucket, TeamSpec
 
 
-def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[Manifest]:
+def buckets(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) -> list[Manifest]:
     """Return the objects of a team's buckets in one namespace."""
     declared = item.spec.buckets
     if not declared:
@@ -20,7 +22,7 @@ def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[
     urls = {bucket.name.upper().replace("-", "_"): bucket.url for bucket in declared}
     result = [k8s.config_map(item, cluster, dataset_access.TEAM_BUCKETS, namespace, urls)]
     for bucket in declared:
-        tier = program.get("CacheTier", bucket.tier) if bucket.tier else None
+        tier = program.tier(bucket.tier) if bucket.tier else None
         if tier is not None and tier.spec.cluster == cluster:
             claim = dataset_access.bucket_claim(bucket.name)
             read = bucket.access == "read"
@@ -32,7 +34,7 @@ def buckets(item: Item, program: Program, cluster: str, namespace: str) -> list[
     return result
 
 
-def prefixes(item: Item, program: Program, cluster: str) -> list[Manifest]:
+def prefixes(item: Item[TeamSpec], program: Program, cluster: str) -> list[Manifest]:
     """Return a Job for each cache tier that creates the writable buckets' directories in the store.
 
     A volume on a directory that does not exist keeps its pods in ContainerCreating, and a new team's bucket is empty.
@@ -53,7 +55,7 @@ def prefixes(item: Item, program: Program, cluster: str) -> list[Manifest]:
     return found
 
 
-def _path(tier: Item, bucket: Any) -> str:
+def _path(tier: Item[CacheTierSpec], bucket: Bucket) -> str:
     path = dataset_access.tier_path(tier, bucket.url)
     if path is None:
         raise LookupError(f"no under-store of {tier} holds {bucket.url}")
@@ -61,7 +63,15 @@ def _path(tier: Item, bucket: Any) -> str:
 
 
 def _volume(
-    item: Item, program: Program, tier: Item, path: str, claim: str, cluster: str, namespace: str, *, read_only: bool
+    item: Item[TeamSpec],
+    program: Program,
+    tier: Item[CacheTierSpec],
+    path: str,
+    claim: str,
+    cluster: str,
+    namespace: str,
+    *,
+    read_only: bool,
 ) -> list[Manifest]:
     """Return a PersistentVolume on the tier, and the only claim that can bind it."""
     volume = f"{namespace}-{claim}"

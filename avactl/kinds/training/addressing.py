@@ -9,7 +9,6 @@ Values that depend on the number of pods are in the ConfigMap `NAME-rendezvous`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import orjson
 
@@ -23,6 +22,7 @@ from avactl.kinds.training.roles import (
     hosts,
     rendezvous_name,
 )
+from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering.host_network import host_port
 from avactl.program.lowering.pods import env_list
 from avactl.program.manifest import Body
@@ -42,22 +42,22 @@ PS_LITE_PORT = 9091
 _TF_ROLES = {"chief": "chief", "worker": "worker", "server": "ps", "evaluator": "evaluator"}
 
 
-def port(item: Item) -> int:
+def port(item: Item[TrainingJobSpec]) -> int:
     """Rendezvous port of a job's pods: the framework's own, or an allocated one in the network of the machines."""
     spec = item.spec
     if spec.host_network is not None:
-        return host_port(item)
+        return host_port(item, spec.host_network)
     if spec.framework == "tensorflow":
         return TF_PORT
     return PS_LITE_PORT if spec.framework == "mxnet" else TORCH_PORT
 
 
-def master_port(item: Item) -> int:
+def master_port(item: Item[TrainingJobSpec]) -> int:
     """Port of the job master. In the network of the machines, its pod declares the rendezvous port, and no other."""
     return _MASTER_PORT if item.spec.host_network is None else port(item)
 
 
-def listens(spec: Any, part: Part) -> bool:
+def listens(spec: TrainingJobSpec, part: Part) -> bool:
     """Return True if pods of a part listen on the rendezvous port. mpirun's daemons let the kernel choose ports."""
     if spec.strategy == "parameterServer" and spec.framework == "mxnet":
         return part.role == "scheduler"
@@ -69,7 +69,7 @@ def field(name: str, path: str) -> Body:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def config_value(item: Item, name: str, key: str) -> Body:
+def config_value(item: Item[TrainingJobSpec], name: str, key: str) -> Body:
     """Environment variable from the rendezvous ConfigMap."""
     return {"name": name, "valueFrom": {"configMapKeyRef": {"name": rendezvous_name(item), "key": key}}}
 
@@ -79,24 +79,23 @@ def processes(part: Part) -> int:
     return part.compute.gpus or 1
 
 
-def starts_with_torchrun(spec: Any, part: Part) -> bool:
+def starts_with_torchrun(spec: TrainingJobSpec, part: Part) -> bool:
     """Return True if torchrun starts the processes of a worker. Elastic ones meet at the job master instead."""
     several = spec.strategy == "elastic" and processes(part) > 1
     return spec.framework == "pytorch" and (several or spec.strategy == "allReduce")
 
 
-def slots_per_worker(spec: Any, part: Part) -> int:
+def slots_per_worker(spec: TrainingJobSpec, part: Part) -> int:
     """Number of MPI ranks per worker of a group."""
-    slots: int = spec.slots_per_worker or part.compute.gpus or 1
-    return slots
+    return spec.slots_per_worker or part.compute.gpus or 1
 
 
-def implementation(spec: Any) -> str:
+def implementation(spec: TrainingJobSpec) -> str:
     """The MPI library of a job."""
     return spec.mpi.implementation if spec.mpi is not None else "openmpi"
 
 
-def hostfile(spec: Any, slots: Sequence[tuple[str, int]]) -> dict[str, str]:
+def hostfile(spec: TrainingJobSpec, slots: Sequence[tuple[str, int]]) -> dict[str, str]:
     """Return the file with hosts and their numbers of ranks, in the form of the job's MPI library.
 
     Intel MPI reads only hosts from the file that a variable names, and the number of ranks from I_MPI_PERHOST.
@@ -106,7 +105,7 @@ def hostfile(spec: Any, slots: Sequence[tuple[str, int]]) -> dict[str, str]:
     return {**data, "slots": str(slots[0][1])} if implementation(spec) == "intel" else data
 
 
-def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
+def rendezvous(item: Item[TrainingJobSpec], parts: list[Part]) -> dict[str, str]:
     """Data of the rendezvous ConfigMap; empty for a job with one pod."""
     spec = item.spec
     count = counts(parts)
@@ -130,7 +129,7 @@ def rendezvous(item: Item, parts: list[Part]) -> dict[str, str]:
     return data
 
 
-def _tf_cluster(item: Item, parts: Sequence[Part]) -> str:
+def _tf_cluster(item: Item[TrainingJobSpec], parts: Sequence[Part]) -> str:
     """The `cluster` of TF_CONFIG. The evaluator is not a member.
 
     Source: https://www.tensorflow.org/guide/distributed_training#setting_up_the_tf_config_environment_variable
@@ -158,17 +157,17 @@ exec "$@"
 """Runs a command with the pod's index among all pods of its role."""
 
 
-def adds_index(item: Item, part: Part) -> bool:
+def adds_index(item: Item[TrainingJobSpec], part: Part) -> bool:
     """Return True if the indexes of a part's pods follow those of another group. mpirun numbers its ranks itself."""
     return part.first > 0 and item.spec.strategy != "mpi"
 
 
-def with_index(item: Item, part: Part, command: list[str]) -> list[str]:
+def with_index(item: Item[TrainingJobSpec], part: Part, command: list[str]) -> list[str]:
     """Return the command of a part with its shell, if it needs one."""
     return ["sh", "-c", INDEX_SCRIPT, "sh", *command] if command and adds_index(item, part) else command
 
 
-def environment(item: Item, part: Part) -> list[Body]:
+def environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     """Environment variables with a pod's identity and rendezvous settings."""
     spec = item.spec
     result = [
@@ -197,7 +196,7 @@ def environment(item: Item, part: Part) -> list[Body]:
     return result
 
 
-def _tensorflow(item: Item, part: Part) -> list[Body]:
+def _tensorflow(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     index = _OWN_INDEX if adds_index(item, part) else f"$({INDEX})"
     task = f'{{"index":{index},"type":"{_TF_ROLES[part.role]}"}}'
     return [
@@ -206,7 +205,7 @@ def _tensorflow(item: Item, part: Part) -> list[Body]:
     ]
 
 
-def _all_reduce(item: Item, part: Part) -> list[Body]:
+def _all_reduce(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     """Environment for torchrun with static rendezvous: a node's rank is its index, and the first node is the master.
 
     Every torchrun option has a variable PET_OPTION. Source: torch/distributed/argparse_util.py, elastic/run.
@@ -230,7 +229,7 @@ def _all_reduce(item: Item, part: Part) -> list[Body]:
     ]
 
 
-def _elastic(item: Item, part: Part) -> list[Body]:
+def _elastic(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     """Environment with the job master, which holds the rendezvous; torchrun only starts the processes of a pod.
 
     With a standalone rendezvous, it restarts them together. Source: torch/distributed/run.py.
@@ -249,13 +248,13 @@ def _elastic(item: Item, part: Part) -> list[Body]:
     return result
 
 
-def _master(item: Item, part: Part) -> list[Body]:
+def _master(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     """Address of the job master. A pod that is made anew takes the place of the one before there at once."""
     address = f"{host(item, MASTER, 0)}:{master_port(item)}"
     return env_list({"AVACTL_MASTER": address, "AVACTL_WORKER": f"{part.role}-$({INDEX})"})
 
 
-def _ps_lite(item: Item, part: Part) -> list[Body]:
+def _ps_lite(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     """Environment for ps-lite. Source: https://mxnet.apache.org/versions/1.9.1/api/faq/distributed_training
 
     DMLC_USE_KUBERNETES makes the scheduler listen on its pod's address instead of its name. With heartbeats a
@@ -278,7 +277,7 @@ def _ps_lite(item: Item, part: Part) -> list[Body]:
     ]
 
 
-def _generic(item: Item, roles: tuple[str, ...]) -> list[Body]:
+def _generic(item: Item[TrainingJobSpec], roles: tuple[str, ...]) -> list[Body]:
     """Addresses of all pods, for code that connects them itself."""
     result = [config_value(item, "AVACTL_WORKERS", "nnodes")]
     if "server" in roles:
@@ -287,9 +286,9 @@ def _generic(item: Item, roles: tuple[str, ...]) -> list[Body]:
     return [*result, *env_list({"AVACTL_PORT": str(port(item))})]
 
 
-def _consistency(spec: Any) -> list[Body]:
+def _consistency(spec: TrainingJobSpec) -> list[Body]:
     """Allowed divergence between workers; MXNet expresses it as the type of its KVStore."""
-    env = {"AVACTL_CONSISTENCY": spec.consistency}
+    env: dict[str, str] = {"AVACTL_CONSISTENCY": spec.consistency}
     if spec.staleness is not None:
         env["AVACTL_STALENESS"] = str(spec.staleness)
     if spec.backup_workers:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic, Note
@@ -30,6 +29,7 @@ from avactl.kinds.training.roles import (
     spot_from,
     whole,
 )
+from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.kinds.training.starts.dependencies import order_problems
 from avactl.kinds.training.starts.schedule import schedule_problems
 from avactl.kinds.training.strategies import strategy_problems
@@ -61,7 +61,7 @@ _SUCCESS_POLICY = 31
 """First Kubernetes minor version (1.31) with `successPolicy` of Jobs on by default."""
 
 
-def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+def check(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one job."""
     wrong = list(strategy_problems(item))
     yield from wrong
@@ -100,17 +100,16 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from health_problems(item, program)
 
 
-def _commands(spec: Any) -> Iterator[tuple[tuple[str, ...], list[str]]]:
+def _commands(spec: TrainingJobSpec) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     yield ("spec", "command"), spec.command
     yield ("spec", "args"), spec.args
-    for key in ("servers", "launcher", "evaluator"):
-        role = getattr(spec, key)
+    for key, role in (("servers", spec.servers), ("launcher", spec.launcher), ("evaluator", spec.evaluator)):
         if role is not None:
             yield ("spec", key, "command"), role.command
             yield ("spec", key, "args"), role.args
 
 
-def _reserved_env(item: Item) -> Iterator[Diagnostic]:
+def _reserved_env(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     for name in item.spec.env:
         if name.startswith("AVACTL_") or name == "JOB_COMPLETION_INDEX":
             yield Diagnostic(
@@ -121,7 +120,7 @@ def _reserved_env(item: Item) -> Iterator[Diagnostic]:
             )
 
 
-def _torchrun(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
+def _torchrun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
     """Yield options of torchrun that contradict the number of pods or of their GPUs."""
     spec = item.spec
     if spec.framework != "pytorch" or spec.strategy != "allReduce":
@@ -146,7 +145,7 @@ def _torchrun(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
             )
 
 
-def _mpirun(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
+def _mpirun(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
     """Yield a number of ranks that is not that of the slots."""
     spec = item.spec
     if spec.strategy != "mpi":
@@ -175,7 +174,7 @@ def _mpirun(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
     )
 
 
-def _checkpoint(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _checkpoint(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
     checkpoint = spec.checkpoint
     if checkpoint is None:
@@ -209,7 +208,7 @@ def _checkpoint(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from bucket_problems(item, program, checkpoint.path, ("spec", "checkpoint", "path"), writes=True)
 
 
-def _tensorboard(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _tensorboard(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
     board = spec.tensorboard
     if board is None:
@@ -234,7 +233,7 @@ def _tensorboard(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from bucket_problems(item, program, board.logdir, ("spec", "tensorboard", "logdir"), writes=True)
 
 
-def _times(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _times(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
     if spec.timeout is not None and not seconds(spec.timeout):
         yield Diagnostic(
@@ -273,7 +272,7 @@ def _times(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _names(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
+def _names(item: Item[TrainingJobSpec], made: list[Part]) -> Iterator[Diagnostic]:
     """Yield a problem if the longest name is too long: the host name of a role's last pod."""
     names = [f"{job_name(item, part.name)}-{part.replicas - 1}" for part in made]
     if item.spec.strategy != "single":
@@ -288,7 +287,7 @@ def _names(item: Item, made: list[Part]) -> Iterator[Diagnostic]:
         )
 
 
-def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _compute(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
     alone = False
     for path, compute in declared(spec):
@@ -317,7 +316,7 @@ def _compute(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield together
 
 
-def _spot(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _spot(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of a job on machines that the provider takes back."""
     spec, where = item.spec, ("spec", "spot")
     if spec.spot == "never":
@@ -362,7 +361,7 @@ def _spot(item: Item, program: Program) -> Iterator[Diagnostic]:
     )
 
 
-def _pods(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic]:
+def _pods(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> Iterator[Diagnostic]:
     """Yield the problems of pod settings: of the job, and of its roles."""
     spec = item.spec
     yield from root_problem(item, program)
@@ -378,7 +377,9 @@ def _pods(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic
             yield from _names_of_pods(item, role.pod, (*path, "pod"))
 
 
-def _names_of_pods(item: Item, settings: PodSettings | None, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
+def _names_of_pods(
+    item: Item[TrainingJobSpec], settings: PodSettings | None, path: tuple[str | int, ...]
+) -> Iterator[Diagnostic]:
     """Yield a `dnsPolicy` with which the pods of a job do not find each other: it would wait until its timeout."""
     policy = None if settings is None else settings.dns_policy
     config = None if settings is None else settings.dns_config
@@ -395,17 +396,17 @@ def _names_of_pods(item: Item, settings: PodSettings | None, path: tuple[str | i
         )
 
 
-def _listening(item: Item, made: list[Part]) -> list[Role]:
+def _listening(item: Item[TrainingJobSpec], made: list[Part]) -> list[Role]:
     """The pods that listen on the rendezvous port."""
     return [Role(("spec",), part.compute, part.replicas, part.replicas) for part in made if listens(item.spec, part)]
 
 
-def _within(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _within(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield a problem if `within` is not a topology level that the scheduler knows."""
     level, path = item.spec.workers.within, ("spec", "workers", "within")
     if level is None:
         return
-    cluster = program.get("Cluster", item.cluster)
+    cluster = program.cluster(item.cluster)
     levels, on = cluster.spec.placement.levels, cluster.spec.daemons.scheduler
     if level not in levels:
         named = "levels" in cluster.spec.placement.model_fields_set
@@ -431,7 +432,7 @@ def _within(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _shared_volumes(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic]:
+def _shared_volumes(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> Iterator[Diagnostic]:
     """Yield volumes that several pods share on a storage class for one node."""
     spec = item.spec
     savers = pods_with(made, CHECKPOINT_ROLES)
@@ -443,7 +444,7 @@ def _shared_volumes(item: Item, program: Program, made: list[Part]) -> Iterator[
         yield from sharing_problems(item, program, "checkpoint", ("spec", "tensorboard"), what)
 
 
-def _cluster(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnostic]:
+def _cluster(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> Iterator[Diagnostic]:
     """Yield the problems of the strategy's requirements on the cluster."""
     if any(not part.leads for part in made) or len(leaders(item, made)) > 1:
         yield from require_image(item, program, "kubectl", ("spec", "strategy"))
@@ -452,7 +453,7 @@ def _cluster(item: Item, program: Program, made: list[Part]) -> Iterator[Diagnos
     if item.spec.strategy == "elastic":
         version = program.cluster_spec(item.cluster).kubernetes_version
         if int(version.split(".")[1]) < _SUCCESS_POLICY:
-            cluster = program.get("Cluster", item.cluster)
+            cluster = program.cluster(item.cluster)
             yield Diagnostic(
                 "kubernetes-version",
                 f"strategy `elastic` needs Kubernetes 1.{_SUCCESS_POLICY}, but cluster {cluster.name} has {version}",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+
+from avactl.spec.schema.compute import Code
 
 _PYTHON = re.compile(r"python([23](\.[0-9]+)?)?").fullmatch
 _WITH_VALUE = frozenset(("-W", "-X", "--check-hash-based-pycs"))
@@ -47,7 +48,7 @@ def with_mpirun(command: Sequence[str], launcher: str = "mpirun") -> list[str]:
     return [launcher, *command] if _python_script(command) is not None else list(command)
 
 
-def interpreter(command: Sequence[str], code: Any = None) -> str:
+def interpreter(command: Sequence[str], code: Code | None = None) -> str:
     """Return the Python of a command, for another program in the same image; `python3` if it names none.
 
     `code`: source of the code that pods fetch; an interpreter in it does not exist before.

@@ -16,6 +16,7 @@ from typing import Any
 from avactl.contracts.names import FOLLOWER
 from avactl.kinds.training.addressing import field
 from avactl.kinds.training.roles import Part
+from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import RUN_ANNOTATION, env_list, helper, resources
 from avactl.program.manifest import Body, Manifest
@@ -100,13 +101,13 @@ def period(followers: int) -> int:
     return max(5, followers // 10)
 
 
-def account(item: Item) -> str:
+def account(item: Item[TrainingJobSpec]) -> str:
     """Name of the service account of a job's followers."""
     return f"{item.name}-{FOLLOWER}"
 
 
 def follow(
-    item: Item, program: Program, pod: Body, leaders: Sequence[str], part: Part, count: int, *,
+    item: Item[TrainingJobSpec], program: Program, pod: Body, leaders: Sequence[str], part: Part, count: int, *,
     grace: int, linger: int, commands: str,
 ) -> Body:  # fmt: skip
     """Build the spec of a pod that ends with the Jobs `leaders`: its only container becomes a sidecar of the watcher.
@@ -146,7 +147,9 @@ def follow(
     }
 
 
-def watch_partners(item: Item, program: Program, pod: Body, own: str, leaders: Sequence[str], count: int) -> Body:
+def watch_partners(
+    item: Item[TrainingJobSpec], program: Program, pod: Body, own: str, leaders: Sequence[str], count: int
+) -> Body:
     """Add the sidecar that fails the leading Job `own` when another one of `leaders` has failed."""
     env = {"OWN": own, "LEADERS": " ".join(name for name in leaders if name != own), "PERIOD": str(period(count))}
     run = field("RUN", f"metadata.annotations['{RUN_ANNOTATION}']")
@@ -177,7 +180,9 @@ def token_volume() -> Body:
     }
 
 
-def access(item: Item, name: str, component: str, rules: list[Body], accounts: Sequence[str] = ()) -> list[Manifest]:
+def access(
+    item: Item[TrainingJobSpec], name: str, component: str, rules: list[Body], accounts: Sequence[str] = ()
+) -> list[Manifest]:
     """A service account with its own role, which `accounts` of the team get too: pods have only one account."""
     rbac = "rbac.authorization.k8s.io"
 
@@ -196,7 +201,11 @@ def access(item: Item, name: str, component: str, rules: list[Body], accounts: S
 
 
 def follower_access(
-    item: Item, leaders: Sequence[str], commands: str = "", more: Sequence[Body] = (), accounts: Sequence[str] = ()
+    item: Item[TrainingJobSpec],
+    leaders: Sequence[str],
+    commands: str = "",
+    more: Sequence[Body] = (),
+    accounts: Sequence[str] = (),
 ) -> list[Manifest]:
     """Account with rules to read and stop the leading Jobs, and to read the ConfigMap of commands.
 

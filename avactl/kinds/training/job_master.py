@@ -12,6 +12,7 @@ from math import ceil
 from avactl.kinds.training.addressing import field, master_port
 from avactl.kinds.training.followers import TOKEN_PATH
 from avactl.kinds.training.roles import MASTER, Part, bounds, replacing, workers_of
+from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import RUN_ANNOTATION, env_list, resources
 from avactl.program.manifest import Body, Manifest
@@ -26,7 +27,7 @@ STATE = "/var/lib/avactl"
 STATE_DATA = Owned("ConfigMap", ("binaryData",), "the master of an elastic job, in the ConfigMap `NAME-master`")
 
 
-def local_args(item: Item) -> list[str]:
+def local_args(item: Item[TrainingJobSpec]) -> list[str]:
     """Arguments on a machine without an API server. The clock bounds the staleness, whatever scripts ask for."""
     spec = item.spec
     args = ["--listen", f"$(POD_IP):{master_port(item)}", "--state", f"{STATE}/journal"]
@@ -39,12 +40,12 @@ def local_args(item: Item) -> list[str]:
     return args
 
 
-def state_name(item: Item) -> str:
+def state_name(item: Item[TrainingJobSpec]) -> str:
     """Name of the ConfigMap with the master's state."""
     return f"{item.name}-{MASTER}"
 
 
-def container(item: Item, program: Program, part: Part) -> Body:
+def container(item: Item[TrainingJobSpec], program: Program, part: Part) -> Body:
     """Build the master's container, without what `pods.pod_spec` adds. It has the followers' token.
 
     In the network of the machine it has no probes and metrics: their port might be in use there.
@@ -96,7 +97,7 @@ def with_token(pod: Body) -> Body:
     return {**pod, "initContainers": made}
 
 
-def state(item: Item) -> Manifest:
+def state(item: Item[TrainingJobSpec]) -> Manifest:
     """Build the empty ConfigMap that the master fills."""
     return k8s.manifest(
         item, item.cluster, "v1", "ConfigMap", state_name(item),
@@ -104,6 +105,6 @@ def state(item: Item) -> Manifest:
     )  # fmt: skip
 
 
-def rules(item: Item) -> list[Body]:
+def rules(item: Item[TrainingJobSpec]) -> list[Body]:
     """RBAC rules of the master, beyond those of followers."""
     return [k8s.policy_rule([""], ["configmaps"], ["get", "patch"], resourceNames=[state_name(item)])]

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from avactl.diagnostics import Diagnostic
 from avactl.kinds.training import job_master
 from avactl.kinds.training.addressing import hostfile, slots_per_worker
 from avactl.kinds.training.followers import EVALUATOR_GRACE
 from avactl.kinds.training.roles import MASTER, Part, bounds, job_name, parts, rendezvous_name
+from avactl.kinds.training.spec import TrainingJobSpec, Workers
 from avactl.kinds.training.strategies import strategy_problems
 from avactl.program.local_run import LocalHooks, LocalRole, LocalRun
 from avactl.program.program import Item
 from avactl.spec.schema.values import seconds
 
 
-def with_workers(item: Item, workers: int) -> Item | Diagnostic:
+def with_workers(item: Item[TrainingJobSpec], workers: int) -> Item[TrainingJobSpec] | Diagnostic:
     """Return the job with another number of workers, or the problem of that number."""
     spec = item.spec
     path = ("spec", "workers") if "workers" in spec.model_fields_set else ("spec",)
@@ -26,17 +26,17 @@ def with_workers(item: Item, workers: int) -> Item | Diagnostic:
             message = f"{workers} workers: the job has `min` {least} and `max` {most}"
             return Diagnostic("invalid-value", message, item.span(*path))
     changed = spec.model_copy(update={"workers": _with_replicas(spec.workers, workers)})
-    copy = Item(item.doc, item.resource.model_copy(update={"spec": changed}))
+    copy: Item[TrainingJobSpec] = Item(item.doc, item.resource.model_copy(update={"spec": changed}))
     copy.clusters, copy.namespace = item.clusters, item.namespace
     return next((problem for problem in strategy_problems(copy) if problem.severity == "error"), copy)
 
 
-def _with_replicas(workers: Any, count: int) -> Any:
+def _with_replicas(workers: Workers, count: int) -> Workers:
     # `model_copy` also counts the key as set, which elastic jobs look at.
     return workers.model_copy(update={"replicas": count})
 
 
-def local_run(item: Item) -> LocalRun:
+def local_run(item: Item[TrainingJobSpec]) -> LocalRun:
     """Return how a job runs on one machine."""
     spec = item.spec
     made = parts(spec)
@@ -53,7 +53,7 @@ def local_run(item: Item) -> LocalRun:
     )
 
 
-def _role(item: Item, part: Part) -> LocalRole:
+def _role(item: Item[TrainingJobSpec], part: Part) -> LocalRole:
     spec = item.spec
     replicas, skipped = part.replicas, ""
     if part.role == "worker" and spec.strategy == "elastic" and "replicas" in spec.workers.model_fields_set:
@@ -72,7 +72,7 @@ def _role(item: Item, part: Part) -> LocalRole:
     )
 
 
-def _files(item: Item) -> dict[tuple[str, str], str]:
+def _files(item: Item[TrainingJobSpec]) -> dict[tuple[str, str], str]:
     """Replace MPI's hostfile: mpirun would call ssh for each of several loopback addresses."""
     if item.spec.strategy != "mpi":
         return {}

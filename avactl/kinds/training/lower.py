@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
 from avactl.contracts import names
 from avactl.kinds.training import followers, job_master, mpi
@@ -25,6 +24,7 @@ from avactl.kinds.training.roles import (
     replacing,
     spot_from,
 )
+from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.kinds.training.starts.schedule import cron_job
 from avactl.kinds.training.tensorboard import board
 from avactl.program.lowering import k8s, pods
@@ -41,7 +41,7 @@ TIMED_OUT_LATER = 30
 """Seconds for the scheduler to mark a pod that has run for its timeout, before the kubelet ends it."""
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[TrainingJobSpec], program: Program) -> list[Manifest]:
     """Return the objects of one training job."""
     spec = item.spec
     made = parts(spec)
@@ -75,7 +75,7 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     return [*objects, *jobs]
 
 
-def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
+def _job(item: Item[TrainingJobSpec], program: Program, made: list[Part], part: Part) -> Body:
     """Return the immutable fields of a Job's spec: a change starts a new run."""
     spec = item.spec
     least, most = bounds(spec)
@@ -115,7 +115,7 @@ def _job(item: Item, program: Program, made: list[Part], part: Part) -> Body:
     )
 
 
-def _finish(item: Item, program: Program, part: Part, body: Body, run: str) -> Manifest:
+def _finish(item: Item[TrainingJobSpec], program: Program, part: Part, body: Body, run: str) -> Manifest:
     """Build the Job, with the digest of its run and the mutable fields."""
     spec = item.spec
     # In the template too: Kubernetes then rejects mixing pods of the old run with those of the new.
@@ -154,12 +154,12 @@ def _seconds(duration: str | None) -> int | None:
     return None if duration is None else ceil(seconds(duration))
 
 
-def _running_time(item: Item, program: Program) -> int | None:
+def _running_time(item: Item[TrainingJobSpec], program: Program) -> int | None:
     """Seconds that a pod may run, if avactl's scheduler counts them."""
     return _seconds(item.spec.timeout) if program.cluster_spec(item.cluster).daemons.scheduler else None
 
 
-def _deadline(item: Item, program: Program, part: Part) -> int | None:
+def _deadline(item: Item[TrainingJobSpec], program: Program, part: Part) -> int | None:
     """Deadline of the Job, which counts from its creation: only for clusters without avactl's scheduler.
 
     Followers end by themselves, except if their sidecar never started: they get a later one.
@@ -170,7 +170,7 @@ def _deadline(item: Item, program: Program, part: Part) -> int | None:
     return longest if part.leads else longest + FOLLOWERS_LATER
 
 
-def _ttl(item: Item, program: Program) -> int | None:
+def _ttl(item: Item[TrainingJobSpec], program: Program) -> int | None:
     """Return the Job's TTL. An engine that follows the repository would recreate a deleted Job."""
     cluster = program.cluster_spec(item.cluster)
     if cluster.reconcile.mode in STARTS_JOBS_AGAIN:
@@ -178,7 +178,7 @@ def _ttl(item: Item, program: Program) -> int | None:
     return _seconds(item.spec.ttl or cluster.default_job_ttl)
 
 
-def _services(item: Item) -> list[Manifest]:
+def _services(item: Item[TrainingJobSpec]) -> list[Manifest]:
     """Build the headless Service. It publishes pods before they are ready, because readiness requires discovery."""
     # mpirun's daemons choose their own ports: for them the Service only gives names.
     name, ports = rendezvous_name(item), {} if item.spec.strategy == "mpi" else {"rendezvous": port(item)}
@@ -190,7 +190,7 @@ def _services(item: Item) -> list[Manifest]:
     return [k8s.service(item, item.cluster, name, item.ns, everyone, ports, headless=True, publish_not_ready=True)]
 
 
-def _budget(item: Item, made: list[Part]) -> Manifest:
+def _budget(item: Item[TrainingJobSpec], made: list[Part]) -> Manifest:
     """Build the PodDisruptionBudget that blocks evictions (drains, autoscalers): losing one pod stops the whole gang.
 
     `minAvailable`, because Kubernetes evaluates `maxUnavailable` only for controllers with a scale subresource.
@@ -202,12 +202,12 @@ def _budget(item: Item, made: list[Part]) -> Manifest:
     )  # fmt: skip
 
 
-def _claims(item: Item, program: Program, made: list[Part]) -> list[Manifest]:
+def _claims(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> list[Manifest]:
     """Return the GPU claims of the roles, and the checkpoint volume."""
     found = [
         manifest for part in made if part.compute.gpus for manifest in gpu_request(item, program, part).claim(item.ns)
     ]
-    checkpoint: Any = item.spec.checkpoint
+    checkpoint = item.spec.checkpoint
     if checkpoint is not None and checkpoint.volume is not None:
         found.append(
             k8s.volume_claim(

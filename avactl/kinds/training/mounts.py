@@ -9,6 +9,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.training import followers, mpi
 from avactl.kinds.training.pod import CHECKPOINTS, log_path
 from avactl.kinds.training.roles import declared
+from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program import dataset_access
 from avactl.program.lowering import pods
 from avactl.program.program import Item, Program
@@ -44,7 +45,7 @@ class Place(NamedTuple):
     dataset: bool = False
 
 
-def _places(item: Item, program: Program) -> Iterator[Place]:
+def _places(item: Item[TrainingJobSpec], program: Program) -> Iterator[Place]:
     spec = item.spec
     for index, mount in enumerate(spec.datasets):
         place: Path = ("spec", "datasets", index, "mount")
@@ -76,7 +77,7 @@ def _places(item: Item, program: Program) -> Iterator[Place]:
         yield Place(followers.DIRECTORY, "the commands of MPI", ("spec", "strategy"), False)
 
 
-def place_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def place_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield mount points used twice, nested in something read-only, or needed by the image.
 
     Conflicts between two datasets are reported by `dataset_access.mount_problems`.
@@ -108,7 +109,7 @@ def place_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
                 break
 
 
-def _clash(item: Item, place: Place, other: Place) -> Diagnostic | None:
+def _clash(item: Item[TrainingJobSpec], place: Place, other: Place) -> Diagnostic | None:
     """Return the conflict between two mount points, or None."""
     if place.directory == other.directory:
         message = f"{place.what} and {other.what} are both mounted at `{place.directory}`"

@@ -14,11 +14,11 @@ and in Intel MPI's Developer Reference, Hydra Environment Variables.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from avactl.kinds.training.addressing import config_value, implementation
 from avactl.kinds.training.followers import DIRECTORY as LAUNCH
 from avactl.kinds.training.followers import TOKEN_PATH, access, token_volume
+from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import HOME, Volumes, env_list, helper, resources
 from avactl.program.manifest import Body, Manifest
@@ -100,12 +100,12 @@ done
 """
 
 
-def commands_name(item: Item) -> str:
+def commands_name(item: Item[TrainingJobSpec]) -> str:
     """Name of the ConfigMap with the workers' commands."""
     return f"{item.name}-launch"
 
 
-def files(item: Item) -> dict[str, str]:
+def files(item: Item[TrainingJobSpec]) -> dict[str, str]:
     """Data of the rendezvous ConfigMap in addition to the hostfile."""
     user, group = item.spec.run_as_user, item.spec.run_as_group or item.spec.run_as_user
     # Open MPI refuses to start for a user without a name.
@@ -113,12 +113,12 @@ def files(item: Item) -> dict[str, str]:
     return {"agent": agent, "passwd": f"user:x:{user}:{group}::{HOME}:/bin/sh\n"}
 
 
-def launcher_command(spec: Any) -> str:
+def launcher_command(spec: TrainingJobSpec) -> str:
     """Command that starts the ranks. `mpirun` of an image may be another library's."""
     return "mpirun" if implementation(spec) == "openmpi" else "mpiexec.hydra"
 
 
-def environment(item: Item) -> list[Body]:
+def environment(item: Item[TrainingJobSpec]) -> list[Body]:
     """Settings of the MPI library in the launcher."""
     agent, hostfile = f"{CONFIG}/agent", f"{CONFIG}/hostfile"
     # Workers cannot resolve the short name of the launcher. On machines' networks names are those of machines.
@@ -154,7 +154,7 @@ def mount(volumes: Volumes, config_map: str, *, launcher: bool) -> None:
     volumes.empty("launch", LAUNCH)
 
 
-def launcher(item: Item, program: Program, pod: Body) -> Body:
+def launcher(item: Item[TrainingJobSpec], program: Program, pod: Body) -> Body:
     """Build the launcher's pod with the sidecar that publishes the commands."""
     publisher = helper(
         "publisher",
@@ -178,7 +178,7 @@ def launcher(item: Item, program: Program, pod: Body) -> Body:
     }
 
 
-def objects(item: Item, accounts: Sequence[str] = ()) -> list[Manifest]:
+def objects(item: Item[TrainingJobSpec], accounts: Sequence[str] = ()) -> list[Manifest]:
     """Return the ConfigMap of commands, which the launcher fills, and its permission to do so."""
     name = commands_name(item)
     rules = [k8s.policy_rule([""], ["configmaps"], ["get", "patch"], resourceNames=[name])]

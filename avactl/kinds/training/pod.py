@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
 from avactl.contracts import names
 from avactl.kinds.team.buckets import team_bucket, written_through
@@ -25,6 +24,7 @@ from avactl.kinds.training.roles import (
     spot_from,
     whole,
 )
+from avactl.kinds.training.spec import Checkpoint, TrainingJobSpec
 from avactl.kinds.training.starts.dependencies import after
 from avactl.program.checks.dataset_start import data_locality, start_when_warm
 from avactl.program.lowering import k8s, pods
@@ -54,7 +54,7 @@ SPOT_FIRST: Body = {
 """Affinity of workers that run on spot machines if there are any free."""
 
 
-def template(item: Item, program: Program, made: list[Part], part: Part) -> Body:
+def template(item: Item[TrainingJobSpec], program: Program, made: list[Part], part: Part) -> Body:
     """Build the pod template of one role, without the digest of its run."""
     spec = item.spec
     gpu = gpu_request(item, program, part)
@@ -86,7 +86,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
     )
     notes = {names.DEFAULT_CONTAINER: part.role}
     if part.role == "worker" and spec.health_check is not None:
-        pod = health_check.with_health_check(item, program, part, pod)
+        pod = health_check.with_health_check(item, program, part, pod, spec.health_check)
     if part.role == "launcher":
         pod = mpi.launcher(item, program, pod)
     elif not part.leads:
@@ -140,7 +140,7 @@ def template(item: Item, program: Program, made: list[Part], part: Part) -> Body
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
 
 
-def gpu_request(item: Item, program: Program, part: Part) -> pods.GpuRequest:
+def gpu_request(item: Item[TrainingJobSpec], program: Program, part: Part) -> pods.GpuRequest:
     """Return how the pods of one role get their GPUs."""
     return pods.GpuRequest(item, program, whole(item.spec, part.compute), part.name, part.replicas)
 
@@ -150,13 +150,15 @@ def is_gang(made: list[Part]) -> bool:
     return sum(part.replicas for part in made) > 1
 
 
-def gang_size(spec: Any, made: list[Part]) -> int:
+def gang_size(spec: TrainingJobSpec, made: list[Part]) -> int:
     """Number of pods that must run at the same time."""
     least, most = bounds(spec)
     return sum(part.replicas for part in made) - (most - least)
 
 
-def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: pods.GpuRequest) -> Body:
+def _container(
+    item: Item[TrainingJobSpec], program: Program, made: list[Part], part: Part, gpu: pods.GpuRequest
+) -> Body:
     spec = item.spec
     if part.role == MASTER:
         return job_master.container(item, program, part)
@@ -180,7 +182,7 @@ def _container(item: Item, program: Program, made: list[Part], part: Part, gpu: 
     )
 
 
-def _env(item: Item, program: Program, part: Part, gpu: pods.GpuRequest) -> list[Body]:
+def _env(item: Item[TrainingJobSpec], program: Program, part: Part, gpu: pods.GpuRequest) -> list[Body]:
     spec = item.spec
     # Connections that set up RDMA use the pod's own network.
     own = {"NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"} if gpu.rdma and not spec.host_network else {}
@@ -192,13 +194,14 @@ def _env(item: Item, program: Program, part: Part, gpu: pods.GpuRequest) -> list
     if part.role == "launcher":
         result.append(mpi.environment(item))
     if spec.checkpoint is not None:
-        result.append(_checkpoint_env(item, program, mounted=part.role in CHECKPOINT_ROLES))
+        result.append(_checkpoint_env(item, program, spec.checkpoint, mounted=part.role in CHECKPOINT_ROLES))
     result.append(_store_env(item, program))
     return pods.merge_env(*result, pods.env_list(spec.env))
 
 
-def _checkpoint_env(item: Item, program: Program, *, mounted: bool) -> list[Body]:
-    checkpoint = item.spec.checkpoint
+def _checkpoint_env(
+    item: Item[TrainingJobSpec], program: Program, checkpoint: Checkpoint, *, mounted: bool
+) -> list[Body]:
     env = {
         "AVACTL_CHECKPOINT_PATH": checkpoint.path or CHECKPOINTS,
         "AVACTL_CHECKPOINT_EVERY": str(ceil(seconds(checkpoint.every))),
@@ -213,7 +216,7 @@ def _checkpoint_env(item: Item, program: Program, *, mounted: bool) -> list[Body
     return pods.env_list(env)
 
 
-def _store_env(item: Item, program: Program) -> list[Body]:
+def _store_env(item: Item[TrainingJobSpec], program: Program) -> list[Body]:
     """Credentials of the bucket for checkpoints or logs, by reference."""
     spec = item.spec
     checkpoint = spec.checkpoint.path if spec.checkpoint else None
@@ -234,7 +237,7 @@ def store_env(item: Item, program: Program, url: str) -> list[Body]:
     return pods.secret_env(bucket.secret, keys)
 
 
-def _volumes(item: Item, program: Program, part: Part) -> pods.Volumes:
+def _volumes(item: Item[TrainingJobSpec], program: Program, part: Part) -> pods.Volumes:
     spec = item.spec
     volumes = pods.Volumes(item, program)
     if part.role == MASTER:
@@ -246,7 +249,7 @@ def _volumes(item: Item, program: Program, part: Part) -> pods.Volumes:
         mpi.mount(volumes, rendezvous_name(item), launcher=part.role == "launcher")
     if spec.code is not None and spec.code.git is not None:
         volumes.code(spec.code.git)
-    elif spec.code is not None:
+    elif spec.code is not None and spec.code.workspace is not None:
         workspace_code.mount(volumes, spec.code.workspace)
     if part.role in CHECKPOINT_ROLES:
         volumes.buckets()
@@ -260,9 +263,9 @@ def _volumes(item: Item, program: Program, part: Part) -> pods.Volumes:
     return volumes
 
 
-def log_path(spec: Any) -> str | None:
+def log_path(spec: TrainingJobSpec) -> str | None:
     """Mount path of the log volume in workers; None if there is none."""
     board = spec.tensorboard
     if board is None or "://" in board.logdir:
         return None
-    return str(spec.log_volume or board.logdir)
+    return spec.log_volume or board.logdir

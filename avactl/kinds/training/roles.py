@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from avactl.kinds.training.spec import Master, Role, Stragglers
+from avactl.kinds.training.spec import (
+    Master,
+    OwnPod,
+    Role,
+    ServerGroup,
+    Stragglers,
+    TrainingJobSpec,
+    WorkerGroup,
+    Workers,
+)
 from avactl.program.program import Item
 from avactl.spec.schema.compute import Compute
 from avactl.spec.schema.pod_requests import on_spot, with_pod
@@ -18,10 +26,10 @@ MASTER = "master"
 """Role of the job master, which is a program of avactl."""
 CHECKPOINT_ROLES = DATA_ROLES | {"server"}
 """Roles that write checkpoints. TensorFlow saves a variable from the server that holds it."""
-GROUPS = {"workers": "worker_groups", "servers": "server_groups"}
-"""Keys of roles, and the fields of their further groups."""
 
 Path = tuple[str | int, ...]
+Declared = Workers | WorkerGroup | Role | ServerGroup
+"""A role or group in a spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class Part:
     first: int = 0
     """Index of the first pod among all pods of the role."""
 
-    def settings(self, spec: Any) -> PodSettings | None:
+    def settings(self, spec: TrainingJobSpec) -> PodSettings | None:
         """Return the pod settings of the role; the job master has none."""
         return None if self.role == MASTER else settings_of(spec, self.compute)
 
@@ -52,24 +60,24 @@ class Part:
         return f"{self.role}-{self.group}" if self.group else self.role
 
 
-def settings_of(spec: Any, role: Any) -> PodSettings | None:
+def settings_of(spec: TrainingJobSpec, role: Compute) -> PodSettings | None:
     """Return the pod settings of a role or group: the job's and its own."""
-    return merged(spec.pod, getattr(role, "pod", None))
+    return merged(spec.pod, role.pod if isinstance(role, OwnPod) else None)
 
 
-def whole(spec: Any, role: Any) -> Any:
+def whole(spec: TrainingJobSpec, role: Compute) -> Compute:
     """Return the compute of a role's pods with all of their containers, and their use of spot machines."""
     workers = any(role is each for each in (spec.workers, *spec.worker_groups))
     return on_spot(with_pod(role, settings_of(spec, role)), spec.spot if workers else "never")
 
 
-def accounts(spec: Any, made: Iterable[Part]) -> list[str]:
+def accounts(spec: TrainingJobSpec, made: Iterable[Part]) -> list[str]:
     """Return the service accounts of the team that pods of the job have."""
     found = [settings.service_account_name for part in made if (settings := part.settings(spec)) is not None]
     return list(dict.fromkeys(name for name in found if name is not None))
 
 
-def bounds(spec: Any) -> tuple[int, int]:
+def bounds(spec: TrainingJobSpec) -> tuple[int, int]:
     """Return the minimum and maximum number of workers. They differ only for strategy `elastic`."""
     workers = spec.workers
     if spec.strategy != "elastic":
@@ -80,23 +88,27 @@ def bounds(spec: Any) -> tuple[int, int]:
     return least, max(least, most)
 
 
-def workers_of(spec: Any) -> int:
+def workers_of(spec: TrainingJobSpec) -> int:
     """Return the number of workers of all groups, at most."""
-    more: int = sum(group.replicas for group in spec.worker_groups)
-    return bounds(spec)[1] + more
+    return bounds(spec)[1] + sum(group.replicas for group in spec.worker_groups)
 
 
-def declared(spec: Any) -> Iterator[tuple[Path, Any]]:
+def declared(spec: TrainingJobSpec) -> Iterator[tuple[Path, Declared]]:
     """Yield the roles and groups that a spec declares: path and compute."""
-    for key in ("workers", "servers", "launcher", "evaluator"):
-        role = getattr(spec, key)
+    roles: list[tuple[str, Declared | None, Sequence[Declared]]] = [
+        ("workers", spec.workers, spec.worker_groups),
+        ("servers", spec.servers, spec.server_groups),
+        ("launcher", spec.launcher, ()),
+        ("evaluator", spec.evaluator, ()),
+    ]
+    for key, role, groups in roles:
         if role is not None:
             yield ("spec", key), role
-        for index, group in enumerate(getattr(spec, GROUPS[key]) if key in GROUPS else ()):
+        for index, group in enumerate(groups):
             yield ("spec", f"{key[:-1]}Groups", index), group
 
 
-def parts(spec: Any) -> list[Part]:
+def parts(spec: TrainingJobSpec) -> list[Part]:
     """Return the roles of a job with their groups, the leading one first."""
     replicas = bounds(spec)[1]
     command, args, workers = spec.command, spec.args, spec.workers
@@ -135,10 +147,11 @@ def parts(spec: Any) -> list[Part]:
     return [part for part in found if part.replicas > 0]
 
 
-def _groups(spec: Any, first: Part) -> list[Part]:
+def _groups(spec: TrainingJobSpec, first: Part) -> list[Part]:
     """Return the pods of a role with its further groups, which differ only in their machines."""
     found, index = [first], first.replicas
-    for group in getattr(spec, GROUPS[first.key]):
+    groups: Sequence[WorkerGroup | ServerGroup] = spec.worker_groups if first.key == "workers" else spec.server_groups
+    for group in groups:
         found.append(
             Part(
                 first.role, first.key, group, group.replicas, first.command, first.args, first.leads, group.name, index
@@ -148,25 +161,25 @@ def _groups(spec: Any, first: Part) -> list[Part]:
     return found
 
 
-def spot_from(spec: Any) -> int:
+def spot_from(spec: TrainingJobSpec) -> int:
     """Return the lowest index of workers on spot machines: an elastic job that may run elsewhere needs its fewest."""
     return bounds(spec)[0] if spec.strategy == "elastic" and spec.spot == "allow" else 0
 
 
-def has_master(spec: Any) -> bool:
+def has_master(spec: TrainingJobSpec) -> bool:
     """Return True for jobs with a job master: elastic ones, and those whose workers its clock keeps in step."""
     clock = spec.consistency == "ssp" or spec.backup_workers > 0
-    return bool(spec.strategy == "elastic" or (spec.strategy == "parameterServer" and clock))
+    return spec.strategy == "elastic" or (spec.strategy == "parameterServer" and clock)
 
 
-def replacing(spec: Any) -> Stragglers | None:
+def replacing(spec: TrainingJobSpec) -> Stragglers | None:
     """Return how slow workers are replaced; None if they are not, as without any to spare."""
     least, most = bounds(spec)
-    chosen: Stragglers = spec.stragglers or Stragglers()
+    chosen = spec.stragglers or Stragglers()
     return chosen if least < most and chosen.action == "replace" else None
 
 
-def master_compute(spec: Any) -> Compute:
+def master_compute(spec: TrainingJobSpec) -> Compute:
     """Requests of the job master."""
     master = spec.master or Master()
     return Role(cpu=master.cpu, memory=master.memory)
@@ -185,27 +198,27 @@ def counts(made: Iterable[Part]) -> dict[str, int]:
     return found
 
 
-def leaders(item: Item, made: Iterable[Part]) -> list[str]:
+def leaders(item: Item[TrainingJobSpec], made: Iterable[Part]) -> list[str]:
     """Names of the leading Jobs: the run is complete when all of them are."""
     return [job_name(item, part.name) for part in made if part.leads]
 
 
-def job_name(item: Item, role: str) -> str:
+def job_name(item: Item[TrainingJobSpec], role: str) -> str:
     """Name of the Job of a role, or of its group by `Part.name`; its pods are `NAME-INDEX`."""
     return f"{item.name}-{role}"
 
 
-def rendezvous_name(item: Item) -> str:
+def rendezvous_name(item: Item[TrainingJobSpec]) -> str:
     """Name of the headless Service for pod discovery, and of the ConfigMap with the number of pods."""
     return f"{item.name}-rendezvous"
 
 
-def host(item: Item, role: str, index: int | str) -> str:
+def host(item: Item[TrainingJobSpec], role: str, index: int | str) -> str:
     """DNS name of one pod of a role, or of its group by `Part.name`."""
     return f"{item.name}-{role}-{index}.{rendezvous_name(item)}.{item.ns}.svc"
 
 
-def hosts(item: Item, made: Iterable[Part], role: str) -> list[str]:
+def hosts(item: Item[TrainingJobSpec], made: Iterable[Part], role: str) -> list[str]:
     """DNS names of a role's pods, by index."""
     after = f".{rendezvous_name(item)}.{item.ns}.svc"
     return [

@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from avactl.base.quantity import quantity
-from avactl.kinds.training.starts.schedule import Schedule
 from avactl.spec.schema.base import Env, Model, Resource
 from avactl.spec.schema.compute import (
     Code,
@@ -23,6 +22,7 @@ from avactl.spec.schema.compute import (
 )
 from avactl.spec.schema.monitoring import Notify
 from avactl.spec.schema.pod_settings import PodSettings
+from avactl.spec.schema.schedules import Schedule
 from avactl.spec.schema.values import (
     AbsPath,
     Bytes,

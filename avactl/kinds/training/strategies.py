@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.training.addressing import implementation
 from avactl.kinds.training.mpi import MOST_WORKERS
 from avactl.kinds.training.roles import has_master, workers_of
+from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.program import Item
 
 _NAMES = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet", "caffe": "Caffe"}
@@ -36,7 +36,7 @@ GROUPED = ("allReduce", "parameterServer", "mpi")
 """Strategies with several groups of workers."""
 
 
-def strategy_problems(item: Item) -> Iterator[Diagnostic]:
+def strategy_problems(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     """Yield conflicts between a job's strategy, framework and roles."""
     spec = item.spec
     unsupported = _unsupported(item)
@@ -59,7 +59,7 @@ def strategy_problems(item: Item) -> Iterator[Diagnostic]:
         yield from _one(item, ("spec", "evaluator", "replicas"), spec.evaluator.replicas, "a job has one evaluator")
 
 
-def _unsupported(item: Item) -> Diagnostic | None:
+def _unsupported(item: Item[TrainingJobSpec]) -> Diagnostic | None:
     framework, strategy = item.spec.framework, item.spec.strategy
     if strategy == "elastic" and framework not in _ELASTIC:
         why = f"elastic workers are supported only for {one_of(_ELASTIC)}, not for `{framework}`"
@@ -83,7 +83,7 @@ def _unsupported(item: Item) -> Diagnostic | None:
     )
 
 
-def _misplaced(item: Item) -> Iterator[Diagnostic]:
+def _misplaced(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     """Yield roles and settings that would be ignored silently."""
     spec = item.spec
     strategy = spec.strategy
@@ -146,11 +146,11 @@ def _misplaced(item: Item) -> Iterator[Diagnostic]:
         )
 
 
-def _strategy_note(item: Item) -> tuple[Note, ...]:
+def _strategy_note(item: Item[TrainingJobSpec]) -> tuple[Note, ...]:
     return (Note(item.span("spec", "strategy"), "the strategy"),) if "strategy" in item.spec.model_fields_set else ()
 
 
-def _wrong(item: Item, key: str, strategy: str) -> Diagnostic:
+def _wrong(item: Item[TrainingJobSpec], key: str, strategy: str) -> Diagnostic:
     verb, them = ("require", "them") if key.endswith(("Groups", "Workers")) else ("requires", "it")
     return Diagnostic(
         "wrong-strategy",
@@ -161,7 +161,7 @@ def _wrong(item: Item, key: str, strategy: str) -> Diagnostic:
     )
 
 
-def _one(item: Item, path: tuple[str, ...], replicas: int, why: str) -> Iterator[Diagnostic]:
+def _one(item: Item[TrainingJobSpec], path: tuple[str, ...], replicas: int, why: str) -> Iterator[Diagnostic]:
     if replicas != 1:
         hint = "write 1"
         if path[1] == "workers":
@@ -169,7 +169,7 @@ def _one(item: Item, path: tuple[str, ...], replicas: int, why: str) -> Iterator
         yield Diagnostic("invalid-value", f"{'.'.join(path)}: {why}, got {replicas}", item.span(*path), hint=hint)
 
 
-def _parameter_server(item: Item) -> Iterator[Diagnostic]:
+def _parameter_server(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     if spec.servers is None:
         yield Diagnostic(
@@ -213,7 +213,7 @@ def _parameter_server(item: Item) -> Iterator[Diagnostic]:
         yield from _backup_workers(item)
 
 
-def _backup_workers(item: Item) -> Iterator[Diagnostic]:
+def _backup_workers(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     count = workers_of(spec)
     if spec.framework in _WITHOUT_CLOCK:
@@ -241,7 +241,7 @@ def _backup_workers(item: Item) -> Iterator[Diagnostic]:
         )
 
 
-def _groups(item: Item) -> Iterator[Diagnostic]:
+def _groups(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     """Yield groups with the name of another one, and groups whose command the index cannot be passed to."""
     spec = item.spec
     for field, key, role in (("worker_groups", "workerGroups", None), ("server_groups", "serverGroups", spec.servers)):
@@ -267,7 +267,7 @@ def _groups(item: Item) -> Iterator[Diagnostic]:
                 )
 
 
-def _mpi(item: Item) -> Iterator[Diagnostic]:
+def _mpi(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     if spec.launcher is not None:
         yield from _one(item, ("spec", "launcher", "replicas"), spec.launcher.replicas, "a job has one launcher")
@@ -289,8 +289,8 @@ def _mpi(item: Item) -> Iterator[Diagnostic]:
         )
 
 
-def _elastic(item: Item) -> Iterator[Diagnostic]:
-    workers: Any = item.spec.workers
+def _elastic(item: Item[TrainingJobSpec]) -> Iterator[Diagnostic]:
+    workers = item.spec.workers
     given = "replicas" in workers.model_fields_set
     if workers.min is None and workers.max is None:
         yield Diagnostic(

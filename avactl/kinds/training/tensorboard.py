@@ -5,6 +5,7 @@ from __future__ import annotations
 from avactl.contracts.names import WORKSPACE_PRIORITY
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training.pod import log_path, store_env
+from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s, pods
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
@@ -13,7 +14,7 @@ COMPONENT = "tensorboard"
 PORT = 6006
 
 
-def board(item: Item, program: Program) -> list[Manifest]:
+def board(item: Item[TrainingJobSpec], program: Program) -> list[Manifest]:
     """Return the objects of a job's TensorBoard, if it has one.
 
     The log volume is shared by pods on different machines, so its storage class must offer ReadWriteMany.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from avactl.kinds.training.local import LOCAL
 from avactl.kinds.training.roles import bounds, declared, has_master, master_compute, whole, workers_of
+from avactl.kinds.training.spec import TrainingJobSpec, WorkerGroup, Workers
 from avactl.program import dataset_access
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.program import Item, Program
@@ -15,7 +16,7 @@ from avactl.spec.repository.revisions import is_commit
 from avactl.spec.schema.compute import DatasetMount
 
 
-def roles(item: Item) -> Iterator[Role]:
+def roles(item: Item[TrainingJobSpec]) -> Iterator[Role]:
     """Return the declared roles of a job; none while it is suspended."""
     spec = item.spec
     if spec.suspended:
@@ -29,20 +30,23 @@ def roles(item: Item) -> Iterator[Role]:
         yield Role(("spec", "master"), master_compute(spec), 1, 1)
 
 
-def summary(item: Item) -> str:
+def summary(item: Item[TrainingJobSpec]) -> str:
     """Return framework, strategy and size."""
     spec = item.spec
-    workers = [spec.workers, *spec.worker_groups]
+    workers: list[Workers | WorkerGroup] = [spec.workers, *spec.worker_groups]
     each = []
     for group in workers:
-        pods = f"{group.min}–{group.max}" if spec.strategy == "elastic" else f"{group.replicas}"
+        if isinstance(group, Workers) and spec.strategy == "elastic":
+            pods = f"{group.min}–{group.max}"
+        else:
+            pods = f"{group.replicas}"
         each.append(f"{pods} × {group.gpus}" if group.gpus else f"{pods} pod{'' if pods == '1' else 's'}")
     count = sum(group.replicas for group in (spec.servers, *spec.server_groups) if group is not None)
     servers = f" · {count} servers" if count else ""
     return f"{spec.framework} · {spec.strategy} · {' + '.join(each)}{servers}"
 
 
-def facts(item: Item, program: Program) -> dict[str, Fact]:
+def facts(item: Item[TrainingJobSpec], program: Program) -> dict[str, Fact]:
     """Parallelism, resources and data of the job."""
     spec = item.spec
     least, most = bounds(spec)
@@ -88,7 +92,7 @@ def facts(item: Item, program: Program) -> dict[str, Fact]:
     return found
 
 
-def _dataset(item: Item, program: Program, mount: DatasetMount) -> str:
+def _dataset(item: Item[TrainingJobSpec], program: Program, mount: DatasetMount) -> str:
     """A dataset with its version, resolved if the newest is meant: a new version then shows as a change of the job."""
     version = mount.version
     dataset = dataset_access.find(program, item.team, mount.name)
@@ -97,13 +101,13 @@ def _dataset(item: Item, program: Program, mount: DatasetMount) -> str:
     return f"{mount.name} {version}" if version else mount.name
 
 
-def unpinned(item: Item) -> Iterator[Unpinned]:
+def unpinned(item: Item[TrainingJobSpec]) -> Iterator[Unpinned]:
     """Yield the datasets that are mounted without a version, and code that is no commit."""
     code = item.spec.code
     if code is not None and code.workspace is not None:
         text = "code from a workspace is in no repository: another run may have other code"
         yield Unpinned(("spec", "code", "workspace"), text, "push it, and write `git: {url: …, ref: COMMIT}`")
-    elif code is not None and not is_commit(code.git.ref):
+    elif code is not None and code.git is not None and not is_commit(code.git.ref):
         text = f"`{code.git.ref}` is a branch or tag: pods that start later may run other code"
         yield Unpinned(("spec", "code", "git", "ref"), text, "write the full name of a commit")
     for index, mount in enumerate(item.spec.datasets):
@@ -112,7 +116,7 @@ def unpinned(item: Item) -> Iterator[Unpinned]:
             yield Unpinned(("spec", "datasets", index, "name"), text, "add `version: NAME`")
 
 
-def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
+def impact(old: Item[TrainingJobSpec], new: Item[TrainingJobSpec], effects: Sequence[ObjectEffect]) -> str | None:
     """Return the effect on the run and its resume point; None if no pods are stopped."""
     if old.spec.schedule is not None and new.spec.schedule is not None:
         return "takes effect with the next run; an active one goes on" if effects else None

@@ -15,7 +15,7 @@ from avactl.program.registry import Fact, Kind
 __all__ = ["KIND", "Workspace", "WorkspaceSpec"]
 
 
-def facts(item: Item, program: Program) -> Mapping[str, Fact]:
+def facts(item: Item[WorkspaceSpec], program: Program) -> Mapping[str, Fact]:
     """Owner and resources of the workspace."""
     spec = item.spec
     result: dict[str, Fact] = {"user": spec.user, "running": "yes" if spec.running else "no"}

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
+from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.program import Item, Program
 from avactl.spec.schema.base import EnvSource
+from avactl.spec.schema.exposure import Expose
 
 VARIABLES = ("JUPYTER_TOKEN", "PASSWORD", "HASHED_PASSWORD")
 """Variables from which editors take the credentials of their user: Jupyter; code-server and RStudio; code-server.
@@ -23,7 +25,7 @@ _SWITCHED_OFF = re.compile(
 _LONGEST = 65_536
 
 
-def authentication_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def authentication_problems(item: Item[WorkspaceSpec], program: Program, expose: Expose) -> Iterator[Diagnostic]:
     """Yield a problem if neither the gateway nor the editor of an exposed workspace authenticates users."""
     cluster = program.cluster(item.cluster)
     offered = cluster.spec.exposure
@@ -35,7 +37,7 @@ def authentication_problems(item: Item, program: Program) -> Iterator[Diagnostic
         if found is not None:
             yield Diagnostic(
                 "exposed-without-authentication",
-                f"`{found[0].strip()[:60]}` lets everybody at `{item.spec.expose.host}` run code in the workspace",
+                f"`{found[0].strip()[:60]}` lets everybody at `{expose.host}` run code in the workspace",
                 item.span("spec", key),
                 hint="remove the option, or let the gateway authenticate users: `authenticates: true` in the Cluster's "
                 "`exposure`",

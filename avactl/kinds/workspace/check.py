@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.workspace.authentication import authentication_problems
 from avactl.kinds.workspace.lower import image, is_shared
+from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
 from avactl.program.checks.exposure import expose_problems
@@ -21,12 +22,12 @@ from avactl.program.program import Item, Program
 from avactl.spec.schema.pod_requests import on_spot, with_pod
 
 
-def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+def check(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one workspace."""
     spec = item.spec
     yield from _owner(item, program)
     if image(item, program) is None:
-        team = program.get("Team", str(item.team))
+        team = program.team(str(item.team))
         yield Diagnostic(
             "missing-key",
             f"`spec` needs `image`: team {team.name} sets no default",
@@ -42,7 +43,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _home(item)
     yield from expose_problems(item, program)
     if spec.expose is not None:
-        yield from authentication_problems(item, program)
+        yield from authentication_problems(item, program, spec.expose)
     yield from root_problem(item, program)
     compute = on_spot(with_pod(spec, spec.pod), spec.spot)
     yield from pod_problems(item, program, spec.pod, ("spec", "pod"), [compute])
@@ -63,9 +64,9 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from gpu_problems(item, program, compute, ("spec",))
 
 
-def _owner(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _owner(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield a warning for a user whom the team does not list. Membership through groups cannot be checked here."""
-    team = program.get("Team", str(item.team))
+    team = program.team(str(item.team))
     members = team.spec.members
     listed = [*members.users, *members.admins]
     if listed and not members.groups and item.spec.user not in listed:
@@ -79,7 +80,7 @@ def _owner(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _home(item: Item) -> Iterator[Diagnostic]:
+def _home(item: Item[WorkspaceSpec]) -> Iterator[Diagnostic]:
     """Yield a home directory that conflicts with another mount, or is inside a read-only one."""
     spec = item.spec
     home = spec.home.rstrip("/")
@@ -108,7 +109,7 @@ def _home(item: Item) -> Iterator[Diagnostic]:
         )
 
 
-def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _shared_gpu(item: Item[WorkspaceSpec], program: Program) -> Iterator[Diagnostic]:
     spec = item.spec
     if spec.gpus > 1:
         yield Diagnostic(
@@ -126,7 +127,7 @@ def _shared_gpu(item: Item, program: Program) -> Iterator[Diagnostic]:
             hint=f"write {max(_SMALLEST, round(spec.gpus, 2)):g}",
         )
         return
-    cluster = program.get("Cluster", item.cluster)
+    cluster = program.cluster(item.cluster)
     if not cluster.spec.daemons.scheduler:
         where = ("spec", "daemons", "scheduler") if "daemons" in cluster.spec.model_fields_set else ("spec",)
         yield Diagnostic(

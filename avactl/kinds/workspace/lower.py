@@ -6,6 +6,7 @@ from math import ceil
 
 from avactl.contracts.names import GPU_SHARE, PREEMPTIBLE, WORKSPACE_PRIORITY
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
+from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.exposure import ingress_rules, routes
 from avactl.program.lowering.k8s import compact
@@ -20,18 +21,18 @@ COMPONENT = "workspace"
 _JUPYTER = "/etc/avactl/jupyter"
 
 
-def image(item: Item, program: Program) -> str | None:
+def image(item: Item[WorkspaceSpec], program: Program) -> str | None:
     """Return the image: the workspace's own, else the team's default."""
-    found: str | None = item.spec.image or program.get("Team", str(item.team)).spec.workspace.image
+    found: str | None = item.spec.image or program.team(str(item.team)).spec.workspace.image
     return found
 
 
-def storage(item: Item, program: Program) -> str:
+def storage(item: Item[WorkspaceSpec], program: Program) -> str:
     """Return the size of the home directory in bytes: the workspace's own, else the team's default."""
-    return str(item.spec.storage or program.get("Team", str(item.team)).spec.workspace.storage)
+    return str(item.spec.storage or program.team(str(item.team)).spec.workspace.storage)
 
 
-def home_claim(item: Item) -> str:
+def home_claim(item: Item[WorkspaceSpec]) -> str:
     """Return the name of the claim of the home directory."""
     return f"{item.name}-home"
 
@@ -41,14 +42,14 @@ def is_shared(gpus: float) -> bool:
     return gpus != int(gpus)
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
     """Return the objects of one workspace."""
     spec, cluster, ns = item.spec, item.cluster, item.ns
     select = k8s.selector(item, COMPONENT)
     config = _editor_config(item)
     # A fractional GPU selects nodes like a whole one; the scheduler chooses the device and the fraction.
     shared = is_shared(spec.gpus)
-    defaults = program.get("Team", str(item.team)).spec.workspace
+    defaults = program.team(str(item.team)).spec.workspace
     compute = Compute(
         cpu=spec.cpu or defaults.cpu,
         memory=spec.memory or defaults.memory,
@@ -88,7 +89,9 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     return objects
 
 
-def _template(item: Item, program: Program, gpu: pods.GpuRequest, compute: Compute, config: dict[str, str]) -> Body:
+def _template(
+    item: Item[WorkspaceSpec], program: Program, gpu: pods.GpuRequest, compute: Compute, config: dict[str, str]
+) -> Body:
     spec = item.spec
     shared = is_shared(spec.gpus)
     notes: dict[str, str] = {f"{GROUP}/user": spec.user}
@@ -128,7 +131,7 @@ def _template(item: Item, program: Program, gpu: pods.GpuRequest, compute: Compu
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
 
 
-def _env(item: Item, culled: bool) -> list[Body]:
+def _env(item: Item[WorkspaceSpec], culled: bool) -> list[Body]:
     spec = item.spec
     own = {"HOME": spec.home}
     if culled:
@@ -137,7 +140,7 @@ def _env(item: Item, culled: bool) -> list[Body]:
     return pods.merge_env(pods.env_list(own), pods.env_list(spec.env))
 
 
-def _editor_config(item: Item) -> dict[str, str]:
+def _editor_config(item: Item[WorkspaceSpec]) -> dict[str, str]:
     """Return Jupyter's configuration that ends idle kernels and terminals; empty if `idleTimeout` is 0.
 
     Only the editor can detect idle kernels. The StatefulSet would restart a pod that exits, so idle kernels, which hold
@@ -154,10 +157,10 @@ def _editor_config(item: Item) -> dict[str, str]:
     return {"jupyter_server_config.json": k8s.json_text(config)}
 
 
-def _network_policy(item: Item, program: Program, select: dict[str, str]) -> Manifest:
+def _network_policy(item: Item[WorkspaceSpec], program: Program, select: dict[str, str]) -> Manifest:
     """Return the NetworkPolicy: only team, platform and, if it is exposed, the gateway reach the editor; users
     connect by `kubectl port-forward` or the gateway."""
-    names = {*namespaces(program.get("Team", str(item.team)))}
+    names = {*namespaces(program.team(str(item.team)))}
     names.update(namespace.name for namespace in program.cluster_spec(item.cluster).namespaces)
     match = [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": sorted(names)}]
     rule = {

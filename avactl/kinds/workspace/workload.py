@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from avactl.kinds.workspace.lower import home_claim
+from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.program import Item, Program
 from avactl.program.registry import ObjectEffect
-from avactl.program.workload import Home, Lifecycle, Role, WorkloadHooks
+from avactl.program.workload import Home, Lifecycle, Requests, Role, WorkloadHooks
 from avactl.spec.schema.pod_requests import beside, on_spot, with_pod
 
 
-def roles(item: Item) -> Iterator[Role]:
+def roles(item: Item[WorkspaceSpec]) -> Iterator[Role]:
     """Return the pod of a workspace; none while it is stopped."""
     if item.spec.running:
         yield Role(("spec",), on_spot(with_pod(item.spec, item.spec.pod), item.spec.spot), 1, 1)
 
 
-def default_requests(item: Item, program: Program) -> Any:
+def default_requests(item: Item[WorkspaceSpec], program: Program) -> Requests:
     """Return the defaults of the workspace's team, with the further containers of the pod."""
-    defaults, settings = program.get("Team", str(item.team)).spec.workspace, item.spec.pod
+    defaults, settings = program.team(str(item.team)).spec.workspace, item.spec.pod
     if settings is None:
         return defaults
     both = {key: f"{int(beside(settings, key, getattr(defaults, key)) * 1000)}m" for key in ("cpu", "memory")}
     return defaults.model_copy(update=both)
 
 
-def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
+def impact(old: Item[WorkspaceSpec], new: Item[WorkspaceSpec], effects: Sequence[ObjectEffect]) -> str | None:
     """Return the effect on the user's session and home directory; None if neither is affected."""
     if old.spec.running and not new.spec.running:
         return "is stopped; the home directory is kept"
@@ -41,7 +41,7 @@ def impact(old: Item, new: Item, effects: Sequence[ObjectEffect]) -> str | None:
     return "the session ends; the home directory is kept"
 
 
-def home(item: Item) -> Home:
+def home(item: Item[WorkspaceSpec]) -> Home:
     """Return the home directory."""
     spec = item.spec
     return Home(home_claim(item), spec.shared_home, spec.run_as_user, spec.run_as_group or spec.run_as_user)

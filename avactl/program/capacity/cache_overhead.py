@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from avactl.program.cache_engines import Needs, engine_of
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.node_pool import NodePoolSpec
 
 
 class Taken(NamedTuple):
@@ -18,7 +20,7 @@ class Taken(NamedTuple):
     """Names of the cache tiers."""
 
 
-def _of_tier(item: Item, program: Program) -> tuple[str, tuple[str, ...], str, int, str, int]:
+def _of_tier(item: Item[CacheTierSpec], program: Program) -> tuple[str, tuple[str, ...], str, int, str, int]:
     """Cluster; pools, CPU and memory of workers that run on every machine; CPU and memory of FUSE."""
     workers, engine = item.spec.workers, engine_of(item)
     worker = engine.worker(item) if workers.replicas is None else Needs()
@@ -26,7 +28,7 @@ def _of_tier(item: Item, program: Program) -> tuple[str, tuple[str, ...], str, i
     return item.spec.cluster, tuple(workers.pools), worker.cpu, worker.memory, fuse.cpu, fuse.memory
 
 
-def taken(program: Program, pool: Item) -> Taken:
+def taken(program: Program, pool: Item[NodePoolSpec]) -> Taken:
     """Return the sum of the requests of cache-tier DaemonSets on each machine of a pool.
 
     A tier with a fixed number of workers occupies only some machines. Those workers are not counted, so a pod that

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import ceil
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from avactl.base.quantity import format_quantity, quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.hardware.topology import Topology, satisfies
-from avactl.kinds.machine_type.check import is_sound
+from avactl.program import registry
 from avactl.program.capacity.cache_overhead import Taken, taken
 from avactl.program.capacity.machine_hardware import pool_topology
 from avactl.program.program import Item, Program, pool_size
+from avactl.program.workload import GpuCompute
+from avactl.spec.platform.node_pool import NodePoolSpec
 
 Path = tuple[str | int, ...]
 
@@ -32,7 +34,7 @@ class Ask(NamedTuple):
     """RDMA NICs that a pod asks for by number; 0: those of its GPUs."""
 
     @classmethod
-    def of(cls, compute: Any, model: str | None, link: str | None) -> Ask:
+    def of(cls, compute: GpuCompute, model: str | None, link: str | None) -> Ask:
         """Build from a `Compute` or a Workspace spec; values left to the team's defaults count as zero."""
         rdma = getattr(compute, "rdma", False)
         return cls(
@@ -52,7 +54,7 @@ class Ask(NamedTuple):
 class Offer(NamedTuple):
     """The empty machines of one pool."""
 
-    pool: Item
+    pool: Item[NodePoolSpec]
     machines: int
     topology: Topology
     cpu: Fraction
@@ -115,10 +117,14 @@ def unknown_capacity(program: Program) -> bool:
         return (
             program.lacks_machines
             or not all(pool_size(pool) for pool in program.pools())
-            or not all(is_sound(machine) for machine in program.machine_types())
+            or any(_has_problems(machine, program) for machine in program.machine_types())
         )
 
     return bool(program.memo("unknown capacity", find))
+
+
+def _has_problems(item: Item, program: Program) -> bool:
+    return any(True for _ in registry.kind(item.kind).check(item, program))
 
 
 def offers(
@@ -312,7 +318,7 @@ def allocation_problem(item: Item, ask: Ask, found: list[Offer], path: Path) -> 
     )
 
 
-def _way(spec: Any, ask: Ask) -> str:
+def _way(spec: NodePoolSpec, ask: Ask) -> str:
     way = "ResourceClaims (`dra`)" if spec.allocation == "dra" else f"`{spec.resource_name}`"
     return f"{way}, RDMA by {spec.rdma_resource or 'nothing'}" if ask.rdma else way
 

@@ -9,6 +9,7 @@ from avactl.hardware.machine import NVLINK, Machine
 from avactl.hardware.topology import Topology, topology
 from avactl.program.program import Item, Program
 from avactl.spec.platform.machine_type import MachineTypeSpec
+from avactl.spec.platform.node_pool import NodePoolSpec
 
 
 def machine_facts(spec: MachineTypeSpec) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def machine_facts(spec: MachineTypeSpec) -> dict[str, Any]:
     }
 
 
-def pool_topology(program: Program, pool: Item) -> Topology:
+def pool_topology(program: Program, pool: Item[NodePoolSpec]) -> Topology:
     """Return the topology of a pool's machines. Their type must have passed its checks."""
     name = pool.spec.machine_type
     found: Topology = program.memo(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Protocol
 
 from avactl.contracts import names
 from avactl.diagnostics import Diagnostic, Note
@@ -11,13 +12,29 @@ from avactl.program.cache_engines import engine_of
 from avactl.program.dataset_access import find, mounts, version_of
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
+from avactl.spec.platform.dataset import DatasetSpec
+from avactl.spec.schema.compute import StartWhen
 from avactl.spec.schema.values import percent
 
 MOST = 16
 """Datasets with a cache tier of one pod; the scheduler refuses more."""
 
 
-def start_when_warm(item: Item, program: Program) -> dict[str, str]:
+class Awaiting(Protocol):
+    """A spec whose pods can wait for their datasets."""
+
+    @property
+    def start_when(self) -> StartWhen | None: ...
+
+
+class Local(Protocol):
+    """A spec whose pods can run where their datasets are cached."""
+
+    @property
+    def locality(self) -> str | None: ...
+
+
+def start_when_warm(item: Item[Awaiting], program: Program) -> dict[str, str]:
     """Annotations of pods that start once their datasets are cached; see `names.START_WHEN_WARM`."""
     if item.spec.start_when is None:
         return {}
@@ -26,7 +43,7 @@ def start_when_warm(item: Item, program: Program) -> dict[str, str]:
     return {names.START_WHEN_WARM: _json(wanted)} if wanted else {}
 
 
-def data_locality(item: Item, program: Program) -> dict[str, str]:
+def data_locality(item: Item[Local], program: Program) -> dict[str, str]:
     """Annotations of pods that run where parts of their datasets are cached; see `names.DATA_LOCALITY`."""
     if item.spec.locality is None:
         return {}
@@ -38,20 +55,20 @@ def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 
-def _key(item: Item, program: Program, dataset: Item, version: str) -> str:
+def _key(item: Item, program: Program, dataset: Item[DatasetSpec], version: str) -> str:
     """Name of a version in the status of the cache daemon."""
     namespace = dataset.namespace or program.cluster_spec(item.cluster).system_namespace
     return f"{namespace}/{dataset.spec_name}/{version}"
 
 
-def _cached(item: Item, program: Program) -> list[tuple[Item, str]]:
+def _cached(item: Item, program: Program) -> list[tuple[Item[DatasetSpec], str]]:
     """Datasets with a cache tier that a spec mounts, and their versions."""
     found = []
     for mount in mounts(item):
         dataset = find(program, item.team, mount.name)
         version = version_of(dataset, mount.version) if dataset is not None else None
         if dataset is not None and version is not None and dataset.spec.tier:
-            found.append((dataset, str(version.name)))
+            found.append((dataset, version.name))
     return found
 
 
@@ -71,7 +88,7 @@ def _problems(item: Item, program: Program, key: str) -> Iterator[Diagnostic]:
     if not cached and not program.broken:
         yield without_effect(item, ("spec", key), "no mounted dataset has a cache tier")
     for dataset, _ in cached:
-        tier = program.find_tier(dataset.spec.tier)
+        tier = program.find_tier(dataset.spec.tier or "")
         if tier is not None and engine_of(tier).daemon is None:
             yield Diagnostic(
                 "engine-cannot",

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from avactl.base.promql import syntax_problem
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.program import registry
-from avactl.program.lowering.exposure import fill_in, route_names
+from avactl.program.lowering.exposure import Exposing, fill_in, grpc_of, grpc_services, route_names
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import duplicates
-from avactl.spec.schema.exposure import NAMESPACE, POOL, ROUTES
+from avactl.spec.platform.cluster import ClusterSpec
+from avactl.spec.schema.exposure import NAMESPACE, POOL, ROUTES, Expose, ExposePorts, Exposure, Grpc, Tls
 
 _PATH = ("spec", "expose")
 
 
-def cluster_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def cluster_problems(item: Item[ClusterSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of what a cluster offers."""
     offered, path = item.spec.exposure, ("spec", "exposure")
     if offered is None:
@@ -46,9 +47,10 @@ def cluster_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             yield Diagnostic("missing-reference", message, span, hint=hint)
 
 
-def _queries(item: Item, offered: Any, path: tuple[str, ...]) -> Iterator[Diagnostic]:
+def _queries(item: Item, offered: Exposure, path: tuple[str, ...]) -> Iterator[Diagnostic]:
     """Yield the problems of the queries for requests to one service."""
-    queued = offered.gateway.queued if offered.gateway is not None else None
+    gateway = offered.gateway
+    queued = gateway.queued if gateway is not None else None
     for query, of_one, where in (
         (offered.requests, ROUTES, (*path, "requests")),
         (queued, POOL, (*path, "gateway", "queued")),
@@ -67,7 +69,7 @@ def _queries(item: Item, offered: Any, path: tuple[str, ...]) -> Iterator[Diagno
         problem = syntax_problem(fill_in(query, "team", "service"), route_names("service"))
         if problem is not None:
             yield Diagnostic("invalid-query", f"`{where[-1]}`: {problem.message}", item.span(*where), hint=problem.hint)
-    if queued is not None and not offered.gateway.inference_pools:
+    if gateway is not None and queued is not None and not gateway.inference_pools:
         yield Diagnostic(
             "conflicting-keys",
             "`queued` counts requests to InferencePools, which this Gateway does not route to",
@@ -93,15 +95,15 @@ class Claim(NamedTuple):
 
 
 def _claims_of(item: Item, program: Program) -> tuple[Claim, ...]:
-    wanted = getattr(item.spec, "expose", None)
+    wanted: Expose | ExposePorts | None = getattr(item.spec, "expose", None)
     found: list[Claim] = []
     if wanted is not None and wanted.host is not None:
         declared = "paths" in wanted.model_fields_set
         for index, path in enumerate(wanted.paths):
             found.append(Claim(wanted.host, path.rstrip("/") or "/", ("paths", index) if declared else ("host",)))
-    grpc = getattr(wanted, "grpc", None)
+    grpc = grpc_of(wanted)
     if grpc is not None:
-        for index, name in enumerate(item.spec.grpc_services or ("",)):
+        for index, name in enumerate(grpc_services(item) or ("",)):
             keys = ("grpc", "services", index) if grpc.services is not None else ("grpc", "host")
             found.append(Claim(grpc.host, f"/{name}", keys, grpc=True))
     return tuple(found)
@@ -130,7 +132,7 @@ def _by_host(program: Program) -> dict[str, list[Item]]:
     return by_host
 
 
-def expose_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def expose_problems(item: Item[Exposing], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of a workload's `expose`."""
     wanted = item.spec.expose
     if wanted is None:
@@ -146,18 +148,20 @@ def expose_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
             notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
         )
         return
-    yield from _grpc(item, program, wanted, offered)
+    grpc = grpc_of(wanted)
+    if grpc is not None:
+        yield from _grpc(item, program, wanted.host, grpc, offered)
     for host, path in _hosts(item, program).items():
         yield from _domain(item, program, host, path, offered)
         yield from _others(item, program, host, path)
-    yield from _tls(item, program, wanted, offered)
+    if wanted.tls is not None:
+        yield from _tls(item, program, wanted.tls, offered)
     yield from duplicates(item, (*_PATH, "paths"), (path.rstrip("/") or "/" for path in wanted.paths), "path", key=None)
 
 
-def _grpc(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator[Diagnostic]:
-    grpc, path = getattr(wanted, "grpc", None), (*_PATH, "grpc")
-    if grpc is None:
-        return
+def _grpc(item: Item, program: Program, http: str | None, grpc: Grpc, offered: Exposure) -> Iterator[Diagnostic]:
+    """Yield the problems of `expose.grpc`; `http` is the host of the HTTP port."""
+    path = (*_PATH, "grpc")
     yield from duplicates(item, (*path, "services"), grpc.services or (), "service", key=None)
     if offered.gateway is None and offered.ingress is not None:
         cluster = program.cluster(item.cluster)
@@ -168,7 +172,7 @@ def _grpc(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator[D
             hint="remove `grpc`, or give the cluster a `gateway` instead of `ingress`",
             notes=(Note(cluster.span("spec", "exposure", "ingress", key=True), "the controller"),),
         )
-    if grpc.host == wanted.host:
+    if grpc.host == http:
         yield Diagnostic(
             "host-conflict",
             f"host `{grpc.host}` is already that of the HTTP port, and a Gateway serves a host by HTTP or by gRPC",
@@ -178,7 +182,9 @@ def _grpc(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator[D
         )
 
 
-def _domain(item: Item, program: Program, host: str, path: tuple[str | int, ...], offered: Any) -> Iterator[Diagnostic]:
+def _domain(
+    item: Item, program: Program, host: str, path: tuple[str | int, ...], offered: Exposure
+) -> Iterator[Diagnostic]:
     holding = [domain for domain in offered.domains if f".{host}".endswith(f".{domain.name}")]
     longest = max(holding, key=lambda domain: len(domain.name), default=None)
     if longest is not None and (longest.teams is None or item.team in longest.teams):
@@ -244,9 +250,7 @@ def _others(item: Item, program: Program, host: str, path: tuple[str | int, ...]
                 return
 
 
-def _tls(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator[Diagnostic]:
-    if wanted.tls is None:
-        return
+def _tls(item: Item, program: Program, tls: Tls, offered: Exposure) -> Iterator[Diagnostic]:
     cluster = program.cluster(item.cluster)
     if offered.gateway is not None:
         gateway = offered.gateway
@@ -257,12 +261,12 @@ def _tls(item: Item, program: Program, wanted: Any, offered: Any) -> Iterator[Di
             hint="remove `tls`",
             notes=(Note(cluster.span("spec", "exposure", "gateway", key=True), "the gateway"),),
         )
-    elif offered.ingress is not None and wanted.tls.issuer not in (None, *offered.ingress.issuers):
+    elif offered.ingress is not None and tls.issuer is not None and tls.issuer not in offered.ingress.issuers:
         yield Diagnostic(
             "missing-reference",
-            f"`{wanted.tls.issuer}` is not one of the issuers of cluster {cluster.name}",
+            f"`{tls.issuer}` is not one of the issuers of cluster {cluster.name}",
             item.span(*_PATH, "tls", "issuer"),
-            hint=did_you_mean(wanted.tls.issuer, offered.ingress.issuers, "issuers")
+            hint=did_you_mean(tls.issuer, offered.ingress.issuers, "issuers")
             if offered.ingress.issuers
             else "write `{secret: NAME}`, or remove `tls`: the controller has a certificate of its own",
             notes=(Note(cluster.span("spec", "exposure", "ingress", key=True), "the controller"),),

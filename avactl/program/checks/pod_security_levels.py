@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program.program import Item, Program
+from avactl.spec.schema.compute import PodUser
 from avactl.spec.schema.pod_settings import ContainerSecurity, PodSettings, Privileges
 
 Path = tuple[str | int, ...]
@@ -46,7 +47,7 @@ def level_problems(item: Item, program: Program, settings: PodSettings, path: Pa
                 yield from _privileges(item, program, container.security_context, at, allowed)
 
 
-def root_problem(item: Item, program: Program) -> Iterator[Diagnostic]:
+def root_problem(item: Item[PodUser], program: Program) -> Iterator[Diagnostic]:
     """Yield `runAsUser: 0` in a namespace that does not allow it."""
     if item.spec.run_as_user == 0 and level(item, program) == "restricted":
         yield _above(item, program, ("spec", "runAsUser"), "root", "baseline", "or write another user: `1000`")

@@ -15,6 +15,7 @@ from avactl.program.checks.pod_security_levels import level_problems
 from avactl.program.checks.words import word_problems
 from avactl.program.lowering.gpu_request import VISIBLE_DEVICES
 from avactl.program.program import Item, Program
+from avactl.program.workload import GpuCompute
 from avactl.spec.schema.pod_affinity import NODE_TAINTS
 from avactl.spec.schema.pod_settings import EnvFrom, PodSettings
 from avactl.spec.schema.pod_volumes import SOURCES
@@ -27,7 +28,7 @@ def pod_problems(
     program: Program,
     settings: PodSettings | None,
     path: Path,
-    computes: Sequence[Any] = (),
+    computes: Sequence[GpuCompute] = (),
     *,
     other_account: bool = False,
 ) -> Iterator[Diagnostic]:
@@ -229,7 +230,7 @@ def _tolerations(item: Item, program: Program, settings: PodSettings, path: Path
 
 
 def _nodes(
-    item: Item, program: Program, settings: PodSettings, path: Path, computes: Sequence[Any]
+    item: Item, program: Program, settings: PodSettings, path: Path, computes: Sequence[GpuCompute]
 ) -> Iterator[Diagnostic]:
     """Yield labels that no pool of the pods has."""
     if program.lacks_machines:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.program import Item, Program
+from avactl.program.workload import GpuCompute
+from avactl.spec.platform.node_pool import NodePoolSpec
 from avactl.spec.schema.values import seconds
 
 
-def spot_problems(item: Item, program: Program, use: str, computes: Sequence[Any]) -> Iterator[Diagnostic]:
+def spot_problems(item: Item, program: Program, use: str, computes: Sequence[GpuCompute]) -> Iterator[Diagnostic]:
     """Yield a warning for `spot` without effect: no pod selects a pool, or no such pool has spot machines."""
     if use == "never" or program.lacks_machines:
         return
@@ -35,7 +36,7 @@ def spot_problems(item: Item, program: Program, use: str, computes: Sequence[Any
 
 
 def notice_problem(
-    item: Item, program: Program, use: str, grace: int | None, path: tuple[str, ...], compute: Any
+    item: Item, program: Program, use: str, grace: int | None, path: tuple[str, ...], compute: GpuCompute
 ) -> Iterator[Diagnostic]:
     """Yield a warning for pods that need longer to end, in seconds, than the notice of their spot machines."""
     if use == "never" or grace is None:
@@ -53,7 +54,7 @@ def notice_problem(
             return
 
 
-def _pools(item: Item, program: Program, compute: Any) -> list[Item]:
+def _pools(item: Item, program: Program, compute: GpuCompute) -> list[Item[NodePoolSpec]]:
     """Return the spot pools where pods may run."""
     model = gpu_model(program, item.cluster, compute)
     if model is None and compute.pool is None:

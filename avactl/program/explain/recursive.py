@@ -8,7 +8,6 @@ from importlib.resources import files
 import yaml
 from pydantic import BaseModel
 
-from avactl.program import registry
 from avactl.program.explain import introspect
 from avactl.program.explain.explain import Style, about, sub_models, topic_of
 
@@ -37,7 +36,7 @@ def _fields(model: type[BaseModel], style: Style, indent: str, above: tuple[type
 
 def example_of(kind: str) -> str:
     """Return an example of a built-in kind as YAML; "" for others. All of them together compile."""
-    text = (files(registry.__package__) / "reference" / "examples.yaml").read_text()
+    text = (files(__package__) / "examples.yaml").read_text()
     documents = (part.lstrip("# ").partition("apiVersion:") for part in text.split("\n---\n"))
     for _, begin, rest in documents:
         if yaml.safe_load(begin + rest)["kind"] == kind:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.schema.base import SAFE_ANNOTATIONS
-from avactl.spec.schema.exposure import NAMESPACE, POOL, ROUTES
+from avactl.spec.schema.exposure import (
+    NAMESPACE,
+    POOL,
+    ROUTES,
+    Expose,
+    ExposePorts,
+    Gateway,
+    Grpc,
+    IngressController,
+    Proxy,
+)  # fmt: skip
 
 ISSUER = "cert-manager.io/cluster-issuer"
 """Annotation of an Ingress by which cert-manager makes the Secret in `spec.tls`.
@@ -19,8 +29,32 @@ Source: https://cert-manager.io/docs/usage/ingress/
 GATEWAY = "gateway.networking.k8s.io/v1"
 
 
+class Exposing(Protocol):
+    """A spec that can be exposed."""
+
+    @property
+    def expose(self) -> Expose | ExposePorts | None: ...
+
+
+def grpc_of(wanted: Expose | ExposePorts | None) -> Grpc | None:
+    """Return the exposure of a gRPC port, if there is one."""
+    return wanted.grpc if isinstance(wanted, ExposePorts) else None
+
+
+def grpc_services(item: Item) -> Sequence[str]:
+    """Return the gRPC services that a spec exposes; none: all of them."""
+    found: Sequence[str] = getattr(item.spec, "grpc_services", ())
+    return found
+
+
 def routes(
-    item: Item, program: Program, service: str, ports: Mapping[str, int], *, component: str, backend: Body | None = None
+    item: Item[Exposing],
+    program: Program,
+    service: str,
+    ports: Mapping[str, int],
+    *,
+    component: str,
+    backend: Body | None = None,
 ) -> list[Manifest]:
     """Return the routes to the ports `http` and `grpc`, with these numbers, of a Service; none to what is not exposed.
 
@@ -29,47 +63,46 @@ def routes(
     wanted, offered = item.spec.expose, program.cluster_spec(item.cluster).exposure
     if wanted is None or offered is None:
         return []
-    objects: list[tuple[str, str, Body]] = []
-    if wanted.host is not None and offered.gateway is None:
-        objects.append(("networking.k8s.io/v1", "Ingress", _ingress(item, wanted, offered, service)))
-    elif wanted.host is not None:
+    found: list[Manifest] = []
+    gateway, ingress = offered.gateway, offered.ingress
+    if wanted.host is not None and gateway is not None:
         matches: list[Body] = [{"path": {"type": "PathPrefix", "value": path}} for path in wanted.paths]
-        spec = _route(wanted.host, offered, matches, backend or {"name": service, "port": ports["http"]})
-        objects.append((GATEWAY, "HTTPRoute", spec))
-    grpc = getattr(wanted, "grpc", None)
-    if grpc is not None and offered.gateway is not None:
-        matches = [{"method": {"type": "Exact", "service": name}} for name in item.spec.grpc_services]
-        spec = _route(grpc.host, offered, matches, {"name": service, "port": ports["grpc"]})
-        objects.append((GATEWAY, "GRPCRoute", spec))
-    return [_manifest(item, wanted, offered, *each, component=component) for each in objects]
+        spec = _route(wanted.host, gateway, matches, backend or {"name": service, "port": ports["http"]})
+        found.append(_manifest(item, GATEWAY, "HTTPRoute", spec, component))
+    elif wanted.host is not None and ingress is not None:
+        issuer = issuer_of(wanted, ingress)
+        notes = {**ingress.annotations, **({ISSUER: issuer} if issuer else {})}
+        spec = _ingress(item, wanted, ingress, service)
+        found.append(_manifest(item, "networking.k8s.io/v1", "Ingress", spec, component, notes))
+    grpc = grpc_of(wanted)
+    if grpc is not None and gateway is not None:
+        matches = [{"method": {"type": "Exact", "service": name}} for name in grpc_services(item)]
+        spec = _route(grpc.host, gateway, matches, {"name": service, "port": ports["grpc"]})
+        found.append(_manifest(item, GATEWAY, "GRPCRoute", spec, component))
+    return found
 
 
-def _manifest(item: Item, wanted: Any, offered: Any, version: str, kind: str, spec: Body, component: str) -> Manifest:
+def _manifest(
+    item: Item, version: str, kind: str, spec: Body, component: str, own: Mapping[str, str] | None = None
+) -> Manifest:
     made = k8s.manifest(item, item.cluster, version, kind, item.name, namespace=item.ns, component=component, spec=spec)
     # Controllers of many makes take orders from annotations of routes: configuration of the proxy that all teams share,
     # and issuers of certificates. So they are the platform's, without those of the spec.
     inherited = made.body["metadata"].pop("annotations", {})
-    notes: dict[str, str] = {}
-    if kind == "Ingress":
-        issuer = issuer_of(wanted, offered)
-        notes = {**offered.ingress.annotations, **({ISSUER: issuer} if issuer else {})}
-    notes = {**{key: inherited[key] for key in SAFE_ANNOTATIONS if key in inherited}, **notes}
+    notes = {**{key: inherited[key] for key in SAFE_ANNOTATIONS if key in inherited}, **(own or {})}
     if notes:
         made.body["metadata"]["annotations"] = notes
     return made
 
 
-def issuer_of(wanted: Any, offered: Any) -> str | None:
+def issuer_of(wanted: Expose | ExposePorts, ingress: IngressController) -> str | None:
     """Return the ClusterIssuer that makes a host's certificate behind an Ingress controller; None: there is none."""
-    if offered.ingress is None or (wanted.tls is not None and wanted.tls.secret is not None):
-        return None
     if wanted.tls is not None:
-        return str(wanted.tls.issuer)
-    return next(iter(offered.ingress.issuers), None)
+        return wanted.tls.issuer
+    return next(iter(ingress.issuers), None)
 
 
-def _route(host: str, offered: Any, matches: list[Body], backend: Body) -> Body:
-    gateway = offered.gateway
+def _route(host: str, gateway: Gateway, matches: list[Body], backend: Body) -> Body:
     # Without the listener, the route would also be served without TLS, on the Gateway's port 80.
     parent = {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.listener}
     return {
@@ -79,28 +112,28 @@ def _route(host: str, offered: Any, matches: list[Body], backend: Body) -> Body:
     }
 
 
-def _ingress(item: Item, wanted: Any, offered: Any, service: str) -> Body:
+def _ingress(item: Item, wanted: Expose | ExposePorts, ingress: IngressController, service: str) -> Body:
     secret = wanted.tls.secret if wanted.tls is not None else None
-    if issuer_of(wanted, offered):
+    if issuer_of(wanted, ingress):
         secret = f"{item.name}-tls"
     backend = {"service": {"name": service, "port": {"name": "http"}}}
     paths = [{"path": path, "pathType": "Prefix", "backend": backend} for path in wanted.paths]
     return {
-        "ingressClassName": offered.ingress.class_name,
+        "ingressClassName": ingress.class_name,
         # An entry without a Secret: the controller's own certificate.
         "tls": [k8s.compact(hosts=[wanted.host], secretName=secret)],
         "rules": [{"host": wanted.host, "http": {"paths": paths}}],
     }
 
 
-def exposed_ports(item: Item, ports: Mapping[str, int]) -> list[int]:
+def exposed_ports(item: Item[Exposing], ports: Mapping[str, int]) -> list[int]:
     """Return the ports among these, by the names `http` and `grpc`, that a spec exposes."""
     wanted = item.spec.expose
-    shown = {"http": wanted is not None and wanted.host, "grpc": getattr(wanted, "grpc", None)}
+    shown = {"http": wanted is not None and wanted.host, "grpc": grpc_of(wanted)}
     return [port for name, port in ports.items() if shown.get(name)]
 
 
-def ingress_rules(item: Item, program: Program, *ports: int) -> Iterator[Body]:
+def ingress_rules(item: Item[Exposing], program: Program, *ports: int) -> Iterator[Body]:
     """Yield the rule of a NetworkPolicy for the gateway's connections; nothing if the spec exposes nothing."""
     offered = program.cluster_spec(item.cluster).exposure
     if item.spec.expose is not None and offered is not None and ports:
@@ -120,7 +153,7 @@ def fill_in(query: str, namespace: str, name: str) -> str:
     return query.replace(NAMESPACE, namespace).replace(ROUTES, route_names(name)).replace(POOL, name)
 
 
-def _peer(proxy: Any) -> Body:
+def _peer(proxy: Proxy) -> Body:
     if proxy.cidr is not None:
         return {"ipBlock": {"cidr": proxy.cidr}}
     return k8s.compact(

@@ -11,6 +11,7 @@ from avactl.program.capacity.capacity import gpu_model
 from avactl.program.lowering.k8s import compact, manifest
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.node_pool import NodePoolSpec
 from avactl.spec.schema.compute import Compute, GpuLinkCompute
 
 VISIBLE_DEVICES = names.GPU_VARIABLES[0]
@@ -27,7 +28,7 @@ NVIDIA_DRIVER = "gpu.nvidia.com"
 class _Steering(NamedTuple):
     """Node selection shared by all requests for one model in one pool."""
 
-    pools: list[Item]
+    pools: list[Item[NodePoolSpec]]
     select: dict[str, str]
     tolerations: list[Body]
 
@@ -196,7 +197,7 @@ def _steering(
     return _Steering(pools, select, tolerations)
 
 
-def nic_count(program: Program, pools: list[Item], gpus: int, rdma: bool | int) -> int:
+def nic_count(program: Program, pools: list[Item[NodePoolSpec]], gpus: int, rdma: bool | int) -> int:
     """Return the number of RDMA NICs of a pod: the given one, or that of its GPUs by the machine type.
 
     NVIDIA's shared device plugin (resources `rdma/…`) gives all NICs of a machine for a count of 1.
@@ -209,7 +210,7 @@ def nic_count(program: Program, pools: list[Item], gpus: int, rdma: bool | int) 
     return max(1, ceil(min(shares, default=Fraction(1))))
 
 
-def shares_nics(pool: Item) -> bool:
+def shares_nics(pool: Item[NodePoolSpec]) -> bool:
     """Return True if the pods of a machine share its RDMA NICs."""
     return str(pool.spec.rdma_resource).startswith("rdma/")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
+from typing import Protocol
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program.capacity import fit
@@ -12,6 +13,7 @@ from avactl.program.capacity.capacity import gpu_model
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
 from avactl.program.workload import Role
+from avactl.spec.schema.compute import HostNetwork
 
 FIRST, LAST = 20_000, 29_999
 """Allocated ports: below the NodePorts of Services (30000–32767) and the kernel's own choice (32768–60999)."""
@@ -19,11 +21,10 @@ _NEAR = 100
 """Ports of which a free one is suggested."""
 
 
-def host_port(item: Item) -> int:
+def host_port(item: Item, wanted: HostNetwork) -> int:
     """Return the port that the pods of a spec listen on."""
-    own: int | None = item.spec.host_network.port
-    if own is not None:
-        return own
+    if wanted.port is not None:
+        return wanted.port
     return FIRST + zlib.crc32(f"{item.ns}/{item.kind}/{item.name}".encode()) % (LAST - FIRST + 1)
 
 
@@ -41,10 +42,22 @@ def with_host_network(pod: Body, port: int | None) -> Body:
     return {**pod, **fields, "containers": [{**first, "ports": ports}, *others]}
 
 
+class OnHostNetwork(Protocol):
+    """A spec whose pods can be in the machines' network."""
+
+    @property
+    def host_network(self) -> HostNetwork | None: ...
+
+
+def _wanted(item: Item) -> HostNetwork | None:
+    found: HostNetwork | None = getattr(item.spec, "host_network", None)
+    return found
+
+
 def _listens(item: Item, program: Program) -> tuple[str, int] | None:
     """Cluster and port of a spec in the machines' network."""
-    wanted = getattr(item.spec, "host_network", None)
-    return None if wanted is None else (item.cluster, host_port(item))
+    wanted = _wanted(item)
+    return None if wanted is None else (item.cluster, host_port(item, wanted))
 
 
 def _first(program: Program, kind: str) -> dict[tuple[str, int], tuple[str, str, str]]:
@@ -62,9 +75,15 @@ def _first(program: Program, kind: str) -> dict[tuple[str, int], tuple[str, str,
     return made
 
 
-def host_network_problems(item: Item, program: Program, listening: Sequence[Role]) -> Iterator[Diagnostic]:
+def host_network_problems(
+    item: Item[OnHostNetwork], program: Program, listening: Sequence[Role]
+) -> Iterator[Diagnostic]:
     """Yield what is in the way of a spec in the machines' network. `listening`: its pods that listen on the port."""
-    team = program.get("Team", str(item.team))
+    wanted = item.spec.host_network
+    if wanted is None:
+        return
+    port = host_port(item, wanted)
+    team = program.team(str(item.team))
     entry = next(((at, each) for at, each in enumerate(team.spec.namespaces or ()) if each.name == item.ns), None)
     if entry is None or not entry[1].host_network:
         at = ("spec",) if entry is None else ("spec", "namespaces", entry[0])
@@ -76,29 +95,31 @@ def host_network_problems(item: Item, program: Program, listening: Sequence[Role
             "`metadata: {namespace: NAME}`; or remove the key",
             notes=(Note(team.span(*at, key=entry is None), "the namespace"),),
         )
-    first = _first(program, item.kind)[item.cluster, host_port(item)]
+    first = _first(program, item.kind)[item.cluster, port]
     if listening and first != item.key:
-        yield _conflict(item, program, program.get(item.kind, first[2], first[1]))
-    yield from _too_few_machines(item, program, listening)
+        yield _conflict(item, program, port, program.get(item.kind, first[2], first[1]))
+    yield from _too_few_machines(item, program, port, listening)
 
 
-def _conflict(item: Item, program: Program, other: Item) -> Diagnostic:
+def _place(item: Item) -> tuple[str, ...]:
+    wanted = _wanted(item)
+    return ("spec", "hostNetwork", "port") if wanted is not None and wanted.port else ("spec", "hostNetwork")
+
+
+def _conflict(item: Item, program: Program, port: int, other: Item) -> Diagnostic:
     used = _first(program, item.kind)
-    port = host_port(item)
     near = islice(chain(range(port, LAST + 1), range(FIRST, port)), _NEAR)
     free = next((number for number in near if (item.cluster, number) not in used), None)
-    here = ("spec", "hostNetwork", "port") if item.spec.host_network.port else ("spec", "hostNetwork")
-    there = ("spec", "hostNetwork", "port") if other.spec.host_network.port else ("spec", "hostNetwork")
     return Diagnostic(
         "host-port-conflict",
         f"{item} and {other} both use port {port} of the machines: no machine can run pods of both",
-        item.span(*here),
+        item.span(*_place(item)),
         hint=f"write `hostNetwork: {{port: {free}}}`" if free else "write another `hostNetwork: {port: …}`",
-        notes=(Note(other.span(*there), str(other)),),
+        notes=(Note(other.span(*_place(other)), str(other)),),
     )
 
 
-def _too_few_machines(item: Item, program: Program, listening: Sequence[Role]) -> Iterator[Diagnostic]:
+def _too_few_machines(item: Item, program: Program, port: int, listening: Sequence[Role]) -> Iterator[Diagnostic]:
     if fit.unknown_capacity(program) or not listening:
         return
     machines: dict[str, int] = {}
@@ -113,7 +134,7 @@ def _too_few_machines(item: Item, program: Program, listening: Sequence[Role]) -
     if count > most:
         yield Diagnostic(
             "gang-never-fits",
-            f"{count} pods of {item} share port {host_port(item)} of the machines, so each needs a machine of its own: "
+            f"{count} pods of {item} share port {port} of the machines, so each needs a machine of its own: "
             f"there are {most}",
             item.span("spec", "hostNetwork", key=True),
             hint="use fewer pods with more GPUs each, or remove `hostNetwork`",

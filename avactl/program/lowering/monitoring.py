@@ -9,6 +9,7 @@ from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.schema.base import GROUP
+from avactl.spec.schema.monitoring import Monitoring
 from avactl.spec.schema.values import seconds
 
 API = "monitoring.coreos.com/v1"
@@ -17,7 +18,15 @@ API = "monitoring.coreos.com/v1"
 def is_monitored(program: Program, cluster: str) -> bool:
     """Return True if the Prometheus Operator reads the metrics of a cluster's pods."""
     monitoring = program.cluster_spec(cluster).monitoring
-    return monitoring is not None and bool(monitoring.prometheus_operator)
+    return monitoring is not None and monitoring.prometheus_operator
+
+
+def monitoring_of(program: Program, cluster: str) -> Monitoring:
+    """Return the monitoring of a cluster that has it. Raises LookupError."""
+    monitoring = program.cluster_spec(cluster).monitoring
+    if monitoring is None:
+        raise LookupError(f"no monitoring of cluster {cluster}")
+    return monitoring
 
 
 def pod_monitor(
@@ -25,7 +34,7 @@ def pod_monitor(
     port: str, component: str | None = None,
 ) -> Manifest:  # fmt: skip
     """Build a PodMonitor of pods in its namespace; `port` is the name of a container's port."""
-    monitoring = program.cluster_spec(cluster).monitoring
+    monitoring = monitoring_of(program, cluster)
     endpoint = {"port": port, "path": path, "interval": f"{ceil(seconds(monitoring.interval))}s"}
     return k8s.manifest(
         item, cluster, API, "PodMonitor", name, namespace=namespace, component=component,

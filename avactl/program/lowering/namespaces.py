@@ -10,6 +10,8 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cluster import ClusterSpec
+from avactl.spec.platform.team import TeamSpec
 
 
 class Claim(NamedTuple):
@@ -22,7 +24,7 @@ class Claim(NamedTuple):
     """Its purpose, e.g. `namespace of team vision`."""
 
 
-def of_cluster(item: Item, program: Program) -> Iterator[Claim]:
+def of_cluster(item: Item[ClusterSpec], program: Program) -> Iterator[Claim]:
     """Namespaces of the cluster itself."""
     own = ("spec", "systemNamespace") if item.doc.get("spec", "systemNamespace") else ("metadata", "name")
     yield Claim(item.spec.system_namespace, item, own, "namespace of avactl's daemons")
@@ -33,7 +35,7 @@ def of_cluster(item: Item, program: Program) -> Iterator[Claim]:
         yield Claim(namespace.name, item, path, f"namespace of Cluster {item.name}")
 
 
-def of_team(team: Item) -> Iterator[Claim]:
+def of_team(team: Item[TeamSpec]) -> Iterator[Claim]:
     """Namespaces of a team, the default one first."""
     what = f"namespace of team {team.name}"
     if not team.spec.namespaces:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import Any
+from typing import Protocol
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.lowering import k8s
 from avactl.program.lowering.k8s import compact
-from avactl.program.lowering.monitoring import API
+from avactl.program.lowering.monitoring import API, monitoring_of
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import duplicates
+from avactl.spec.schema.monitoring import Notify
 from avactl.spec.schema.values import seconds
 
 JOB_EVENTS, SERVICE_EVENTS = ("failed", "succeeded", "queued"), ("unavailable",)
@@ -32,7 +33,14 @@ _SUCCEEDED_FOR = 900
 _UNAVAILABLE_FOR = "10m"
 
 
-def notify_of(item: Item, program: Program) -> Any:
+class Notifying(Protocol):
+    """A spec that can have receivers."""
+
+    @property
+    def notify(self) -> Notify | None: ...
+
+
+def notify_of(item: Item[Notifying], program: Program) -> Notify | None:
     """Return the notifications of a workload: its own, else its team's; None if there are none."""
     return item.spec.notify or program.team(str(item.team)).spec.notify
 
@@ -40,12 +48,11 @@ def notify_of(item: Item, program: Program) -> Any:
 def offers(program: Program, cluster: str) -> bool:
     """Return True if the platform of a cluster sends notifications of teams."""
     monitoring = program.cluster_spec(cluster).monitoring
-    return monitoring is not None and bool(monitoring.notifications)
+    return monitoring is not None and monitoring.notifications
 
 
-def receivers(item: Item, program: Program, cluster: str, namespace: str, name: str) -> Manifest:
+def receivers(item: Item, program: Program, notify: Notify, cluster: str, namespace: str, name: str) -> Manifest:
     """Build the AlertmanagerConfig with the receivers of a spec's `notify`."""
-    notify = item.spec.notify
     receiver = compact(
         name=name,
         webhookConfigs=[{"urlSecret": {"name": notify.webhook.name, "key": notify.webhook.key}, "sendResolved": False}]
@@ -65,13 +72,13 @@ def receivers(item: Item, program: Program, cluster: str, namespace: str, name: 
     }
     return k8s.manifest(
         item, cluster, "monitoring.coreos.com/v1alpha1", "AlertmanagerConfig", name, namespace=namespace,
-        component="notify", extra_labels=program.cluster_spec(cluster).monitoring.labels,
+        component="notify", extra_labels=monitoring_of(program, cluster).labels,
         spec={"route": route, "receivers": [receiver]},
     )  # fmt: skip
 
 
 def notifications(
-    item: Item,
+    item: Item[Notifying],
     program: Program,
     *,
     jobs: Sequence[str] = (),
@@ -88,7 +95,7 @@ def notifications(
     if notify is None or not offers(program, item.cluster):
         return []
     wanted = notify.events or ("failed", "queued", "unavailable")
-    own = item.spec.notify is not None
+    own = item.spec.notify
     name = f"{item.name}-notify"
     rules = [
         rule
@@ -97,18 +104,20 @@ def notifications(
     ]  # fmt: skip
     if not rules:
         return []
-    labels = {LABEL: name if own else TEAM, "team": str(item.team), "workload": item.name}
+    labels = {LABEL: name if own is not None else TEAM, "team": str(item.team), "workload": item.name}
     body = {"groups": [{"name": name, "rules": [{**rule, "labels": labels} for rule in rules]}]}
     found = [
         k8s.manifest(
             item, item.cluster, API, "PrometheusRule", name, namespace=item.ns, component="notify",
-            extra_labels=program.cluster_spec(item.cluster).monitoring.labels, spec=body,
+            extra_labels=monitoring_of(program, item.cluster).labels, spec=body,
         )
     ]  # fmt: skip
-    return [*found, receivers(item, program, item.cluster, item.ns, name)] if own else found
+    if own is not None:
+        found.append(receivers(item, program, own, item.cluster, item.ns, name))
+    return found
 
 
-def _of_jobs(item: Item, notify: Any, jobs: Sequence[str]) -> Iterator[tuple[str, Body]]:
+def _of_jobs(item: Item, notify: Notify, jobs: Sequence[str]) -> Iterator[tuple[str, Body]]:
     if not jobs:
         return
     names = f"({'|'.join(jobs)})(-[0-9]+)?"
@@ -157,7 +166,7 @@ def _rule(name: str, expression: str, summary: str, command: str) -> Body:
     return {"alert": name, "expr": expression, "annotations": notes}
 
 
-def notify_problems(item: Item, program: Program, events: Sequence[str]) -> Iterator[Diagnostic]:
+def notify_problems(item: Item[Notifying], program: Program, events: Sequence[str]) -> Iterator[Diagnostic]:
     """Yield the problems of a spec's `notify`; `events` are those that it can have."""
     notify, path = item.spec.notify, ("spec", "notify")
     if notify is None:

@@ -1,4 +1,4 @@
-"""User pods: restricted security context, datasets, buckets, code. For GPUs see `avactl.program.lowering.gpu_request`."""
+"""User pods: restricted security context, datasets, buckets, code. For GPUs see `lowering.gpu_request`."""
 
 from __future__ import annotations
 
@@ -186,7 +186,8 @@ class Volumes:
                 f"bucket-{bucket.name}", claim, f"/buckets/{bucket.name}",
                 read_only=bucket.access == "read", fuse=True,
             )  # fmt: skip
-            if dataset_access.pushed_path(self.program.tier(bucket.tier), bucket.url) is not None:
+            tier = self.program.tier(bucket.tier) if bucket.tier is not None else None
+            if tier is not None and dataset_access.pushed_path(tier, bucket.url) is not None:
                 claim = dataset_access.pushed_claim(bucket.name)
                 place = f"/buckets/{bucket.name}{dataset_access.PUSHED}"
                 self.claim(f"pushed-{bucket.name}", claim, place, read_only=True, fuse=True)

@@ -1,8 +1,8 @@
 """Preemption: plans for units that fit nowhere, and nominations that reserve their places until they have started.
 
 A unit that fits nowhere but is entitled to resources by its quota or its rank gets a plan
-(`avactl.hardware.placement.reclaim`). Its pods are nominated for nodes, the victims are evicted, and the resources that they
-release are booked for the unit. After a restart all of that is read back from the API server: nominated nodes, and
+(`avactl.hardware.placement.reclaim`). Its pods are nominated for nodes, the victims are evicted, and the resources that
+they release are booked for the unit. After a restart all of that is read back from the API server: nominated nodes, and
 annotations of pods and victims.
 """
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from avactl.program import cache_engines as engines
+from avactl.spec.platform.engine_names import DEFAULT, engine_names
 from avactl.spec.schema.base import Model, Resource
 from avactl.spec.schema.values import (
     AbsPath,
@@ -26,7 +26,7 @@ from avactl.spec.schema.values import (
 if TYPE_CHECKING:
     EngineName = str
 else:
-    EngineName = Literal[tuple(engines.names())]
+    EngineName = Literal[tuple(engine_names())]
 
 
 class StorageTier(Model):
@@ -179,7 +179,7 @@ class CacheTierSpec(Model):
 
     cluster: ClusterRef = Field(description="Cluster to run on.")
     engine: EngineName = Field(
-        engines.DEFAULT,
+        DEFAULT,
         description="Cache engine. `alluxio`: Alluxio 2.9, one cache of all workers. `juicefs`: JuiceFS Community "
         "Edition 1.4, a cache on each machine; read tiers only.",
     )

@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from avactl.kinds.cluster.delivery import Delivery
-from avactl.kinds.cluster.prices import Prices
+from avactl.spec.platform.delivery import Delivery
+from avactl.spec.platform.prices import Prices
 from avactl.spec.platform.reconcile import Reconcile
 from avactl.spec.schema.base import Labels, Model, Resource
 from avactl.spec.schema.exposure import Exposure

@@ -76,8 +76,8 @@ _MAX_CONTENT = 64 * 1024 * 1024
 class GitTree:
     """Files of a directory at a revision, read from git's object store.
 
-    The same files as `DirTree` on a checkout, by the rule of `avactl.spec.repository.tree_files`. A directory missing in the
-    revision is an empty tree.
+    The same files as `DirTree` on a checkout, by the rule of `tree_files`. A directory that is missing in the revision
+    is an empty tree.
     """
 
     def __init__(

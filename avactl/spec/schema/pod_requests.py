@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from avactl.base.quantity import quantity
 from avactl.contracts.names import CAPACITY, SPOT_ONLY
 from avactl.spec.schema.pod_affinity import NODE_TAINTS
 from avactl.spec.schema.pod_settings import Container, PodSettings
+
+
+class _Compute(Protocol):
+    """Requests of one pod: a `Compute`, or a spec with the same fields."""
+
+    @property
+    def cpu(self) -> str | None: ...
+    @property
+    def memory(self) -> str | None: ...
+    @property
+    def tolerates(self) -> Sequence[str]: ...
+
+
+C = TypeVar("C", bound=_Compute)
 
 
 def beside(settings: PodSettings | None, key: str, main: str) -> Fraction:
@@ -31,7 +46,7 @@ def beside(settings: PodSettings | None, key: str, main: str) -> Fraction:
 class PodCompute:
     """The compute of a role with the requests and tolerations of its pod settings."""
 
-    def __init__(self, compute: Any, settings: PodSettings) -> None:
+    def __init__(self, compute: _Compute, settings: PodSettings) -> None:
         self.compute = compute
         self.cpu = None if compute.cpu is None else f"{int(beside(settings, 'cpu', compute.cpu) * 1000)}m"
         self.memory = None if compute.memory is None else str(int(beside(settings, "memory", compute.memory)))
@@ -49,7 +64,7 @@ class PodCompute:
 class SpotCompute:
     """The compute of a role whose pods may run on spot machines."""
 
-    def __init__(self, compute: Any, use: str) -> None:
+    def __init__(self, compute: _Compute, use: str) -> None:
         self._of = compute
         self.compute = getattr(compute, "compute", compute)
         self.tolerates = [*compute.tolerates, SPOT_ONLY if use == "require" else CAPACITY]
@@ -58,13 +73,13 @@ class SpotCompute:
         return getattr(self._of, name)
 
 
-def on_spot(compute: Any, use: str) -> Any:
+def on_spot(compute: C, use: str) -> C:
     """Return a compute with the use of spot machines: `never`, `allow` or `require`."""
-    return compute if use == "never" else SpotCompute(compute, use)
+    return compute if use == "never" else cast("C", SpotCompute(compute, use))
 
 
-def with_pod(compute: Any, settings: PodSettings | None) -> Any:
+def with_pod(compute: C, settings: PodSettings | None) -> C:
     """Return a compute whose `cpu`, `memory` and `tolerates` are those of the whole pod."""
     if settings is None or not (settings.sidecars or settings.init_containers or settings.tolerations):
         return compute
-    return PodCompute(compute, settings)
+    return cast("C", PodCompute(compute, settings))

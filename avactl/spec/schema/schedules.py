@@ -1,10 +1,14 @@
-"""Schedules: five numeric fields of cron."""
+"""Schedules: five numeric fields of cron, and the time zone they are in."""
 
 from __future__ import annotations
 
 import re
+from typing import Annotated, Literal
 
-from avactl.spec.schema.values import bad
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from avactl.spec.schema.base import Model
+from avactl.spec.schema.values import Duration, bad
 
 _CRON = {"minute": (0, 59), "hour": (0, 23), "day of month": (1, 31), "month": (1, 12), "day of week": (0, 7)}
 """Fields of a schedule and their bounds. Source: cron's crontab(5)."""
@@ -51,3 +55,50 @@ def _numbers(field: str, high: int) -> list[int]:
 
 def _least(field: str) -> int:
     return min(_numbers(field, 31))
+
+
+_ZONE = re.compile(r"[A-Za-z]+(?:[_/+-][A-Za-z0-9]+)*").fullmatch
+
+
+def _zone(value: str) -> str:
+    from zoneinfo import available_timezones  # most compiles never need it
+
+    known = available_timezones()
+    if len(value) > 64 or not _ZONE(value) or value == "Local" or (known and value not in known):
+        near = next((zone for zone in sorted(known) if zone.lower() == value.lower()), "")
+        near = near or next((zone for zone in sorted(known) if zone.lower().endswith(f"/{value.lower()}")), "")
+        hint = f"did you mean `{near}`?" if near else "write a name such as `Europe/Berlin` or `Etc/UTC`"
+        raise bad(f"`{value[:64]}` is not a time zone of the IANA database", hint)
+    return value
+
+
+Cron = Annotated[
+    str,
+    AfterValidator(cron),
+    WithJsonSchema({"type": "string", "pattern": r"^[0-9*/,-]+( [0-9*/,-]+){4}$", "maxLength": 100}),
+]
+
+
+TimeZone = Annotated[
+    str,
+    AfterValidator(_zone),
+    WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z]+([_/+-][A-Za-z0-9]+)*$", "maxLength": 64}),
+]
+
+
+_Kept = Annotated[int, Field(ge=0, le=100)]
+
+
+class Schedule(Model):
+    """Times at which a job runs."""
+
+    cron: Cron = Field(description="`minute hour day month weekday`, numbers as in crontab(5).")
+    time_zone: TimeZone = Field("Etc/UTC", description="Time zone of `cron`, such as `Europe/Berlin`.")
+    concurrency_policy: Literal["Forbid", "Replace", "Allow"] = Field(
+        "Forbid", description="A run that is due while one is active: skipped, in its place, or beside it."
+    )
+    starting_deadline: Duration | None = Field(
+        None, description="How late a run may begin, if its time was missed. Default: it may always."
+    )
+    keep_succeeded: _Kept = Field(3, description="Number of succeeded runs to keep.")
+    keep_failed: _Kept = Field(1, description="Number of failed runs to keep.")

@@ -118,11 +118,6 @@ def _known(base: Compilation | None, options: Options, version: str) -> tuple[Kn
             f"choose one with `--cluster`: {shown}",
         )
     program = base.program
-    teams = {
-        space: item.name
-        for item in program.items
-        if item.kind == "Team" and name in item.clusters
-        for space in namespaces(item)
-    }
+    teams = {space: item.name for item in program.teams(name) for space in namespaces(item)}
     models = list(dict.fromkeys(program.machine(pool).gpus.model for pool in program.pools(name)))
     return Known(name, teams, models), None

@@ -11,12 +11,14 @@ from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
 from avactl.compiler import Compilation
 from avactl.compiler.driver import compile_change
+from avactl.kinds.training.spec import TrainingJob, TrainingJobSpec
 from avactl.program.program import Item
 from avactl.spec.repository.git import Access
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import MAX_INPUT, OverlayTree, find_root
 from avactl.spec.repository.tree_files import hidden
 
+Job = Item[TrainingJobSpec]
 _MODES = ("100644", "100755")
 
 
@@ -40,9 +42,14 @@ class Change:
     after: Compilation
 
     @property
-    def jobs(self) -> list[Item]:
+    def jobs(self) -> list[Job]:
         """Training jobs of the file."""
-        return [item for item in self.after.program.items if item.doc.file == self.path and item.kind == "TrainingJob"]
+        return [item for item in self.after.program.of_kind(TrainingJob) if item.doc.file == self.path]
+
+    @property
+    def known(self) -> list[Job]:
+        """Training jobs of the commit below."""
+        return self.before.program.of_kind(TrainingJob)
 
     def with_data(self, data: bytes) -> Change:
         """Return the change with another content of the file."""

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.program.manifest import Body, Manifest
-from avactl.program.program import Item
 from avactl.program.workload import FOLLOWERS_LATER
 from avactl.spec.documents.edit import set_values
-from avactl.workbench.jobs.branch import Change, RunError
+from avactl.workbench.jobs.branch import Change, Job, RunError
 from avactl.workbench.jobs.members import leads
 
 _AGENT = "avactl-run"
@@ -41,7 +40,7 @@ class RefusedError(Exception):
         self.forbidden = error.forbidden
 
 
-def renamed(change: Change, item: Item) -> tuple[Change, Item]:
+def renamed(change: Change, item: Job) -> tuple[Change, Job]:
     """Return the change with another name of the job, and the job in it. Raises RunError."""
     if not change.path.endswith((".yaml", ".yml")):
         raise RunError(f"{change.path}: only jobs in YAML files can be experiments", "commit it: leave out `--now`")
@@ -58,7 +57,7 @@ def renamed(change: Change, item: Item) -> tuple[Change, Item]:
     return made, made.jobs[0]
 
 
-def experiment(change: Change, item: Item, lives: int, stays: int) -> Experiment:
+def experiment(change: Change, item: Job, lives: int, stays: int) -> Experiment:
     """Return the objects of a job that expires.
 
     `lives`: seconds after which it is ended, counted from its creation; `stays`: seconds for which its pods and logs
@@ -82,23 +81,23 @@ def experiment(change: Change, item: Item, lives: int, stays: int) -> Experiment
     return Experiment(item.ns, item.name, objects)
 
 
-def _want_own_checkpoints(change: Change, item: Item) -> None:
+def _want_own_checkpoints(change: Change, item: Job) -> None:
     """Raise RunError if a job in git saves to the same place: the experiment would overwrite what that one resumes."""
     path = _checkpoints(item)
     if not path:
         return
-    for other in change.before.program.items:
-        if other.kind == item.kind and (known := _checkpoints(other)) and f"{path}/".startswith(f"{known}/"):
+    for other in change.known:
+        if (known := _checkpoints(other)) and f"{path}/".startswith(f"{known}/"):
             hint = "give it a path of its own, or leave the checkpoint out"
             raise RunError(f"{other.team}/{other.spec_name} saves its checkpoints in {known}", hint)
 
 
-def _checkpoints(item: Item) -> str:
+def _checkpoints(item: Job) -> str:
     checkpoint = item.spec.checkpoint
     return (checkpoint.path or "").rstrip("/") if checkpoint is not None else ""
 
 
-def _is_of(manifest: Manifest, item: Item) -> bool:
+def _is_of(manifest: Manifest, item: Job) -> bool:
     return manifest.item is item and manifest.cluster == item.cluster
 
 

@@ -13,6 +13,7 @@ from avactl.base.terminal import visible
 from avactl.contracts import names
 from avactl.daemons.delivery.publish import LINEAGE
 from avactl.daemons.delivery.validation import Bound, MetricsError, failures, parse_metrics
+from avactl.kinds.pipeline.spec import PipelineSpec
 from avactl.kinds.pipeline.steps import RESULT_FILE, SEAL, STAGE, VALIDATE, directory, step_name
 from avactl.kinds.pipeline.training import RUN, checkpoints, job_of
 from avactl.kinds.training.local import local_run
@@ -29,7 +30,7 @@ Body = dict[str, Any]
 
 
 def run_pipeline(
-    item: Item, program: Program, manifests: Iterable[Manifest], checkout: Path, given: Mapping[str, str]
+    item: Item[PipelineSpec], program: Program, manifests: Iterable[Manifest], checkout: Path, given: Mapping[str, str]
 ) -> int:
     """Train, stage, validate and publish once; return the exit code: 1 if the model misses a bound.
 
@@ -60,7 +61,7 @@ def run_pipeline(
         return 0
 
 
-def _single(item: Item, step: str) -> LocalRun:
+def _single(item: Item[PipelineSpec], step: str) -> LocalRun:
     return LocalRun(
         [LocalRole(step, step_name(item, step), leads=True, replicas=1)],
         data=[(mount.mount, mount.name) for mount in item.spec.validation.datasets] if step == VALIDATE else [],
@@ -70,7 +71,7 @@ def _single(item: Item, step: str) -> LocalRun:
 class _Run:
     """One run: what its pods are told, and what they have told."""
 
-    def __init__(self, item: Item, program: Program, manifests: list[Manifest], where: Path) -> None:
+    def __init__(self, item: Item[PipelineSpec], program: Program, manifests: list[Manifest], where: Path) -> None:
         self._item, self._manifests = item, manifests
         self.store = where / STORE
         self.versions, saved = self.store / "published", self.store / "training"

@@ -16,6 +16,7 @@ from avactl.workbench.local.errors import LocalUsageError
 
 if TYPE_CHECKING:
     from avactl.compiler import Compilation
+    from avactl.kinds.pipeline.spec import PipelineSpec
 
 _SHOWN = 8
 """Most job names in a message."""
@@ -25,7 +26,7 @@ class Selected(NamedTuple):
     """A job that can run here."""
 
     item: Item
-    hooks: LocalHooks
+    hooks: LocalHooks[object]
     manifests: list[Manifest]
     """Its objects, with the number of workers asked for, and the ConfigMaps of its namespace."""
 
@@ -63,8 +64,10 @@ def select(compilation: Compilation, files: Collection[str], name: str = "", wor
     return Selected(changed, hooks, [*others, *objects_of(changed, compilation.program)])
 
 
-def select_pipelines(compilation: Compilation, files: Collection[str], name: str = "") -> list[Item]:
+def select_pipelines(compilation: Compilation, files: Collection[str], name: str = "") -> list[Item[PipelineSpec]]:
     """Return the pipelines that a command means: of that name, or those of the files if these have no job."""
+
+    from avactl.kinds.pipeline.spec import Pipeline
 
     def meant(item: Item) -> bool:
         there = not files or item.doc.file in files
@@ -72,10 +75,10 @@ def select_pipelines(compilation: Compilation, files: Collection[str], name: str
 
     if any(_hooks(item) is not None and meant(item) for item in compilation.program.items):
         return []
-    return [item for item in compilation.program.of("Pipeline") if meant(item)]
+    return [item for item in compilation.program.of_kind(Pipeline) if meant(item)]
 
 
-def _hooks(item: Item) -> LocalHooks | None:
+def _hooks(item: Item) -> LocalHooks[object] | None:
     workload = registry.kind(item.kind).workload
     return None if workload is None else workload.local
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from avactl.apply.reconcile.actions import Step
 from avactl.apply.reconcile.health import Health
-from avactl.apply.reconcile.reconciler import Listener
+from avactl.apply.reconcile.reporting.listener import Listener
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -5,13 +5,14 @@ from __future__ import annotations
 from avactl.base.quantity import quantity
 from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.stores import mounted
-from avactl.program.dataset_access import PUSHED, host_path, pushes, volume_directory
+from avactl.program.dataset_access import PUSHED, durable_store, host_path, volume_directory
 from avactl.program.manifest import Body
 from avactl.program.program import Item
+from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.schema.values import percent, seconds
 
 
-def document(item: Item) -> Body:
+def document(item: Item[CacheTierSpec]) -> Body:
     """Return `tier.json`. Sizes are bytes."""
     spec = item.spec
     return {
@@ -26,7 +27,7 @@ def document(item: Item) -> Body:
     }
 
 
-def _write_back(item: Item) -> Body | None:
+def _write_back(item: Item[CacheTierSpec]) -> Body | None:
     if item.spec.role == "read":
         return None
     back = item.spec.write_back
@@ -35,12 +36,13 @@ def _write_back(item: Item) -> Body | None:
     result: Body = {"evict": bool(back.evict), "settleSeconds": int(seconds(back.settle))}
     if back.mode == "async":
         return {**result, "push": {"delaySeconds": int(seconds(back.delay))}}
-    if not pushes(item):
+    durable = durable_store(item)
+    if durable is None or durable.capacity is None:
         return result
     (mount,) = (s.mount.rstrip("/") for s in item.spec.under_stores if not s.read_only)
     return {
         **result,
-        "capacity": int(quantity(back.durable.capacity)),
+        "capacity": int(quantity(durable.capacity)),
         "push": {
             "high": percent(back.push.high) / 100,
             "low": percent(back.push.low) / 100,

@@ -14,10 +14,13 @@ from avactl.program.dataset_access import full_name, volume_path
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.dataset import DatasetSpec, Prewarm
+from avactl.spec.platform.team import TeamSpec
 from avactl.spec.schema.values import seconds
 
 
-def check(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
+def check(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of one dataset in a tier."""
     spec = item.spec
     if spec.keep and seconds(spec.keep) < 2 * 86400:
@@ -29,26 +32,31 @@ def check(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
         )
 
 
-def volume(tier: Item, program: Program, name: str, path: str, read_only: bool) -> Body:
+def volume(tier: Item[CacheTierSpec], program: Program, name: str, path: str, read_only: bool) -> Body:
     """Return the source of a volume on the tier's FUSE mount."""
     # `Directory`: a pod waits until FUSE is mounted, and never sees the empty directory underneath. With
     # `DirectoryOrCreate` the kubelet would create it on the machine's own disk while FUSE is not mounted.
     return {"hostPath": {"path": volume_path(tier, path), "type": "Directory"}}
 
 
-def dataset(item: Item, program: Program, tier: Item, versions: Sequence[Loaded]) -> list[Manifest]:
+def dataset(
+    item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], versions: Sequence[Loaded]
+) -> list[Manifest]:
     """Return the Jobs that load and free the versions; the cache daemon, where it runs, loads them."""
     result = []
-    if item.spec.prewarm is not None and not program.cluster_spec(tier.spec.cluster).daemons.cache:
-        result.append(_prewarm(item, program, tier, [version.path for version in versions if version.prewarm]))
-    if item.spec.keep:
-        result.append(_free(item, program, tier, [version.path for version in versions]))
+    prewarm, keep = item.spec.prewarm, item.spec.keep
+    if prewarm is not None and not program.cluster_spec(tier.spec.cluster).daemons.cache:
+        ahead = [version.path for version in versions if version.prewarm]
+        result.append(_prewarm(item, program, tier, prewarm, ahead))
+    if keep:
+        result.append(_free(item, program, tier, keep, [version.path for version in versions]))
     return result
 
 
-def _prewarm(item: Item, program: Program, tier: Item, paths: Sequence[str]) -> Manifest:
+def _prewarm(
+    item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], prewarm: Prewarm, paths: Sequence[str]
+) -> Manifest:
     """Return the Job that prewarms the versions; a new version makes it run again."""
-    prewarm = item.spec.prewarm
     bandwidth = str(int(quantity(prewarm.bandwidth))) if prewarm.bandwidth else "0"
     pod = shell_pod(tier, program, "load.sh", [str(prewarm.replicas), bandwidth, *paths])
     labelled = template(item, "prewarm", k8s.digest(paths), pod)
@@ -56,9 +64,11 @@ def _prewarm(item: Item, program: Program, tier: Item, paths: Sequence[str]) -> 
     return job(item, tier.spec.cluster, name, "prewarm", labelled)
 
 
-def _free(item: Item, program: Program, tier: Item, paths: Sequence[str]) -> Manifest:
+def _free(
+    item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], keep: str, paths: Sequence[str]
+) -> Manifest:
     """Return the CronJob that frees unused versions; its start time at night is derived from the name."""
-    pod = shell_pod(tier, program, "free.sh", [str(int(seconds(item.spec.keep))), *paths])
+    pod = shell_pod(tier, program, "free.sh", [str(int(seconds(keep))), *paths])
     moment = int(k8s.digest(item.key, 8), 16)
     spec: Body = {
         "schedule": f"{moment % 60} {moment // 60 % 5} * * *",
@@ -74,7 +84,9 @@ def _free(item: Item, program: Program, tier: Item, paths: Sequence[str]) -> Man
     )  # fmt: skip
 
 
-def directories(item: Item, program: Program, tier: Item, name: str, paths: Sequence[str]) -> Manifest:
+def directories(
+    item: Item[TeamSpec], program: Program, tier: Item[CacheTierSpec], name: str, paths: Sequence[str]
+) -> Manifest:
     """Return a Job that creates directories in the stores."""
     pod = shell_pod(tier, program, "prefixes.sh", paths)
     return job(item, tier.spec.cluster, name, "buckets", template(item, "buckets", k8s.digest(paths), pod))

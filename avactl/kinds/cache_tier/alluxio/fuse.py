@@ -23,18 +23,19 @@ from avactl.program.dataset_access import host_path
 from avactl.program.lowering.pods import resources
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program, pool_size
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 _ANSWER = 20
 """Seconds in which FUSE answers a request, if it does not hang."""
 
 
-def needs(item: Item) -> Needs:
+def needs(item: Item[CacheTierSpec]) -> Needs:
     """Return the requests of the FUSE pod on each machine."""
     fuse = item.spec.fuse
     return Needs(str(quantity(fuse.cpu)), int(quantity(fuse.memory))) if fuse.enabled else Needs()
 
 
-def start_spread(item: Item, program: Program) -> int:
+def start_spread(item: Item[CacheTierSpec], program: Program) -> int:
     """Seconds over which FUSE starts are spread, about one per second.
 
     When about 40 start at once, some fail (Alluxio issue #15016).
@@ -43,7 +44,7 @@ def start_spread(item: Item, program: Program) -> int:
     return max(10, min(machines, 300))
 
 
-def fuse_script(item: Item, program: Program) -> str:
+def fuse_script(item: Item[CacheTierSpec], program: Program) -> str:
     """Return the FUSE container's script: wait a random time at a first start, clean up a stale mount, mount."""
     at = shlex.quote(host_path(item, "/"))
     # New entry points take the mount point as an argument, old ones read MOUNT_POINT.
@@ -65,7 +66,7 @@ exec /entrypoint.sh fuse --fuse-opts={",".join(fuse_options(item))} "$MOUNT_POIN
 """
 
 
-def health_script(item: Item) -> str:
+def health_script(item: Item[CacheTierSpec]) -> str:
     """Return the liveness probe's script: FUSE answers, be it with an error, or no master does.
 
     While no master answers, requests wait for one, and a restart of FUSE would not help.
@@ -90,7 +91,7 @@ done
 """
 
 
-def fuse_pod(item: Item, program: Program) -> Body:
+def fuse_pod(item: Item[CacheTierSpec], program: Program) -> Body:
     """Build the FUSE DaemonSet's pod. The machine and other pods must see its mount, so it has to be privileged."""
     fuse = item.spec.fuse
     at = host_path(item, "/")

@@ -19,13 +19,14 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.storage import class_name
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 _ALL = 1_000_000
 """More pods than a tier has: `minAvailable` of a budget that allows no eviction. Of a DaemonSet's pods the disruption
 controller cannot count `maxUnavailable`."""
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[CacheTierSpec], program: Program) -> list[Manifest]:
     """Return the objects of one tier."""
     daemon = program.cluster_spec(item.spec.cluster).daemons.cache
     properties = render(site(item, daemon))
@@ -55,13 +56,15 @@ def lower(item: Item, program: Program) -> list[Manifest]:
     return result
 
 
-def _object(item: Item, api_version: str, kind: str, name: str, component: str, **fields: Any) -> Manifest:
+def _object(
+    item: Item[CacheTierSpec], api_version: str, kind: str, name: str, component: str, **fields: Any
+) -> Manifest:
     return k8s.manifest(
         item, item.spec.cluster, api_version, kind, name, namespace=CACHE_NAMESPACE, component=component, **fields
     )  # fmt: skip
 
 
-def _masters(item: Item, program: Program, configuration: str) -> list[Manifest]:
+def _masters(item: Item[CacheTierSpec], program: Program, configuration: str) -> list[Manifest]:
     masters = item.spec.masters
     name, select = names.master(item), k8s.selector(item, "master")
     delete = item.spec.deletion_policy == "delete"
@@ -102,7 +105,7 @@ def _masters(item: Item, program: Program, configuration: str) -> list[Manifest]
     ]  # fmt: skip
 
 
-def _workers(item: Item, program: Program, configuration: str) -> list[Manifest]:
+def _workers(item: Item[CacheTierSpec], program: Program, configuration: str) -> list[Manifest]:
     workers = item.spec.workers
     name, select = names.worker(item), k8s.selector(item, "worker")
     ports = {"rpc": names.WORKER_PORT, "web": names.WORKER_WEB_PORT}
@@ -130,7 +133,7 @@ def _workers(item: Item, program: Program, configuration: str) -> list[Manifest]
     return [_object(item, "apps/v1", "StatefulSet", name, "worker", spec=spec, **holds), service, budget]
 
 
-def _fuse(item: Item, program: Program, configuration: str) -> Manifest:
+def _fuse(item: Item[CacheTierSpec], program: Program, configuration: str) -> Manifest:
     spec: Body = {
         "selector": {"matchLabels": k8s.selector(item, "fuse")},
         # After a restart of FUSE, files that pods on its machine have open report errors, so it is restarted only on
@@ -141,12 +144,12 @@ def _fuse(item: Item, program: Program, configuration: str) -> Manifest:
     return _object(item, "apps/v1", "DaemonSet", names.fuse(item), "fuse", spec=spec)
 
 
-def _mounts(item: Item, program: Program, script: str) -> Manifest:
+def _mounts(item: Item[CacheTierSpec], program: Program, script: str) -> Manifest:
     pod = shell_pod(item, program, "mount.sh", (), environment(item))
     return job(item, item.spec.cluster, f"{item.name}-mount", "mount", template(item, "mount", script, pod))
 
 
-def _network(item: Item, program: Program) -> Manifest:
+def _network(item: Item[CacheTierSpec], program: Program) -> Manifest:
     """Restrict access to a tier to cache pods and avactl's daemons: Alluxio trusts any user name that a client sends,
     so a tenant with network access could read and delete all data. Team pods read through FUSE."""
     system = program.cluster_spec(item.spec.cluster).system_namespace

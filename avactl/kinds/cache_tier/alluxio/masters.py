@@ -18,12 +18,13 @@ from avactl.kinds.cache_tier.pods import apart, pod, spare_tolerations
 from avactl.program.lowering.pods import resources
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 _START = 30 * 60
 """Seconds in which a master reads its journal: of many million files, that takes long."""
 
 
-def master_pod(item: Item, program: Program) -> Body:
+def master_pod(item: Item[CacheTierSpec], program: Program) -> Body:
     """Build the pod of master and job master. It satisfies pod security `restricted`."""
     masters = item.spec.masters
     main, job = split_memory(master_memory(item, program))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.program.program import Item
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 MASTER_PORT, MASTER_WEB_PORT, JOURNAL_PORT = 19998, 19999, 19200
 JOB_MASTER_PORT, JOB_MASTER_WEB_PORT, JOB_JOURNAL_PORT = 20001, 20002, 20003
@@ -22,37 +23,37 @@ VOLUMES_DIR = "/volumes"
 """Directory with the list of the tier's volumes, in FUSE pods."""
 
 
-def config(item: Item) -> str:
+def config(item: Item[CacheTierSpec]) -> str:
     """Name of the tier's ConfigMap."""
     return f"{item.name}-alluxio"
 
 
-def master(item: Item) -> str:
+def master(item: Item[CacheTierSpec]) -> str:
     """Name of the masters' StatefulSet and headless Service."""
     return f"{item.name}-master"
 
 
-def worker(item: Item) -> str:
+def worker(item: Item[CacheTierSpec]) -> str:
     """Name of the workers' DaemonSet or StatefulSet, and their Service."""
     return f"{item.name}-worker"
 
 
-def fuse(item: Item) -> str:
+def fuse(item: Item[CacheTierSpec]) -> str:
     """Name of the FUSE DaemonSet."""
     return f"{item.name}-fuse"
 
 
-def volumes(item: Item) -> str:
+def volumes(item: Item[CacheTierSpec]) -> str:
     """Name of the ConfigMap with the tier's volumes."""
     return f"{item.name}-volumes"
 
 
-def master_host(item: Item, pod: str) -> str:
+def master_host(item: Item[CacheTierSpec], pod: str) -> str:
     """Address of one master by its pod name."""
     return f"{pod}.{master(item)}.{CACHE_NAMESPACE}.svc"
 
 
-def master_hosts(item: Item) -> list[str]:
+def master_hosts(item: Item[CacheTierSpec]) -> list[str]:
     """Addresses of all masters."""
     return [master_host(item, f"{master(item)}-{index}") for index in range(item.spec.masters.replicas)]
 

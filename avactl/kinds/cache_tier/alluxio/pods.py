@@ -6,10 +6,11 @@ from typing import Any
 
 from avactl.base.quantity import format_quantity, quantity
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.program.dataset_access import cached_files, pushes
+from avactl.program.dataset_access import cached_files, durable_store
 from avactl.program.lowering.pods import container_security
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 MIB = 1024 * 1024
 JOB_SHARE = 4
@@ -30,14 +31,14 @@ FILE_BYTES = 2**30 // 1_000_000
 """Memory of a master per file. Source: Alluxio's documentation on operating with many files, 1 GiB per million."""
 
 
-def files_memory(item: Item, program: Program) -> int:
+def files_memory(item: Item[CacheTierSpec], program: Program) -> int:
     """Memory of a master and its job master for the files of the tier's datasets, in bytes, in steps of 4 GiB."""
     step = 4 * 2**30
     need = cached_files(item, program) * FILE_BYTES * JOB_SHARE // (JOB_SHARE - 1)
     return -(-need // step) * step
 
 
-def master_memory(item: Item, program: Program) -> str:
+def master_memory(item: Item[CacheTierSpec], program: Program) -> str:
     """Memory of a master and its job master: as set, or enough for the declared files of the datasets."""
     masters = item.spec.masters
     need = files_memory(item, program)
@@ -70,7 +71,7 @@ def _tcp(port: str, *, period: int, failures: int) -> Body:
 
 
 def process(
-    item: Item,
+    item: Item[CacheTierSpec],
     program: Program,
     process: str,
     port: str,
@@ -99,7 +100,7 @@ def process(
     }
 
 
-def image(item: Item, program: Program) -> str | None:
+def image(item: Item[CacheTierSpec], program: Program) -> str | None:
     """Return the image of all processes; the checks ensure that it is set."""
     found: str | None = program.cluster_spec(item.spec.cluster).images.alluxio
     return found
@@ -122,19 +123,19 @@ LOGGING_MOUNT: Body = {
 }
 
 
-def config_volume(item: Item) -> Body:
+def config_volume(item: Item[CacheTierSpec]) -> Body:
     return {"name": "config", "configMap": {"name": names.config(item), "defaultMode": 0o444}}
 
 
-def durable(item: Item) -> tuple[list[Body], list[Body]]:
+def durable(item: Item[CacheTierSpec]) -> tuple[list[Body], list[Body]]:
     """Volumes and volume mounts of masters and workers for the durable store, if it is a file system."""
-    claim = item.spec.write_back.durable.claim if pushes(item) else None
-    if claim is None:
+    store = durable_store(item)
+    if store is None or store.claim is None:
         return [], []
-    volume = {"name": "durable", "persistentVolumeClaim": {"claimName": claim}}
+    volume = {"name": "durable", "persistentVolumeClaim": {"claimName": store.claim}}
     return [volume], [{"name": "durable", "mountPath": names.DURABLE_DIR}]
 
 
-def socket_volume(item: Item) -> Body:
+def socket_volume(item: Item[CacheTierSpec]) -> Body:
     """Host directory with the worker sockets."""
     return {"name": "sockets", "hostPath": {"path": f"/run/avactl/{item.name}", "type": "DirectoryOrCreate"}}

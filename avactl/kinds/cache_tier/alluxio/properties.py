@@ -10,6 +10,7 @@ from avactl.kinds.cache_tier.alluxio import names
 from avactl.kinds.cache_tier.alluxio.pods import direct_memory, split_memory
 from avactl.program.dataset_access import host_path
 from avactl.program.program import Item
+from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.schema.values import seconds
 
 USER = "alluxio"
@@ -23,7 +24,7 @@ def _milliseconds(duration: str) -> str:
     return f"{int(seconds(duration) * 1000)}ms"
 
 
-def site(item: Item, daemon: bool = False) -> dict[str, str]:
+def site(item: Item[CacheTierSpec], daemon: bool = False) -> dict[str, str]:
     """Return all properties of a tier in output order; those of the spec come last.
 
     `daemon`: the cache daemon persists files, and the engine does not by itself.
@@ -42,7 +43,7 @@ def render(properties: dict[str, str]) -> str:
     return "".join(f"{key}={value}\n".replace("\\", "\\\\") for key, value in properties.items())
 
 
-def _masters(item: Item) -> dict[str, str]:
+def _masters(item: Item[CacheTierSpec]) -> dict[str, str]:
     hosts = names.master_hosts(item)
     properties = {
         "alluxio.master.embedded.journal.addresses": ",".join(f"{host}:{names.JOURNAL_PORT}" for host in hosts),
@@ -63,7 +64,7 @@ def _masters(item: Item) -> dict[str, str]:
     return properties
 
 
-def _storage(item: Item) -> dict[str, str]:
+def _storage(item: Item[CacheTierSpec]) -> dict[str, str]:
     tiers = item.spec.workers.tiers
     properties = {"alluxio.worker.tieredstore.levels": str(len(tiers))}
     for level, tier in enumerate(tiers):
@@ -82,7 +83,7 @@ def _storage(item: Item) -> dict[str, str]:
     return properties
 
 
-def _clients(item: Item, daemon: bool) -> dict[str, str]:
+def _clients(item: Item[CacheTierSpec], daemon: bool) -> dict[str, str]:
     """Return the client defaults; clients get them from the master."""
     spec = item.spec
     if spec.role == "read":
@@ -122,7 +123,7 @@ def _clients(item: Item, daemon: bool) -> dict[str, str]:
     return properties
 
 
-def _fuse(item: Item) -> dict[str, str]:
+def _fuse(item: Item[CacheTierSpec]) -> dict[str, str]:
     if not item.spec.fuse.enabled:
         return {}
     return {
@@ -134,7 +135,7 @@ def _fuse(item: Item) -> dict[str, str]:
     }
 
 
-def fuse_options(item: Item) -> list[str]:
+def fuse_options(item: Item[CacheTierSpec]) -> list[str]:
     """Return the mount options of FUSE. Pods run as other users than FUSE, so `allow_other`.
 
     `sync_read`: the kernel asks for a file's parts in their order. Otherwise it asks for several at once, and they come

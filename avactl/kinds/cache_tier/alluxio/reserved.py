@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from avactl.program.program import Item
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 PROPERTY = "alluxio.worker.management.tier.align.reserved.bytes"
 DEFAULT = 1024**3
@@ -14,7 +15,7 @@ _SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kmgtp]?)b?", re.IGNORECA
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
 
 
-def reserved(item: Item) -> int:
+def reserved(item: Item[CacheTierSpec]) -> int:
     """Return the bytes reserved in each storage tier: as the spec's properties say, in Alluxio's notation (`2GB`)."""
     match = _SIZE(item.spec.properties.get(PROPERTY, ""))
     return int(float(match[1]) * _UNITS[match[2].lower()]) if match else DEFAULT

@@ -10,12 +10,15 @@ from avactl.kinds.cache_tier.pods import pod, spare_tolerations
 from avactl.program.lowering.pods import container_security, resources
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 MEMORY = 1024
 """Memory of a shell, in MiB. Listing a directory of a million files takes a few hundred."""
 
 
-def shell_pod(tier: Item, program: Program, script: str, args: Sequence[str], env: Sequence[Body] = ()) -> Body:
+def shell_pod(
+    tier: Item[CacheTierSpec], program: Program, script: str, args: Sequence[str], env: Sequence[Body] = ()
+) -> Body:
     """Build a pod that runs a script of the tier's ConfigMap with the Alluxio shell. It satisfies `restricted`."""
     container = {
         "name": "alluxio",

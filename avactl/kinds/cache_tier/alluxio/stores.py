@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
 
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.program.dataset_access import PUSHED, pushes
+from avactl.program.dataset_access import PUSHED, durable_store
 from avactl.program.manifest import Body
 from avactl.program.program import Item
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 
 class Scheme(NamedTuple):
@@ -43,6 +45,19 @@ FILES = Scheme(None, None, None)
 """A file system that the masters' and workers' pods mount."""
 
 
+class Store(Protocol):
+    """An object store with its access: an under-store, a durable store or a `MountedStore`."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def endpoint(self) -> str | None: ...
+    @property
+    def secret(self) -> str | None: ...
+    @property
+    def options(self) -> Mapping[str, str]: ...
+
+
 class MountedStore(NamedTuple):
     """A store as it is mounted. Only tiers with `writeBack.mode: push` mount others than their under-stores."""
 
@@ -54,13 +69,13 @@ class MountedStore(NamedTuple):
     read_only: bool
 
 
-def mounted(item: Item) -> list[MountedStore]:
+def mounted(item: Item[CacheTierSpec]) -> list[MountedStore]:
     """Return the stores of a tier by mount directory, which has no trailing slash.
 
     In mode `push` the directory of a writable under-store shows the durable store, and the under-store is beside it.
     """
     spec = item.spec
-    durable = spec.write_back.durable if pushes(item) else None
+    durable = durable_store(item)
     found = []
     for store in spec.under_stores:
         mount, own = store.mount.rstrip("/"), store.read_only or spec.role == "read"
@@ -74,12 +89,12 @@ def mounted(item: Item) -> list[MountedStore]:
     return found
 
 
-def scheme(store: Any) -> Scheme:
-    """Return the scheme of an `UnderStore` or `MountedStore`."""
-    return FILES if store.url.startswith("/") else SCHEMES[store.url.partition("://")[0]]
+def scheme(url: str) -> Scheme:
+    """Return the scheme of a store's URL, or of a directory."""
+    return FILES if url.startswith("/") else SCHEMES[url.partition("://")[0]]
 
 
-def foreign(store: Any) -> bool:
+def foreign(store: Store) -> bool:
     """Return True if an S3 store is not Amazon's (Ceph, MinIO, …); those need the bucket in the path."""
     return bool(store.url.startswith("s3://") and store.endpoint and ".amazonaws.com" not in store.endpoint)
 
@@ -88,9 +103,9 @@ def _variables(index: int) -> tuple[str, str]:
     return f"STORE_{index}_ACCESS_KEY_ID", f"STORE_{index}_SECRET_ACCESS_KEY"
 
 
-def _options(store: Any, index: int) -> list[str]:
+def _options(store: Store, index: int) -> list[str]:
     """Return the `--option` arguments of one mount, shell-quoted; credentials only as variable names."""
-    kind = scheme(store)
+    kind = scheme(store.url)
     plain = dict(kind.fixed)
     if store.endpoint and kind.endpoint:
         plain[kind.endpoint] = store.endpoint
@@ -106,11 +121,11 @@ def _options(store: Any, index: int) -> list[str]:
     return words
 
 
-def environment(item: Item) -> list[Body]:
+def environment(item: Item[CacheTierSpec]) -> list[Body]:
     """Return the credentials of the stores as references to their Secrets."""
     env: list[Body] = []
     for index, store in enumerate(mounted(item)):
-        if store.secret and scheme(store).access_key:
+        if store.secret and scheme(store.url).access_key:
             for variable, key in zip(_variables(index), ("accessKeyId", "secretAccessKey"), strict=True):
                 env.append({"name": variable, "valueFrom": {"secretKeyRef": {"name": store.secret, "key": key}}})
     return env
@@ -177,7 +192,7 @@ done
 """
 
 
-def mount_script(item: Item) -> str:
+def mount_script(item: Item[CacheTierSpec]) -> str:
     """Return the script of the mount Job. It contains no secret values: credentials come from the environment."""
     stores = mounted(item)
     writes = item.spec.role == "write"

@@ -12,9 +12,10 @@ import re
 import shlex
 
 from avactl.kinds.cache_tier.alluxio import names
-from avactl.kinds.dataset.lower import source
 from avactl.program.dataset_access import host_path, pushed_path, tier_path, volume_directory, volume_path
+from avactl.program.dataset_listing import source
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 KEY = "volumes"
 """Key of the list in its ConfigMap."""
@@ -24,7 +25,7 @@ _PATIENCE = 30
 """Seconds for a request to FUSE, which can hang."""
 
 
-def paths(tier: Item, program: Program) -> set[str]:
+def paths(tier: Item[CacheTierSpec], program: Program) -> set[str]:
     """Return the paths of a tier's namespace that pods may mount: versions of datasets, and buckets of teams."""
     found: set[str | None] = set()
     for dataset in program.datasets():
@@ -32,19 +33,19 @@ def paths(tier: Item, program: Program) -> set[str]:
             for version in dataset.spec.versions:
                 url = source(dataset, program, version)
                 found.add(tier_path(tier, url) if url else None)
-    for team in program.of("Team"):
+    for team in program.teams():
         for bucket in team.spec.buckets:
             if bucket.tier == tier.name:
                 found |= {tier_path(tier, bucket.url), pushed_path(tier, bucket.url)}
     return {path for path in found if path is not None}
 
 
-def volume_list(tier: Item, program: Program) -> str:
+def volume_list(tier: Item[CacheTierSpec], program: Program) -> str:
     """Return the list that the script follows: a line `NAME PATH` for each volume."""
     return "".join(f"{posixpath.basename(volume_path(tier, path))} {path}\n" for path in sorted(paths(tier, program)))
 
 
-def volumes_script(tier: Item) -> str:
+def volumes_script(tier: Item[CacheTierSpec]) -> str:
     """Return the script that keeps the bind mounts."""
     fuse, volumes = host_path(tier, "/"), volume_directory(tier)
     return f"""\

@@ -24,24 +24,25 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import USER_ID, resources
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 JOB_WORKER_CPU = "500m"
 """CPU requested by the job worker next to each cache worker."""
 
 
-def worker_memory(item: Item) -> int:
+def worker_memory(item: Item[CacheTierSpec]) -> int:
     """Memory of a worker's pod, in bytes: its processes plus the MEM tier, whose files count as pod memory."""
     workers = item.spec.workers
     in_memory = sum((quantity(tier.quota) for tier in workers.tiers if tier.medium == "MEM"), start=quantity("0"))
     return int(quantity(workers.memory) + in_memory)
 
 
-def needs(item: Item) -> Needs:
+def needs(item: Item[CacheTierSpec]) -> Needs:
     """Return the requests of a worker's pod."""
     return Needs(str(quantity(item.spec.workers.cpu) + quantity(JOB_WORKER_CPU)), worker_memory(item))
 
 
-def worker_pod(item: Item, program: Program) -> Body:
+def worker_pod(item: Item[CacheTierSpec], program: Program) -> Body:
     """Build the pod of worker and job worker.
 
     Without SSD, HDD and FUSE it satisfies pod security `restricted`. Otherwise it needs host directories, which only
@@ -119,12 +120,12 @@ def worker_pod(item: Item, program: Program) -> Body:
     )  # fmt: skip
 
 
-def _worker_limit(item: Item, job: int) -> str:
+def _worker_limit(item: Item[CacheTierSpec], job: int) -> str:
     """Memory of the worker container: the pod's memory minus the job worker's."""
     return format_quantity(worker_memory(item) - job * MIB)
 
 
-def _give(item: Item, program: Program, mounts: list[Body]) -> Body:
+def _give(item: Item[CacheTierSpec], program: Program, mounts: list[Body]) -> Body:
     """Build the init container that changes the owner of host directories, which the kubelet creates as root."""
     return {
         "name": "directories",

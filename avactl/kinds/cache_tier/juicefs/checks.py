@@ -13,6 +13,8 @@ from avactl.kinds.cache_tier.juicefs.options import FREE_SPACE, MIB
 from avactl.kinds.cache_tier.machines import pools
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
+from avactl.spec.platform.dataset import DatasetSpec
 
 Path = tuple[str | int, ...]
 
@@ -43,7 +45,7 @@ _OWN = {
 """Options that avactl or the CSI driver set, and the field to use instead."""
 
 
-def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+def check(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one tier."""
     spec = item.spec
     if spec.volume is None:
@@ -82,7 +84,7 @@ def _cannot(item: Item, path: Path, what: str, why: str, hint: str) -> Diagnosti
     return Diagnostic("engine-cannot", f"JuiceFS Community Edition cannot {what}: {why}", item.span(*path), hint=hint)
 
 
-def _workers(item: Item) -> Iterator[Diagnostic]:
+def _workers(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     workers = item.spec.workers
     path: Path = ("spec", "workers")
     for key in ("cpu", "memory"):
@@ -100,7 +102,7 @@ def _workers(item: Item) -> Iterator[Diagnostic]:
         )  # fmt: skip
 
 
-def _memory(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _memory(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield a MEM level that is larger than the file system in memory that it is in."""
     for index, level in enumerate(item.spec.workers.tiers):
         for pool in pools(item, program) if level.medium == "MEM" else ():
@@ -120,7 +122,7 @@ def _memory(item: Item, program: Program) -> Iterator[Diagnostic]:
                 return
 
 
-def _fuse(item: Item) -> Iterator[Diagnostic]:
+def _fuse(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     fuse = item.spec.fuse
     if not fuse.enabled:
         yield _cannot(
@@ -138,7 +140,7 @@ def _fuse(item: Item) -> Iterator[Diagnostic]:
         )
 
 
-def _stores(item: Item) -> Iterator[Diagnostic]:
+def _stores(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     for index, store in enumerate(item.spec.under_stores):
         path: Path = ("spec", "underStores", index)
         place = store.mount.rstrip("/")
@@ -174,7 +176,7 @@ def _stores(item: Item) -> Iterator[Diagnostic]:
             yield without_effect(item, (*path, "options", name), "JuiceFS has no mount options of stores")
 
 
-def _properties(item: Item) -> Iterator[Diagnostic]:
+def _properties(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     path: Path = ("spec", "properties")
     for name, value in item.spec.properties.items():
         key = item.span(*path, name, key=True)
@@ -211,7 +213,7 @@ def _properties(item: Item) -> Iterator[Diagnostic]:
             )
 
 
-def check_dataset(item: Item, program: Program, tier: Item) -> Iterator[Diagnostic]:
+def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of one dataset in a tier."""
     spec = item.spec
     if spec.keep:

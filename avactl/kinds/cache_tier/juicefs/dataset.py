@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from avactl.contracts.names import CACHE_NAMESPACE, GROUP
@@ -16,9 +16,13 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import container_security, resources
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec, UnderStore
+from avactl.spec.platform.dataset import DatasetSpec
 
 
-def dataset(item: Item, program: Program, tier: Item, versions: Sequence[Loaded]) -> list[Manifest]:
+def dataset(
+    item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], versions: Sequence[Loaded]
+) -> list[Manifest]:
     """Return the objects of one dataset."""
     result = [_import(item, program, tier, version) for version in versions]
     ahead = [version.path for version in versions if version.prewarm]
@@ -34,7 +38,7 @@ class Source(NamedTuple):
     options: tuple[str, ...]
 
 
-def source(store: Any, url: str) -> Source:
+def source(store: UnderStore, url: str) -> Source:
     """Return the arguments for an S3 URL in an under-store."""
     if store.endpoint is None:
         return Source(url.rstrip("/"), ())
@@ -44,9 +48,11 @@ def source(store: Any, url: str) -> Source:
     return Source(found, ("--no-https",) if endpoint.scheme == "http" else ())
 
 
-def _import(item: Item, program: Program, tier: Item, version: Loaded) -> Manifest:
+def _import(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], version: Loaded) -> Manifest:
     """Return the Job that imports a version. A version does not change, so it runs once."""
     store = under_store(tier, version.url)
+    if store is None:
+        raise LookupError(f"no under-store of {tier} holds {version.url}")
     origin = source(store, version.url)
     keys = (("AWS_ACCESS_KEY_ID", "accessKeyId"), ("AWS_SECRET_ACCESS_KEY", "secretAccessKey"))
     env: list[Body] = [
@@ -67,7 +73,7 @@ def _import(item: Item, program: Program, tier: Item, version: Loaded) -> Manife
     return job(item, tier.spec.cluster, name, "import", template(item, "import", k8s.digest(command), spec))
 
 
-def _warm(item: Item, program: Program, tier: Item, paths: Sequence[str]) -> Manifest:
+def _warm(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], paths: Sequence[str]) -> Manifest:
     """Return the DaemonSet that loads versions on each machine of the tier's pools, new ones too.
 
     A Job cannot: nothing keeps its pods from running on one machine after another has finished there.
@@ -103,7 +109,7 @@ def _warm(item: Item, program: Program, tier: Item, paths: Sequence[str]) -> Man
     )  # fmt: skip
 
 
-def _container(program: Program, tier: Item, name: str, command: list[str]) -> Body:
+def _container(program: Program, tier: Item[CacheTierSpec], name: str, command: list[str]) -> Body:
     return {
         "name": name,
         "image": program.cluster_spec(tier.spec.cluster).images.juicefs,
@@ -118,7 +124,7 @@ def _container(program: Program, tier: Item, name: str, command: list[str]) -> B
     }
 
 
-def _volumes(tier: Item, claim: str, read_only: bool = False) -> list[Body]:
+def _volumes(tier: Item[CacheTierSpec], claim: str, read_only: bool = False) -> list[Body]:
     source: Body = {"claimName": claim, **({"readOnly": True} if read_only else {})}
     return [
         {"name": "config", "configMap": {"name": names.config(tier), "defaultMode": 0o444}},

@@ -9,9 +9,10 @@ from avactl.kinds.cache_tier.juicefs.volumes import whole
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 
-def lower(item: Item, program: Program) -> list[Manifest]:
+def lower(item: Item[CacheTierSpec], program: Program) -> list[Manifest]:
     """Return the objects of one tier. None of them holds data: that is in the volume's own store and metadata."""
     scripts = {"import.sh": IMPORT_SCRIPT, "warm.sh": WARM_SCRIPT}
     config = k8s.config_map(item, item.spec.cluster, names.config(item), CACHE_NAMESPACE, scripts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.program.program import Item
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 DRIVER = "csi.juicefs.com"
 """The CSI driver, which runs a client (a mount pod) on each machine where a pod uses a volume."""
@@ -14,17 +15,17 @@ STATE = "/.avactl"
 """Directory of the volume with what is being imported, and marks of what is."""
 
 
-def config(item: Item) -> str:
+def config(item: Item[CacheTierSpec]) -> str:
     """Name of the tier's ConfigMap."""
     return f"{item.name}-juicefs"
 
 
-def reading(item: Item) -> str:
+def reading(item: Item[CacheTierSpec]) -> str:
     """Name of the claim on the whole volume, read-only."""
     return f"{item.name}-read"
 
 
-def importing(item: Item) -> str:
+def importing(item: Item[CacheTierSpec]) -> str:
     """Name of the claim on the whole volume that imports use."""
     return f"{item.name}-import"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from avactl.base.quantity import quantity
 from avactl.kinds.cache_tier.machines import machine_dir
 from avactl.program.program import Item
+from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.schema.values import seconds
 
 MIB = 1024 * 1024
@@ -18,13 +19,13 @@ RESCAN = "10m"
 looks at once."""
 
 
-def cache_dir(item: Item) -> str:
+def cache_dir(item: Item[CacheTierSpec]) -> str:
     """Directory of the cache on each machine."""
     (level,) = item.spec.workers.tiers
     return machine_dir(item, level.medium, SHARED_MEMORY if level.medium == "MEM" else level.path)
 
 
-def read_options(item: Item) -> list[str]:
+def read_options(item: Item[CacheTierSpec]) -> list[str]:
     """Return the mount options of readers; those of the spec come last."""
     (level,) = item.spec.workers.tiers
     # Versions do not change, and the directory of a new one is looked up when it is first read.

@@ -13,19 +13,20 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.volumes import claimed_volume
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 
-def _memory_level(item: Item) -> int:
+def _memory_level(item: Item[CacheTierSpec]) -> int:
     return int(sum(quantity(level.quota) for level in item.spec.workers.tiers if level.medium == "MEM"))
 
 
-def needs(item: Item) -> Needs:
+def needs(item: Item[CacheTierSpec]) -> Needs:
     """Return the requests of a mount pod with the MEM level, whose files count as memory of the pod that wrote them."""
     fuse = item.spec.fuse
     return Needs(str(quantity(fuse.cpu)), int(quantity(fuse.memory)) + _memory_level(item))
 
 
-def volume(tier: Item, program: Program, name: str, path: str, read_only: bool) -> Body:
+def volume(tier: Item[CacheTierSpec], program: Program, name: str, path: str, read_only: bool) -> Body:
     """Return mount options and source of a volume with one directory.
 
     A volume has a mount pod of its own on each machine, and can never show another directory, whatever pods it shares
@@ -34,8 +35,10 @@ def volume(tier: Item, program: Program, name: str, path: str, read_only: bool) 
     return _source(tier, program, name, [*read_options(tier), f"subdir={path}"])
 
 
-def _source(tier: Item, program: Program, name: str, options: list[str]) -> Body:
-    fuse = tier.spec.fuse
+def _source(tier: Item[CacheTierSpec], program: Program, name: str, options: list[str]) -> Body:
+    fuse, formatted = tier.spec.fuse, tier.spec.volume
+    if formatted is None:
+        raise LookupError(f"{tier} has no volume")
     attributes = k8s.compact(
         **{
             "juicefs/mount-image": program.cluster_spec(tier.spec.cluster).images.juicefs,
@@ -50,13 +53,13 @@ def _source(tier: Item, program: Program, name: str, options: list[str]) -> Body
             "driver": names.DRIVER,
             "fsType": "juicefs",
             "volumeHandle": name,
-            "nodePublishSecretRef": {"name": tier.spec.volume.secret, "namespace": CACHE_NAMESPACE},
+            "nodePublishSecretRef": {"name": formatted.secret, "namespace": CACHE_NAMESPACE},
             "volumeAttributes": attributes,
         },
     }
 
 
-def whole(tier: Item, program: Program) -> list[Manifest]:
+def whole(tier: Item[CacheTierSpec], program: Program) -> list[Manifest]:
     """Return volumes and claims on the whole volume in the cache's namespace: one to read, one to import."""
     return [
         *_whole(tier, program, names.reading(tier), "ReadOnlyMany", read_options(tier)),
@@ -65,7 +68,11 @@ def whole(tier: Item, program: Program) -> list[Manifest]:
 
 
 def _whole(
-    tier: Item, program: Program, claim: str, mode: Literal["ReadOnlyMany", "ReadWriteMany"], options: list[str]
+    tier: Item[CacheTierSpec],
+    program: Program,
+    claim: str,
+    mode: Literal["ReadOnlyMany", "ReadWriteMany"],
+    options: list[str],
 ) -> list[Manifest]:
     name = names.persistent_volume(claim)
     source = _source(tier, program, name, options)

@@ -17,6 +17,7 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.gpu_request import DEVICES_FIELD, VISIBLE_DEVICES
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cluster import ClusterSpec
 from avactl.spec.schema.pod_affinity import NODE_TAINTS
 from avactl.spec.schema.pod_settings import LONGEST_GRACE, RUNTIME_PARTS, RUNTIME_PREFIXES
 
@@ -37,7 +38,7 @@ class Rule(NamedTuple):
     message: str
 
 
-def policies(item: Item, program: Program) -> list[Manifest]:
+def policies(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the policies and bindings of one cluster."""
     workloads = [
         _resources("", ["pods"]),
@@ -62,7 +63,7 @@ def policies(item: Item, program: Program) -> list[Manifest]:
     ]  # fmt: skip
 
 
-def _variables(item: Item) -> dict[str, str]:
+def _variables(item: Item[ClusterSpec]) -> dict[str, str]:
     """Return the variables of the rules on pods.
 
     The serving and delivery daemons copy templates that were checked when written. So does the controller of
@@ -75,12 +76,12 @@ def _variables(item: Item) -> dict[str, str]:
     return {**_POD_VARIABLES, "platform": f"{_PLATFORM}{own}"}
 
 
-def _copiers(item: Item) -> list[str]:
+def _copiers(item: Item[ClusterSpec]) -> list[str]:
     """Return the users that copy pod templates in the namespaces of teams."""
     return [account for daemon in (serving, delivery) if (account := daemon.account(item))]
 
 
-def _rollouts(item: Item) -> list[Manifest]:
+def _rollouts(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the policy on annotations that the serving daemon obeys; none without the daemon."""
     account = serving.account(item)
     if not account:
@@ -107,7 +108,7 @@ def _resources(group: str, resources: list[str], operations: tuple[str, ...] = (
 
 
 def _policy(
-    item: Item,
+    item: Item[ClusterSpec],
     name: str,
     resources: list[Body],
     changed: str,
@@ -187,7 +188,7 @@ def strings(values: tuple[str, ...]) -> str:
     return "[" + ", ".join(f"'{value}'" for value in values) + "]"
 
 
-def _pod_rules(item: Item, program: Program) -> list[Rule]:
+def _pod_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
     priorities = tuple(name for name, *_ in PRIORITIES if name != names.SYSTEM_PRIORITY)
     tolerated = (*program.taints(item.name), *NODE_TAINTS)
     spot = any(pool.spec.is_spot for pool in program.pools(item.name))
@@ -285,7 +286,7 @@ def _pod_rules(item: Item, program: Program) -> list[Rule]:
     return [*rules, *_image_rules(item, program)]
 
 
-def _image_rules(item: Item, program: Program) -> list[Rule]:
+def _image_rules(item: Item[ClusterSpec], program: Program) -> list[Rule]:
     """Rules for clusters with NVIDIA GPUs, where CUDA images ask for all GPUs of the machine, unless the pod says
     otherwise. A container that gets its GPUs from the device plugin alone is not to say so: the plugin does."""
     pools = topology.pools(item, program)

@@ -10,6 +10,7 @@ from avactl.program.lowering.k8s import compact
 from avactl.program.lowering.pods import container_security, pod_security, resources
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cluster import ClusterSpec
 
 NAME = "avactl-reconcile"
 COMPONENT = "reconcile"
@@ -21,13 +22,13 @@ _HELPER = (
 )
 
 
-def follows(item: Item) -> bool:
+def follows(item: Item[ClusterSpec]) -> bool:
     """Return True if the cluster runs the reconciler itself."""
     spec = item.spec.reconcile
     return spec.mode == "builtin" and spec.repository is not None
 
 
-def reconciler(item: Item, program: Program, priority: str, port: int) -> list[Manifest]:
+def reconciler(item: Item[ClusterSpec], program: Program, priority: str, port: int) -> list[Manifest]:
     """Return the Deployment, its service account and RBAC; nothing if no `repository` is set."""
     if not follows(item):
         return []
@@ -40,11 +41,11 @@ def reconciler(item: Item, program: Program, priority: str, port: int) -> list[M
     ]
 
 
-def _object(item: Item, api_version: str, kind: str, **fields: Any) -> Manifest:
+def _object(item: Item[ClusterSpec], api_version: str, kind: str, **fields: Any) -> Manifest:
     return k8s.manifest(item, item.name, api_version, kind, NAME, component=COMPONENT, **fields)
 
 
-def _rights(item: Item, system: str) -> list[Manifest]:
+def _rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
     version, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
     subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": system}]
     made = []
@@ -60,7 +61,7 @@ def _rights(item: Item, system: str) -> list[Manifest]:
     return made
 
 
-def _deployment(item: Item, program: Program, priority: str, port: int) -> Body:
+def _deployment(item: Item[ClusterSpec], program: Program, priority: str, port: int) -> Body:
     spec, select = item.spec.reconcile, k8s.selector(item, COMPONENT)
     env: dict[str, str] = {"HOME": _CACHE, "TMPDIR": _CACHE, "XDG_CACHE_HOME": _CACHE}
     mounts: list[Body] = [{"name": "cache", "mountPath": _CACHE}]

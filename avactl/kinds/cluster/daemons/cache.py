@@ -10,17 +10,18 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import TMP, resources
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cluster import ClusterSpec
 
 NAME = "avactl-cache"
 COMPONENT = "cache"
 
 
-def runs(item: Item, program: Program) -> bool:
+def runs(item: Item[ClusterSpec], program: Program) -> bool:
     """Return True if a cluster runs the daemon: it is enabled, and there is a tier."""
     return bool(item.spec.daemons.cache and program.tiers(item.name))
 
 
-def objects(item: Item, program: Program) -> list[Manifest]:
+def objects(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the daemon's objects; none if it is disabled or the cluster has no tier."""
     tiers = program.tiers(item.name)
     if not runs(item, program):

@@ -9,6 +9,7 @@ from avactl.contracts.names import CACHE_NAMESPACE
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item
+from avactl.spec.platform.cluster import ClusterSpec
 
 NAME = "avactl-cache-dashboard"
 _WIDTH, _HEIGHT = 12, 8
@@ -65,7 +66,7 @@ PANELS = (
 )  # fmt: skip
 
 
-def config_map(item: Item) -> Manifest:
+def config_map(item: Item[ClusterSpec]) -> Manifest:
     """Return the ConfigMap with the dashboard."""
     data = {"avactl-cache.json": k8s.json_text(dashboard("avactl-cache", "avactl cache tiers", PANELS))}
     return k8s.config_map(

@@ -9,12 +9,13 @@ from avactl.kinds.cluster.delivery import place
 from avactl.program.lowering.pods import TMP, resources
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cluster import ClusterSpec
 
 COMPONENT = "delivery"
 _CREDENTIALS, _CACHE = "/etc/avactl/git", "/cache"
 
 
-def objects(item: Item, program: Program) -> list[Manifest]:
+def objects(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the daemon's objects; none if it is disabled. Rights on pipelines come with each of them."""
     found = place(item)
     if not item.spec.daemons.delivery or found is None:
@@ -42,7 +43,7 @@ def objects(item: Item, program: Program) -> list[Manifest]:
     ]
 
 
-def account(item: Item) -> str:
+def account(item: Item[ClusterSpec]) -> str:
     """Return the user name of the daemon's service account; "" if it is disabled."""
     on = item.spec.daemons.delivery and place(item) is not None
     return f"system:serviceaccount:{item.spec.system_namespace}:{DELIVERY_DAEMON}" if on else ""

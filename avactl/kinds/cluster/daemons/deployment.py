@@ -10,6 +10,7 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import container_security, pod_security
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item
+from avactl.spec.platform.cluster import ClusterSpec
 
 HTTP_PORT = 8080
 """Port of the daemons' metrics (`/metrics`) and probes (`/livez`, `/readyz`)."""
@@ -21,7 +22,7 @@ _RBAC = "rbac.authorization.k8s.io"
 class Daemon(NamedTuple):
     """One daemon: its names and place."""
 
-    item: Item
+    item: Item[ClusterSpec]
     component: str
     """Component label, and the command of `avactl`."""
     name: str
@@ -132,7 +133,7 @@ def _probe(path: str, period: int, failures: int) -> Body:
     return {"httpGet": {"path": path, "port": "http"}, "periodSeconds": period, "failureThreshold": failures}
 
 
-def metrics_only(item: Item, namespace: str, select: Mapping[str, str]) -> Manifest:
+def metrics_only(item: Item[ClusterSpec], namespace: str, select: Mapping[str, str]) -> Manifest:
     """Return the NetworkPolicy that lets only monitoring read the metrics of the selected pods of a namespace.
 
     The kubelet's probes need no rule: a NetworkPolicy never stops the node of a pod.

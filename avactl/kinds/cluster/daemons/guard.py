@@ -6,13 +6,14 @@ from avactl.contracts import names
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
+from avactl.spec.platform.cluster import ClusterSpec
 
 NAME = "avactl-namespaces"
 MANAGED = f"{{}}.metadata.?labels['{names.MANAGED_BY}'].orValue('') == '{names.MANAGER}'"
 """CEL expression: an object is avactl's."""
 
 
-def policies(item: Item) -> list[Manifest]:
+def policies(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the policy and its binding."""
     team = f"{{}}.metadata.?labels['{names.TEAM_LABEL}'].hasValue()"
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["namespaces"]}

@@ -21,6 +21,7 @@ from avactl.program.cache_engines import engine_of
 from avactl.program.lowering import k8s, namespaces
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cluster import ClusterSpec
 
 _REMEDY = "an administrator applies it with `avactl reconcile --once`"
 _SERVERS = ("generation", "managedFields", "resourceVersion")
@@ -28,7 +29,7 @@ _SERVERS = ("generation", "managedFields", "resourceVersion")
 
 
 def policy(
-    item: Item, name: str, namespace: str, resources: list[Body], rules: Iterable[Rule], component: str,
+    item: Item[ClusterSpec], name: str, namespace: str, resources: list[Body], rules: Iterable[Rule], component: str,
     variables: dict[str, str] | None = None, conditions: dict[str, str] | None = None,
 ) -> list[Manifest]:  # fmt: skip
     """Return a policy on what the service account `name` of a namespace may write, and its binding."""
@@ -84,7 +85,7 @@ _TOPOLOGY = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone")
 """Labels that the API server adds to a Binding, from the node (KEP-4742)."""
 
 
-def scheduler(item: Item) -> list[Manifest]:
+def scheduler(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the policy of the scheduler: its own pods, and of volumes and claims what binds them."""
     own = f"oldObject.spec.?schedulerName.orValue('') == '{names.SCHEDULER_NAME}'"
     claim, before = "object.spec.?claimRef", "oldObject.spec.?claimRef"
@@ -162,7 +163,7 @@ def scheduler(item: Item) -> list[Manifest]:
 # -- the cache daemon
 
 
-def cache(item: Item, name: str, component: str) -> list[Manifest]:
+def cache(item: Item[ClusterSpec], name: str, component: str) -> list[Manifest]:
     """Return the policy of the cache daemon: one label of pods, and its own ConfigMap."""
     rules = [
         Rule(
@@ -186,7 +187,7 @@ def cache(item: Item, name: str, component: str) -> list[Manifest]:
 _CONDITION = f"{names.GROUP}/Rollout"
 
 
-def serving(item: Item, component: str) -> list[Manifest]:
+def serving(item: Item[ClusterSpec], component: str) -> list[Manifest]:
     """Return the policy of the serving daemon: of objects of specs, the fields of a rollout."""
     team = f"namespaceObject.metadata.?labels[?'{names.TEAM_LABEL}'].hasValue()"
     update = "request.operation != 'UPDATE'"
@@ -247,7 +248,7 @@ _KUBERNETES = r"'^(kubernetes|node|node-role|node-restriction|node[.]cloudprovid
 """Labels and taints of Kubernetes and its components, such as `node-role.kubernetes.io/control-plane`."""
 
 
-def reconciler(item: Item, program: Program, name: str, component: str, delivery: str) -> list[Manifest]:
+def reconciler(item: Item[ClusterSpec], program: Program, name: str, component: str, delivery: str) -> list[Manifest]:
     """Return the policy of the built-in reconciler. RBAC keeps it from changing this policy, cluster-wide roles and
     other admission policies.
 
@@ -410,7 +411,7 @@ _SAMPLES = (("a", "/a"), ("b", "/b"))
 """Names and directories of two volumes, whose specs differ where those of all volumes of a tier do."""
 
 
-def _volumes(item: Item, program: Program) -> str:
+def _volumes(item: Item[ClusterSpec], program: Program) -> str:
     """CEL: the volume has the shape of those that the cluster's tiers compile to, or keeps its mount options; the API
     server lets no other field change that says where its data is."""
     shapes = [

@@ -10,10 +10,11 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import resources
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cluster import ClusterSpec
 from avactl.spec.schema.base import GROUP
 
 
-def policy(item: Item, program: Program) -> Manifest:
+def policy(item: Item[ClusterSpec], program: Program) -> Manifest:
     """Return the ConfigMap with the placement policy."""
     spec = item.spec
     data = {
@@ -31,7 +32,7 @@ def policy(item: Item, program: Program) -> Manifest:
     return k8s.config_map(item, item.name, names.POLICY, spec.system_namespace, {names.POLICY_KEY: k8s.json_text(data)})
 
 
-def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
+def daemons(item: Item[ClusterSpec], program: Program, config: Manifest) -> list[Manifest]:
     """Return the objects of the enabled daemons; `config` is the ConfigMap that they read."""
     system = item.spec.system_namespace
     result: list[Manifest] = []
@@ -51,7 +52,7 @@ def daemons(item: Item, program: Program, config: Manifest) -> list[Manifest]:
     return result
 
 
-def _scheduler(item: Item, program: Program, config: Manifest) -> list[Manifest]:
+def _scheduler(item: Item[ClusterSpec], program: Program, config: Manifest) -> list[Manifest]:
     daemon = Daemon(item, "scheduler", "avactl-scheduler", item.spec.system_namespace)
     # It reads its policy at startup: a changed digest restarts it.
     digest = {f"{GROUP}/config": k8s.digest(config.body["data"])}

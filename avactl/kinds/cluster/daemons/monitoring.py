@@ -9,6 +9,7 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.monitoring import is_monitored, pod_monitor
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program, name_label
+from avactl.spec.platform.cluster import ClusterSpec
 
 NAME = "avactl-daemons"
 DASHBOARD = "avactl-scheduler-dashboard"
@@ -50,7 +51,7 @@ PANELS = (
 )  # fmt: skip
 
 
-def objects(item: Item, program: Program) -> list[Manifest]:
+def objects(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     """Return the PodMonitors of the daemons that run, and the dashboard; none unless the cluster asks for them."""
     on, system = item.spec.daemons, item.spec.system_namespace
     found: list[Manifest] = []

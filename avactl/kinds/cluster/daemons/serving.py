@@ -8,11 +8,12 @@ from avactl.kinds.cluster.daemons.deployment import Daemon
 from avactl.program.lowering.pods import TMP, resources
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item
+from avactl.spec.platform.cluster import ClusterSpec
 
 COMPONENT = "serving"
 
 
-def objects(item: Item) -> list[Manifest]:
+def objects(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the daemon's objects; none if it is disabled."""
     if not item.spec.daemons.serving:
         return []
@@ -27,7 +28,7 @@ def objects(item: Item) -> list[Manifest]:
     ]
 
 
-def account(item: Item) -> str:
+def account(item: Item[ClusterSpec]) -> str:
     """Return the user name of the daemon's service account; "" if it is disabled."""
     system = item.spec.system_namespace
     return f"system:serviceaccount:{system}:{SERVING_DAEMON}" if item.spec.daemons.serving else ""

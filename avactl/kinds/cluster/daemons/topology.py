@@ -10,6 +10,8 @@ from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import container_security, pod_security, resources
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cluster import ClusterSpec
+from avactl.spec.platform.node_pool import NodePoolSpec
 
 NAME = "avactl-topology"
 COMPONENT = "topology"
@@ -23,7 +25,7 @@ _KEPT_STATUS = (
 """Fields of a node's status besides its conditions. Source: k8s.io/api/core/v1, NodeStatus."""
 
 
-def pools(item: Item, program: Program) -> list[Item]:
+def pools(item: Item[ClusterSpec], program: Program) -> list[Item[NodePoolSpec]]:
     """Pools whose machines have NVIDIA GPUs."""
     return [
         pool
@@ -32,7 +34,7 @@ def pools(item: Item, program: Program) -> list[Item]:
     ]
 
 
-def daemon_sets(item: Item, program: Program, priority: str) -> list[Manifest]:
+def daemon_sets(item: Item[ClusterSpec], program: Program, priority: str) -> list[Manifest]:
     """Return the DaemonSet of each pool, its service account, RBAC, and the admission policy that limits it."""
     made = [_daemon_set(item, program, pool, priority) for pool in pools(item, program)]
     if not made:
@@ -42,11 +44,11 @@ def daemon_sets(item: Item, program: Program, priority: str) -> list[Manifest]:
     return [account, *_rights(item, system), *_own_node_only(item, system), *made]
 
 
-def _object(item: Item, api_version: str, kind: str, name: str = NAME, **fields: Any) -> Manifest:
+def _object(item: Item[ClusterSpec], api_version: str, kind: str, name: str = NAME, **fields: Any) -> Manifest:
     return k8s.manifest(item, item.name, api_version, kind, name, component=COMPONENT, **fields)
 
 
-def _daemon_set(item: Item, program: Program, pool: Item, priority: str) -> Manifest:
+def _daemon_set(item: Item[ClusterSpec], program: Program, pool: Item[NodePoolSpec], priority: str) -> Manifest:
     """Build the pod. The NVIDIA runtime, which must be the nodes' default, exposes the GPUs; none is allocated."""
     select = {**k8s.selector(item, COMPONENT), names.POOL_LABEL: pool.name}
     env = {
@@ -97,7 +99,7 @@ def _from_field(name: str, path: str) -> Body:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-def _rights(item: Item, system: str) -> list[Manifest]:
+def _rights(item: Item[ClusterSpec], system: str) -> list[Manifest]:
     version, group = "rbac.authorization.k8s.io/v1", "rbac.authorization.k8s.io"
     subjects = [{"kind": "ServiceAccount", "name": NAME, "namespace": system}]
     made = []
@@ -113,7 +115,7 @@ def _rights(item: Item, system: str) -> list[Manifest]:
     return made
 
 
-def _own_node_only(item: Item, system: str) -> list[Manifest]:
+def _own_node_only(item: Item[ClusterSpec], system: str) -> list[Manifest]:
     """Return the admission policy that restricts the account to one condition of its own node, which RBAC cannot do.
 
     The API server knows the node of a pod from the pod's token (KEP-4193, on by default since Kubernetes 1.30).

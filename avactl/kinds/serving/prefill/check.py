@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any
 
 from avactl.base.quantity import quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.llm import machines, parallelism
+from avactl.kinds.serving.picker import picker as endpoint_picker
 from avactl.kinds.serving.prefill.lower import ROUTER_METRICS
 from avactl.kinds.serving.prefill.roles import (
     BOOTSTRAP_PORT,
@@ -20,20 +20,22 @@ from avactl.kinds.serving.prefill.roles import (
     path_of,
     prefill,
 )
-from avactl.kinds.serving.rollout.lower import strategy
+from avactl.kinds.serving.rollout.lower import key_of, strategy
 from avactl.kinds.serving.runtimes import LLM, RUNTIMES, ports
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_model, gpu_problems
 from avactl.program.capacity.fit import total_gpus, unknown_capacity
 from avactl.program.checks.credentials import argument_problems
 from avactl.program.checks.words import word_problems
 from avactl.program.ineffective_keys import unused_model, without_effect
 from avactl.program.program import Item, Program
+from avactl.spec.schema.compute import Compute
 from avactl.spec.schema.pod_requests import on_spot, with_pod
 
 PATH = ("spec", "llm", "prefill")
 
 
-def compute_of(item: Item, role: str) -> Any:
+def compute_of(item: Item[ServingDeploymentSpec], role: str) -> Compute:
     """Return the compute of a role's pods, with everything that runs beside the server."""
     spec, own = of_role(item, role).spec, prefill(item.spec)
     compute = spec.resources
@@ -48,7 +50,7 @@ def _thousandths(value: Fraction) -> int:
     return int(value * 1000)
 
 
-def prefill_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def prefill_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of a service with `prefill`."""
     spec, own = item.spec, prefill(item.spec)
     if own is None or spec.runtime.name not in LLM:
@@ -71,7 +73,7 @@ def prefill_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _capacity(item, program)
 
 
-def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _capacity(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield prefill pods that exceed the cluster's GPUs; with the decode pods, if both have the same resources."""
     spec, own = item.spec, prefill(item.spec)
     assert own is not None
@@ -88,7 +90,7 @@ def _capacity(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from _together(item, program)
 
 
-def _together(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _together(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield GPUs that suffice for each role, but not for both."""
     sums: dict[str, int] = {}
     for role in ROLES:
@@ -108,7 +110,7 @@ def _together(item: Item, program: Program) -> Iterator[Diagnostic]:
             )
 
 
-def _controller(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _controller(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     cluster = program.cluster(item.cluster)
     if cluster.spec.leader_worker_set is None and machines(item.spec) == 1:
         yield Diagnostic(
@@ -120,11 +122,10 @@ def _controller(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _entrance(item: Item) -> Iterator[Diagnostic]:
+def _entrance(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     """Yield conflicts of a router or sidecar with the endpoint picker, `balance` and `rollout`."""
-    spec, own = item.spec, prefill(item.spec)
+    spec, own, picker = item.spec, prefill(item.spec), endpoint_picker(item.spec)
     assert own is not None
-    picker = spec.llm.endpoint_picker
     if own.sidecar is not None and picker is None:
         yield Diagnostic(
             "missing-key",
@@ -153,8 +154,9 @@ def _entrance(item: Item) -> Iterator[Diagnostic]:
     if own.sidecar is not None and spec.expose_to:
         why = "requests go through the gateway, which asks the endpoint picker"
         yield without_effect(item, ("spec", "exposeTo"), why)
-    if strategy(spec) is not None and machines(spec) == 1:
-        chosen = "canary" if spec.rollout.canary is not None else "blueGreen"
+    rollout = strategy(spec)
+    if rollout is not None and machines(spec) == 1:
+        chosen = key_of(rollout)
         yield _conflict(
             item, (), f"`{chosen}` works with Deployments, and `prefill` compiles to a DisaggregatedSet",
             "remove `rollout`, or `prefill`",
@@ -162,7 +164,7 @@ def _entrance(item: Item) -> Iterator[Diagnostic]:
         )  # fmt: skip
 
 
-def _replicas(item: Item) -> Iterator[Diagnostic]:
+def _replicas(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     if isinstance(item.spec.replicas, int):
         return
     yield _conflict(
@@ -172,7 +174,7 @@ def _replicas(item: Item) -> Iterator[Diagnostic]:
     )  # fmt: skip
 
 
-def _gpus(item: Item) -> Iterator[Diagnostic]:
+def _gpus(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     """Yield a role without GPUs beside one with them: both run the same image."""
     gpus = {role: of_role(item, role).spec.resources.gpus for role in ROLES}
     lacking, having = (DECODE, PREFILL) if gpus[PREFILL] else (PREFILL, DECODE)
@@ -188,13 +190,14 @@ def _gpus(item: Item) -> Iterator[Diagnostic]:
     )
 
 
-def _stages(item: Item) -> Iterator[Diagnostic]:
+def _stages(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     """Yield splits of the model that do not fit the GPUs of the prefill role, or what the server can transfer."""
-    spec = item.spec
+    spec, own = item.spec, prefill(item.spec)
+    assert own is not None
     reads, generates = (of_role(item, role).spec for role in ROLES)
     found, gpus = parallelism(reads), max(1, reads.resources.gpus) * machines(reads)
     if found.tensor * found.pipeline != gpus:
-        key = "tensorParallel" if reads.llm.tensor_parallel is not None else "pipelineParallel"
+        key = "tensorParallel" if own.tensor_parallel is not None else "pipelineParallel"
         yield Diagnostic(
             "parallelism-mismatch",
             f"tensor parallelism {found.tensor} × pipeline parallelism {found.pipeline} needs "
@@ -215,26 +218,31 @@ def _stages(item: Item) -> Iterator[Diagnostic]:
             "parallelism-mismatch",
             f"{title} transfers the KV cache to decode replicas with {to} stage{'s' if len(to) > 1 else ''}, and these "
             f"have {one}",
-            item.span("spec", "llm", "pipelineParallel" if spec.llm.pipeline_parallel else "tensorParallel"),
+            item.span(
+                "spec",
+                "llm",
+                "pipelineParallel" if spec.llm is not None and spec.llm.pipeline_parallel else "tensorParallel",
+            ),
             hint="write `pipelineParallel: 1`",
             notes=(Note(item.span(*PATH, key=True), f"the prefill replicas, with {other}"),),
         )
 
 
-def _paths(item: Item) -> Iterator[Diagnostic]:
+def _paths(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     """Yield a path of the model in the image that does not contain its version."""
     model = item.spec.model
-    if model is not None and model.path is not None and model.version not in model.path:
+    path, version = (model.path, model.version) if model is not None else (None, None)
+    if path is not None and version is not None and version not in path:
         yield Diagnostic(
             "invalid-value",
-            f"spec.model.path: `{model.path}` does not contain the version; during a rollout, pods of two versions "
+            f"spec.model.path: `{path}` does not contain the version; during a rollout, pods of two versions "
             "would use each other's KV cache",
             item.span("spec", "model", "path"),
-            hint=f"use a directory with the version in its name: `{model.path.rstrip('/')}/{model.version}`",
+            hint=f"use a directory with the version in its name: `{path.rstrip('/')}/{version}`",
         )
 
 
-def _ports(item: Item) -> Iterator[Diagnostic]:
+def _ports(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     """Yield a port of the service that the pods or the router use for another purpose."""
     spec, own = item.spec, prefill(item.spec)
     assert own is not None
@@ -251,5 +259,7 @@ def _ports(item: Item) -> Iterator[Diagnostic]:
         )
 
 
-def _conflict(item: Item, below: tuple[str, ...], why: str, hint: str, *notes: Note) -> Diagnostic:
+def _conflict(
+    item: Item[ServingDeploymentSpec], below: tuple[str, ...], why: str, hint: str, *notes: Note
+) -> Diagnostic:
     return Diagnostic("conflicting-keys", why, item.span(*PATH, *below, key=True), hint=hint, notes=notes)

@@ -23,6 +23,7 @@ from avactl.kinds.serving.prefill.roles import (
     prefill,
 )
 from avactl.kinds.serving.runtimes import ports
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.monitoring import is_monitored, pod_monitor
 from avactl.program.manifest import Body, Manifest
@@ -41,7 +42,9 @@ _ROUTERS: dict[str, tuple[list[str], list[str]]] = {
 """Command and first arguments of each runtime's router."""
 
 
-def disaggregated_set(item: Item, templates: Mapping[str, tuple[Body, Body | None]], component: str) -> Manifest:
+def disaggregated_set(
+    item: Item[ServingDeploymentSpec], templates: Mapping[str, tuple[Body, Body | None]], component: str
+) -> Manifest:
     """Return the DisaggregatedSet of a service, from the leader and worker templates of each role.
 
     Its controller creates a LeaderWorkerSet for each role, and replaces both together.
@@ -60,14 +63,14 @@ def disaggregated_set(item: Item, templates: Mapping[str, tuple[Body, Body | Non
     )
 
 
-def role_annotations(spec: Any, role: str) -> dict[str, str]:
+def role_annotations(spec: ServingDeploymentSpec, role: str) -> dict[str, str]:
     """Return the annotations that tell routers the ports of a pod."""
     if spec.runtime.name == "sglang" and role == PREFILL:
         return {"sglang.ai/bootstrap-port": str(BOOTSTRAP_PORT)}
     return {}
 
 
-def sidecar(spec: Any, role: str) -> Body | None:
+def sidecar(spec: ServingDeploymentSpec, role: str) -> Body | None:
     """Return llm-d's sidecar of the decode pods; None for other pods, and with a router.
 
     It listens on the port of the service, sends the prompt to the prefill pod that the endpoint picker has chosen, and
@@ -94,7 +97,9 @@ def sidecar(spec: Any, role: str) -> Body | None:
     }  # fmt: skip
 
 
-def router(item: Item, program: Program, component: str, drain: int, grace: int, deadline: int) -> list[Manifest]:
+def router(
+    item: Item[ServingDeploymentSpec], program: Program, component: str, drain: int, grace: int, deadline: int
+) -> list[Manifest]:
     """Return the objects of a router, whose account may watch the namespace's pods; none without `router`.
 
     `drain`, `grace`: seconds that a terminating pod still answers, and after which it is killed. `deadline`: seconds
@@ -155,7 +160,7 @@ def router(item: Item, program: Program, component: str, drain: int, grace: int,
     return found
 
 
-def _discovery(item: Item, component: str, port: int) -> list[str]:
+def _discovery(item: Item[ServingDeploymentSpec], component: str, port: int) -> list[str]:
     """Return the service-discovery options of a router, for the pods of both roles that answer requests."""
     own = [f"{key}={value}" for key, value in k8s.selector(item, component).items()]
     return [

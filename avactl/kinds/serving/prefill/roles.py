@@ -8,10 +8,10 @@ for the connector, its roles, its port and what it compares between two servers)
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from avactl.kinds.serving.prefill.spec import Prefill
+from avactl.kinds.serving.parts.prefill import Prefill
 from avactl.kinds.serving.runtimes import Server, ports, server
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.program.program import Item
 from avactl.spec.schema.base import EnvSource
@@ -29,20 +29,20 @@ _BEHIND = (8200, 8201)
 """Ports of a server behind llm-d's sidecar, which has the port of the service; the second if the first is taken."""
 
 
-def prefill(spec: Any) -> Prefill | None:
+def prefill(spec: ServingDeploymentSpec) -> Prefill | None:
     """Return `prefill` of a service; None if each pod does prefill and decode."""
-    found: Prefill | None = spec.llm.prefill if spec.llm is not None else None
-    return found
+    return spec.llm.prefill if spec.llm is not None else None
 
 
-def of_role(item: Item, role: str) -> Item:
+def of_role(item: Item[ServingDeploymentSpec], role: str) -> Item[ServingDeploymentSpec]:
     """Return a service as seen by one role: with the role's replicas, machines and resources."""
-    spec, own = item.spec, prefill(item.spec)
-    if own is None or role == DECODE:
+    spec, llm = item.spec, item.spec.llm
+    own = llm.prefill if llm is not None else None
+    if llm is None or own is None or role == DECODE:
         return item
-    llm = spec.llm.model_copy(
+    llm = llm.model_copy(
         update={
-            "machines": own.machines or spec.llm.machines,
+            "machines": own.machines or llm.machines,
             "tensor_parallel": own.tensor_parallel,
             "pipeline_parallel": own.pipeline_parallel,
         }
@@ -50,12 +50,14 @@ def of_role(item: Item, role: str) -> Item:
     runtime = spec.runtime.model_copy(update={"args": [*spec.runtime.args, *own.args]})
     resources = own.resources or spec.resources
     changed = {"llm": llm, "runtime": runtime, "replicas": own.replicas, "resources": resources}
-    found = Item(item.doc, item.resource.model_copy(update={"spec": spec.model_copy(update=changed)}))
+    found: Item[ServingDeploymentSpec] = Item(
+        item.doc, item.resource.model_copy(update={"spec": spec.model_copy(update=changed)})
+    )
     found.clusters, found.namespace = item.clusters, item.namespace
     return found
 
 
-def path_of(item: Item, role: str) -> tuple[str, ...]:
+def path_of(item: Item[ServingDeploymentSpec], role: str) -> tuple[str, ...]:
     """Return the path of a role's resources in the document."""
     own = prefill(item.spec)
     return ("spec", "llm", "prefill", "resources") if own and own.resources and role == PREFILL else _RESOURCES
@@ -64,7 +66,7 @@ def path_of(item: Item, role: str) -> tuple[str, ...]:
 _RESOURCES = ("spec", "resources")
 
 
-def server_of(item: Item, role: str) -> Server:
+def server_of(item: Item[ServingDeploymentSpec], role: str) -> Server:
     """Return the server of a role; `item` is the result of `of_role`."""
     spec, own = item.spec, prefill(item.spec)
     if own is None:
@@ -85,7 +87,7 @@ def server_of(item: Item, role: str) -> Server:
     return replace(run, args=[*run.args, *options], worker=worker, env=env)
 
 
-def behind_sidecar(spec: Any) -> int:
+def behind_sidecar(spec: ServingDeploymentSpec) -> int:
     """Return the port of a server behind llm-d's sidecar."""
     return next(port for port in _BEHIND if port != ports(spec)["http"])
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
-from typing import Any
 
 from avactl.base.promql import confinement_problem, filled, is_per_pod, syntax_problem
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
-from avactl.kinds.serving.rollout.lower import LONGEST_NAME, has_gateway, strategy, traffic
+from avactl.kinds.serving.parts.rollout import Analysis, BlueGreen, Canary
+from avactl.kinds.serving.rollout.lower import LONGEST_NAME, has_gateway, key_of, strategy, traffic
 from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
 from avactl.kinds.serving.rollout.rollback import rollback_problems
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
 from avactl.program.checks.words import word_problems
@@ -23,15 +24,15 @@ from avactl.spec.schema.values import seconds
 Path = tuple[str | int, ...]
 
 
-def rollout_problems(item: Item, program: Program, least: int) -> Iterator[Diagnostic]:
+def rollout_problems(item: Item[ServingDeploymentSpec], program: Program, least: int) -> Iterator[Diagnostic]:
     """Yield the problems of `spec.rollout`; `least` is the fewest pods of the service."""
     chosen = strategy(item.spec)
     if chosen is None:
         return
-    canary = item.spec.rollout.canary
-    path: Path = ("spec", "rollout", "blueGreen" if canary is None else "canary")
+    key, way = key_of(chosen), traffic(item, program, chosen)
+    path: Path = ("spec", "rollout", key)
     yield from _daemon(item, program, path)
-    yield from rollback_problems(item, program)
+    yield from rollback_problems(item, program, key)
     if len(item.name) > LONGEST_NAME:
         yield Diagnostic(
             "name-too-long",
@@ -40,13 +41,13 @@ def rollout_problems(item: Item, program: Program, least: int) -> Iterator[Diagn
             item.span("metadata", "name"),
             hint=f"shorten the name by {len(item.name) - LONGEST_NAME}",
         )
-    if canary is not None:
-        yield from _steps(item, canary, path)
-        if canary.traffic == "gateway" and not has_gateway(item, program):
+    if isinstance(chosen, Canary):
+        yield from _steps(item, chosen, path)
+        if chosen.traffic == "gateway" and not has_gateway(item, program):
             yield _no_gateway(item, program, path)
-        elif traffic(item, program) == "replicas":
-            yield from _shares(item, canary, path, least)
-        if canary.in_place and least == 1 and traffic(item, program) == "gateway":
+        elif way == "replicas":
+            yield from _shares(item, chosen, path, least)
+        if chosen.in_place and least == 1 and way == "gateway":
             yield Diagnostic(
                 "rollout-share",
                 f"{item} has one pod, which would stop before the new version is ready",
@@ -55,10 +56,10 @@ def rollout_problems(item: Item, program: Program, least: int) -> Iterator[Diagn
             )
     if chosen.analysis is not None:
         yield from _analysis(item, program, chosen.analysis, (*path, "analysis"))
-    yield from _capacity(item, program, path, least)
+    yield from _capacity(item, program, chosen, path, least)
 
 
-def _daemon(item: Item, program: Program, path: Path) -> Iterator[Diagnostic]:
+def _daemon(item: Item[ServingDeploymentSpec], program: Program, path: Path) -> Iterator[Diagnostic]:
     cluster = program.cluster(item.cluster)
     if not cluster.spec.daemons.serving:
         where = ("spec", "daemons") if "daemons" in cluster.spec.model_fields_set else ("spec",)
@@ -71,7 +72,7 @@ def _daemon(item: Item, program: Program, path: Path) -> Iterator[Diagnostic]:
         )
 
 
-def _steps(item: Item, canary: Any, path: Path) -> Iterator[Diagnostic]:
+def _steps(item: Item[ServingDeploymentSpec], canary: Canary, path: Path) -> Iterator[Diagnostic]:
     before = 0
     for index, step in enumerate(canary.steps):
         if step.percent <= before:
@@ -84,7 +85,7 @@ def _steps(item: Item, canary: Any, path: Path) -> Iterator[Diagnostic]:
         before = max(before, step.percent)
 
 
-def _no_gateway(item: Item, program: Program, path: Path) -> Diagnostic:
+def _no_gateway(item: Item[ServingDeploymentSpec], program: Program, path: Path) -> Diagnostic:
     offered = program.cluster_spec(item.cluster).exposure
     if item.spec.expose is None:
         why, hint = f"{item} is not exposed", "add `expose: {host: …}`, or write `traffic: replicas`"
@@ -96,7 +97,7 @@ def _no_gateway(item: Item, program: Program, path: Path) -> Diagnostic:
     )
 
 
-def _shares(item: Item, canary: Any, path: Path, least: int) -> Iterator[Diagnostic]:
+def _shares(item: Item[ServingDeploymentSpec], canary: Canary, path: Path, least: int) -> Iterator[Diagnostic]:
     """Yield shares that a number of pods cannot have, and rollouts that can never begin."""
     where = item.span("spec", "replicas") if "replicas" in item.spec.model_fields_set else item.span(*path, key=True)
     if least == 1:
@@ -126,7 +127,9 @@ def _shares(item: Item, canary: Any, path: Path, least: int) -> Iterator[Diagnos
         )
 
 
-def _analysis(item: Item, program: Program, analysis: Any, path: Path) -> Iterator[Diagnostic]:
+def _analysis(
+    item: Item[ServingDeploymentSpec], program: Program, analysis: Analysis, path: Path
+) -> Iterator[Diagnostic]:
     runtime = item.spec.runtime.name
     keys = {"errorRate": (analysis.error_rate, ERROR_RATE), "latency": (analysis.latency, LATENCY)}
     for key, (value, known) in keys.items():
@@ -152,7 +155,7 @@ def _analysis(item: Item, program: Program, analysis: Any, path: Path) -> Iterat
             yield from word_problems(item, getattr(analysis.job, key), (*job, key))
 
 
-def _confined(item: Item, analysis: Any, path: Path) -> Iterator[Diagnostic]:
+def _confined(item: Item[ServingDeploymentSpec], analysis: Analysis, path: Path) -> Iterator[Diagnostic]:
     """Yield queries that read metrics of other teams, or that cannot be checked."""
     for index, query in enumerate(analysis.query):
         pods = f"{item.name}-x-[a-z0-9]+"
@@ -175,7 +178,9 @@ def _confined(item: Item, analysis: Any, path: Path) -> Iterator[Diagnostic]:
             )
 
 
-def _monitoring(item: Item, program: Program, analysis: Any, path: Path, measured: str) -> Iterator[Diagnostic]:
+def _monitoring(
+    item: Item[ServingDeploymentSpec], program: Program, analysis: Analysis, path: Path, measured: str
+) -> Iterator[Diagnostic]:
     cluster = program.cluster(item.cluster)
     monitoring = cluster.spec.monitoring
     if monitoring is None or monitoring.prometheus is None:
@@ -199,10 +204,13 @@ def _monitoring(item: Item, program: Program, analysis: Any, path: Path, measure
         )
 
 
-def _capacity(item: Item, program: Program, path: Path, least: int) -> Iterator[Diagnostic]:
+def _capacity(
+    item: Item[ServingDeploymentSpec], program: Program, chosen: Canary | BlueGreen, path: Path, least: int
+) -> Iterator[Diagnostic]:
     """Yield rollouts that need both versions as a whole, on a cluster whose GPUs can never hold them."""
     spec = item.spec
-    if not spec.resources.gpus or traffic(item, program) == "replicas" or getattr(strategy(spec), "in_place", False):
+    in_place = isinstance(chosen, Canary) and chosen.in_place
+    if not spec.resources.gpus or in_place or traffic(item, program, chosen) == "replicas":
         return
     compute = on_spot(with_pod(spec.resources, spec.pod), spec.spot)
 

@@ -7,12 +7,11 @@ autoscalers and `kubectl scale` work as before, and outside of a rollout the ser
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.contracts import names
-from avactl.kinds.serving.models import models
+from avactl.kinds.serving.parts.rollout import Analysis, BlueGreen, Canary, ValidationJob
 from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
 from avactl.kinds.serving.rollout.rollback import rollback_objects
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.k8s import compact
@@ -34,37 +33,44 @@ LONGEST_NAME = 52
 """Characters of a service's name with canary or blue-green: each version has a Service `NAME-HASH` (63 characters)."""
 
 
-def strategy(spec: Any) -> Any:
+def strategy(spec: ServingDeploymentSpec) -> Canary | BlueGreen | None:
     """Return the `Canary` or `BlueGreen` of a service; None for a rolling update."""
     return None if spec.rollout is None else spec.rollout.canary or spec.rollout.blue_green
 
 
-def traffic(item: Item, program: Program) -> str:
+def key_of(chosen: Canary | BlueGreen) -> str:
+    """Return the key of a strategy in `spec.rollout`."""
+    return "canary" if isinstance(chosen, Canary) else "blueGreen"
+
+
+def traffic(item: Item[ServingDeploymentSpec], program: Program, chosen: Canary | BlueGreen) -> str:
     """Return how requests are divided: by `gateway`, `replicas` or, for blue-green, `service`."""
-    if item.spec.rollout.blue_green is not None:
+    if isinstance(chosen, BlueGreen):
         return "service"
-    return item.spec.rollout.canary.traffic or ("gateway" if has_gateway(item, program) else "replicas")
+    return chosen.traffic or ("gateway" if has_gateway(item, program) else "replicas")
 
 
-def has_gateway(item: Item, program: Program) -> bool:
+def has_gateway(item: Item[ServingDeploymentSpec], program: Program) -> bool:
     """Return True if the service is exposed through a Gateway."""
     offered = program.cluster_spec(item.cluster).exposure
     return item.spec.expose is not None and offered is not None and offered.gateway is not None
 
 
-def with_rollout(item: Item, program: Program, objects: list[Manifest], ports: dict[str, int]) -> list[Manifest]:
+def with_rollout(
+    item: Item[ServingDeploymentSpec], program: Program, objects: list[Manifest], ports: dict[str, int]
+) -> list[Manifest]:
     """Return the objects of a service with its rollout."""
     chosen = strategy(item.spec)
     if chosen is None:
         return objects
-    way = traffic(item, program)
+    way = traffic(item, program, chosen)
     for manifest in objects:
         body = manifest.body
         notes = body["metadata"].setdefault("annotations", {})
         if manifest.kind == "Deployment":
             body["spec"]["paused"] = True
-            notes[names.ROLLOUT] = k8s.line(document(item, program, ports))
-            urls = {model.name: model.url.rstrip("/") for model in models(item.spec) if model.url is not None}
+            notes[names.ROLLOUT] = k8s.line(document(item, chosen, way, ports))
+            urls = {model.name: model.url.rstrip("/") for model in item.spec.served if model.url is not None}
             if urls:
                 notes[names.MODEL_URLS] = k8s.line(urls)
         elif manifest.kind in ROUTES and way == "gateway":
@@ -86,11 +92,11 @@ def with_rollout(item: Item, program: Program, objects: list[Manifest], ports: d
     return [*objects, *validation, *rollback_objects(item, program)]
 
 
-def document(item: Item, program: Program, ports: dict[str, int]) -> Body:
-    """Return the document that the daemon reads. Durations in seconds."""
-    spec, chosen, way = item.spec, strategy(item.spec), traffic(item, program)
+def document(item: Item[ServingDeploymentSpec], chosen: Canary | BlueGreen, way: str, ports: dict[str, int]) -> Body:
+    """Return the document that the daemon reads; `way`: how requests are divided. Durations in seconds."""
+    spec = item.spec
     exposed = spec.expose if way == "gateway" else None
-    if way == "service":
+    if isinstance(chosen, BlueGreen):
         steps = [{"percent": 100, "pause": float(seconds(chosen.keep))}]
     else:
         steps = [{"percent": step.percent, "pause": float(seconds(step.pause))} for step in chosen.steps]
@@ -108,7 +114,7 @@ def document(item: Item, program: Program, ports: dict[str, int]) -> Body:
     )
 
 
-def _analysis(item: Item, analysis: Any) -> Body | None:
+def _analysis(item: Item[ServingDeploymentSpec], analysis: Analysis | None) -> Body | None:
     if analysis is None:
         return None
     queries: list[Body] = []
@@ -131,7 +137,7 @@ def _analysis(item: Item, analysis: Any) -> Body | None:
     )
 
 
-def _validation(item: Item, program: Program, job: Any) -> Manifest:
+def _validation(item: Item[ServingDeploymentSpec], program: Program, job: ValidationJob) -> Manifest:
     """Return the template of validation Jobs: a suspended CronJob, from which the daemon makes one Job per version."""
     container = compact(
         name=VALIDATION,

@@ -7,16 +7,18 @@ from typing import Any
 
 from avactl.contracts.names import CONFIG_LABEL, DELIVERY_DAEMON, ROLLBACK_CONFIG
 from avactl.diagnostics import Diagnostic, Note
-from avactl.kinds.cluster.delivery import Delivery, place
+from avactl.kinds.cluster.delivery import place
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
+from avactl.spec.platform.delivery import Delivery
 
 COMPONENT = "rollback"
 _RBAC = "rbac.authorization.k8s.io"
 
 
-def rollback_objects(item: Item, program: Program) -> list[Manifest]:
+def rollback_objects(item: Item[ServingDeploymentSpec], program: Program) -> list[Manifest]:
     """Return the ConfigMap with the location of a service's spec, and the daemon's Role.
 
     Return none if roll-backs are not committed: without the daemon, with `never`, or if the spec is not YAML."""
@@ -56,12 +58,11 @@ def rollback_objects(item: Item, program: Program) -> list[Manifest]:
     ]
 
 
-def rollback_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
-    """Yield reasons why a roll-back of a service could not be committed."""
+def rollback_problems(item: Item[ServingDeploymentSpec], program: Program, key: str) -> Iterator[Diagnostic]:
+    """Yield reasons why a roll-back of a service, with a strategy by its key, could not be committed."""
     if _way(item, program) == "never":
         return
-    cluster, chosen = program.cluster(item.cluster), item.spec.rollout
-    at = item.span("spec", "rollout", "canary" if chosen.canary is not None else "blueGreen", key=True)
+    cluster, at = program.cluster(item.cluster), item.span("spec", "rollout", key, key=True)
     note = (Note(cluster.span("spec", "daemons", "delivery", key=True), "commits roll-backs"),)
     found = place(cluster)
     if not _is_yaml(item):
@@ -84,11 +85,11 @@ def rollback_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _way(item: Item, program: Program) -> str:
+def _way(item: Item[ServingDeploymentSpec], program: Program) -> str:
     """Return `rollback` of the Cluster: `commit`, `pullRequest` or `never`; `never` without the daemon."""
     cluster = program.cluster_spec(item.cluster)
     return (cluster.delivery or Delivery()).rollback if cluster.daemons.delivery else "never"
 
 
-def _is_yaml(item: Item) -> bool:
+def _is_yaml(item: Item[ServingDeploymentSpec]) -> bool:
     return item.doc.file.endswith((".yaml", ".yml"))

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from avactl.kinds.serving.models import MODELS
 from avactl.kinds.serving.runtimes import custom, sglang, tensorflow_serving, torchserve, triton, vllm
-from avactl.kinds.serving.runtimes.server import CONFIG, LLM_STARTUP, STARTUP, Dynamic, Server
+from avactl.kinds.serving.runtimes.server import CONFIG, LLM_STARTUP, STARTUP, Dynamic, Server, Source
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 
 __all__ = [
-    "CONFIG", "LLM", "MODELS", "RUNTIMES", "Dynamic", "Runtime", "Server", "default_ports", "default_startup", "ports",
-    "server",
+    "CONFIG", "LLM", "RUNTIMES", "Dynamic", "Runtime", "Server", "Source", "default_ports", "default_startup",
+    "ports", "server",
 ]  # fmt: skip
 
 
@@ -22,23 +22,16 @@ class Runtime(NamedTuple):
     """Its name in messages."""
     ports: dict[str, int]
     """Default ports by name, including those that only the runtime's own options can change."""
-    server: Callable[[Any, dict[str, int]], Server]
-    dynamic: Callable[[Any], Dynamic] | None = None
+    server: Callable[[ServingDeploymentSpec, dict[str, int]], Server]
+    dynamic: Callable[[ServingDeploymentSpec], Dynamic] | None = None
     """Models that it loads while it runs; None: it serves one model."""
     numbered: bool = False
     """Versions are numbers, the names of directories."""
-    exposed: tuple[str, ...] = ()
-    """gRPC services that are exposed unless the spec says otherwise; empty: all."""
 
 
 RUNTIMES: dict[str, Runtime] = {
     "tensorflowServing": Runtime(
-        "TensorFlow Serving",
-        tensorflow_serving.PORTS,
-        tensorflow_serving.server,
-        tensorflow_serving.dynamic,
-        True,
-        tensorflow_serving.EXPOSED,
+        "TensorFlow Serving", tensorflow_serving.PORTS, tensorflow_serving.server, tensorflow_serving.dynamic, True
     ),
     "triton": Runtime("Triton", triton.PORTS, triton.server, triton.dynamic, True),
     "torchServe": Runtime("TorchServe", torchserve.PORTS, torchserve.server),
@@ -50,7 +43,7 @@ LLM = ("vllm", "sglang")
 """Runtimes of large language models."""
 
 
-def server(spec: Any) -> Server:
+def server(spec: ServingDeploymentSpec) -> Server:
     """Return the server of a `ServingDeploymentSpec`."""
     return RUNTIMES[spec.runtime.name].server(spec, ports(spec))
 
@@ -65,7 +58,7 @@ def default_ports(runtime: str) -> dict[str, int]:
     return dict(RUNTIMES[runtime].ports)
 
 
-def ports(spec: Any) -> dict[str, int]:
+def ports(spec: ServingDeploymentSpec) -> dict[str, int]:
     """All ports that the server listens on, by name."""
     result = default_ports(spec.runtime.name)
     if spec.runtime.port is not None:

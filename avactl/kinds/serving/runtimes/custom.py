@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from avactl.kinds.serving.models import MODELS, has_files, versions
+from avactl.kinds.serving.parts.models import MODELS
 from avactl.kinds.serving.runtimes.server import Server
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering.k8s import compact
 
 PORTS: dict[str, int] = {}
 
 
-def server(spec: Any, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     """Return a server that is told its model by variables."""
-    model = spec.model
-    path = f"{MODELS}/{model.name}/{versions(model)[0]}"
+    model = spec.served[0]
+    path = f"{MODELS}/{model.name}/{model.live[0]}"
     return Server(
         command=[],
         args=[],
@@ -22,7 +21,7 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
         model_path=path,
         env=compact(
             AVACTL_MODEL_NAME=model.name,
-            AVACTL_MODEL_VERSION=versions(model)[0],
-            AVACTL_MODEL_PATH=path if has_files(model) else model.path,
+            AVACTL_MODEL_VERSION=model.live[0],
+            AVACTL_MODEL_PATH=path if model.is_fetched else model.path,
         ),
     )

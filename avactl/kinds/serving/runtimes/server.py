@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from avactl.base.quantity import quantity
+from avactl.kinds.serving.parts.models import ServedModel
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.spec.schema.base import EnvSource
 
 CONFIG = "/etc/avactl"
@@ -46,7 +48,9 @@ class Server:
 class Source(NamedTuple):
     """Directory of a model that is copied while the pods run."""
 
-    model: Any
+    model: ServedModel
+    url: str
+    """Its location."""
     target: str
     """Path below the directory of models."""
     below: str
@@ -66,6 +70,6 @@ class Dynamic:
     """Entry of each model in the list that the server reads again; empty: the server scans the directory."""
 
 
-def cores(spec: Any) -> int:
+def cores(spec: ServingDeploymentSpec) -> int:
     """Whole CPU cores of a pod, at least 1. A server that counts the machine's cores starts too many threads."""
     return max(1, int(quantity(spec.resources.cpu)))

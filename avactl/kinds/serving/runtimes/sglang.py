@@ -7,11 +7,9 @@ several machines.
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, machines, parallelism, share
-from avactl.kinds.serving.models import has_files, model_mount
 from avactl.kinds.serving.runtimes.server import LLM_STARTUP, Server
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.spec.schema.values import percent
 
 PORTS = {"http": 30000}
@@ -19,10 +17,10 @@ DIST_INIT_PORT = 20000
 """Port of the leader at which the machines of a replica meet."""
 
 
-def server(spec: Any, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     """Return the server of one model and its adapters."""
-    model, llm, found = spec.model, spec.llm, parallelism(spec)
-    path = model_mount(spec, model) if has_files(model) else str(model.path)
+    model, llm, found = spec.served[0], spec.llm, parallelism(spec)
+    path = spec.directory(model) if model.is_fetched else str(model.path)
     args = [
         f"--model-path={path}", f"--served-model-name={model.name}", "--host=0.0.0.0", f"--port={ports['http']}",
         f"--tensor-parallel-size={found.tensor}",

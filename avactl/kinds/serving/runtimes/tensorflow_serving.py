@@ -7,15 +7,13 @@ Sources, at 2.19.1: `model_servers/main.cc`, `model_servers/server.cc`, `g3doc/s
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
-from avactl.kinds.serving.models import LIVE, MODELS, versions
+from avactl.kinds.serving.parts.models import LIVE, MODELS, ServedModel
 from avactl.kinds.serving.runtimes.server import CONFIG, Dynamic, Server, Source, cores
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.spec.schema.values import seconds
 
 PORTS = {"http": 8501, "grpc": 8500}
-EXPOSED = ("tensorflow.serving.PredictionService",)
-"""Excludes ModelService, with which clients could replace models, and the profiler."""
 METRICS = "/monitoring/prometheus/metrics"
 MODEL_LIST = f"{MODELS}/models.config"
 """List of models; beside them, because it is replaced only after the files that it names are there."""
@@ -23,7 +21,7 @@ _POLL = 10
 """Seconds between two readings of the list of models."""
 
 
-def server(spec: Any, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     """Return the server of one model with one version, or of a list of models that it reads again."""
     files = {"monitoring.config": f'prometheus_config {{ enable: true, path: "{METRICS}" }}\n'}
     args = [f"--port={ports['grpc']}", f"--rest_api_port={ports['http']}"]
@@ -31,8 +29,8 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
         model = spec.model
         base = f"{MODELS}/{model.name}"
         # The server treats the numbered directories under its base path as versions.
-        path = f"{base}/{versions(model)[0]}"
-        ready, live = f"/v1/models/{model.name}/versions/{versions(model)[0]}", f"/v1/models/{model.name}"
+        path = f"{base}/{model.live[0]}"
+        ready, live = f"/v1/models/{model.name}/versions/{model.live[0]}", f"/v1/models/{model.name}"
         args += [f"--model_name={model.name}", f"--model_base_path={base}"]
     else:
         # Liveness and readiness do not name a model: the list changes while the pods run.
@@ -65,13 +63,17 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
     )
 
 
-def dynamic(spec: Any) -> Dynamic:
+def dynamic(spec: ServingDeploymentSpec) -> Dynamic:
     """Return an entry of the list for each model, with a `specific` version policy and its labels."""
-    entries, sources, health = {}, [], {}
-    for model in spec.models:
-        listed = versions(model)
+    entries: dict[str, str] = {}
+    sources: list[Source] = []
+    health: dict[str, tuple[str, ...]] = {}
+    for model in spec.served:
+        listed = model.live
         if model.url is not None:
-            sources += [Source(model, f"{model.name}/{version}", _directory(model, version)) for version in listed]
+            sources += [
+                Source(model, model.url, f"{model.name}/{version}", _directory(model, version)) for version in listed
+            ]
         health[model.name] = tuple(f"/v1/models/{model.name}/versions/{version}" for version in listed)
         lines = [
             f'    name: "{model.name}"',
@@ -84,6 +86,6 @@ def dynamic(spec: Any) -> Dynamic:
     return Dynamic(tuple(sources), health, entries)
 
 
-def _directory(model: Any, version: str) -> str:
+def _directory(model: ServedModel, version: str) -> str:
     """Part of the URL below which a version is: `url` is the version itself, or has all of them."""
     return "" if model.version is not None else version

@@ -7,10 +7,10 @@ of pytorch/serve, "Limited Maintenance".
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
-from avactl.kinds.serving.models import MODELS, versions
+from avactl.kinds.serving.parts.models import MODELS
 from avactl.kinds.serving.runtimes.server import CONFIG, Server
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.spec.schema.values import seconds
 
 PORTS = {"http": 8080, "grpc": 7070, "metrics": 8082, "management": 8081, "grpc-management": 7071}
@@ -19,10 +19,10 @@ TORCHSERVE_STORE = "/home/model-server/model-store"
 """Model store of the TorchServe image."""
 
 
-def server(spec: Any, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     """Return the server of one archive."""
-    model = spec.model
-    store = TORCHSERVE_STORE if model.url is None and model.dataset is None else MODELS
+    model = spec.served[0]
+    store = TORCHSERVE_STORE if not model.is_fetched else MODELS
     last = (model.url or "").rstrip("/").rpartition("/")[2]
     archive = last if last.endswith(".mar") else f"{model.name}.mar"
     # Each worker loads the model again, and TorchServe starts one per machine core by default.
@@ -46,7 +46,7 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
         batching = spec.batching
         options["job_queue_size"] = batching.queue * batching.max_size
         options["models"] = (
-            f'{{"{model.name}": {{"{versions(model)[0]}": {{"defaultVersion": true, "marName": "{archive}", '
+            f'{{"{model.name}": {{"{model.live[0]}": {{"defaultVersion": true, "marName": "{archive}", '
             f'"minWorkers": {workers}, "maxWorkers": {workers}, "batchSize": {batching.max_size}, '
             f'"maxBatchDelay": {ceil(seconds(batching.max_delay) * 1000)}}}}}}}'
         )

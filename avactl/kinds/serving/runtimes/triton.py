@@ -6,17 +6,16 @@ Sources, at 2.59 (25.06): `src/command_line_parser.cc`, `docs/user_guide/model_r
 
 from __future__ import annotations
 
-from typing import Any
-
-from avactl.kinds.serving.models import LIVE, MODELS, versions
+from avactl.kinds.serving.parts.models import LIVE, MODELS
 from avactl.kinds.serving.runtimes.server import Dynamic, Server, Source
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 _POLL = 10
 """Seconds between two scans of the model repository."""
 
 
-def server(spec: Any, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     """Return the server of one model, or of a repository that it scans."""
     args = [
         f"--model-repository={MODELS if spec.model is not None else LIVE}",
@@ -26,7 +25,7 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
     ]
     if spec.model is not None:
         path = f"{MODELS}/{spec.model.name}"
-        ready = f"/v2/models/{spec.model.name}/versions/{versions(spec.model)[0]}/ready"
+        ready = f"/v2/models/{spec.model.name}/versions/{spec.model.live[0]}/ready"
     else:
         path, ready = MODELS, "/v2/health/ready"
         args += [
@@ -47,12 +46,13 @@ def server(spec: Any, ports: dict[str, int]) -> Server:
     )
 
 
-def dynamic(spec: Any) -> Dynamic:
+def dynamic(spec: ServingDeploymentSpec) -> Dynamic:
     """Return the directories of the repository: of each model its configuration, and its versions one by one."""
-    sources, health = [], {}
-    for model in spec.models:
+    sources: list[Source] = []
+    health: dict[str, tuple[str, ...]] = {}
+    for model in spec.served:
         if model.url is not None:
-            sources.append(Source(model, model.name, "", unnumbered=True))
-            sources += [Source(model, f"{model.name}/{version}", version) for version in versions(model)]
-        health[model.name] = tuple(f"/v2/models/{model.name}/versions/{version}/ready" for version in versions(model))
+            sources.append(Source(model, model.url, model.name, "", unnumbered=True))
+            sources += [Source(model, model.url, f"{model.name}/{version}", version) for version in model.live]
+        health[model.name] = tuple(f"/v2/models/{model.name}/versions/{version}/ready" for version in model.live)
     return Dynamic(tuple(sources), health)

@@ -7,11 +7,9 @@ Sources, at 0.33.0: `vllm/engine/arg_utils.py` and `vllm/entrypoints/common/cli_
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.kinds.serving.llm import LEADER, RANK, Parallelism, adapter_path, machines, parallelism, share
-from avactl.kinds.serving.models import has_files, model_mount
 from avactl.kinds.serving.runtimes.server import LLM_STARTUP, Server
+from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.spec.schema.base import EnvSource
 from avactl.spec.schema.values import percent
 
@@ -22,10 +20,10 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of LoRA adapters that `--max-lora-rank` takes, but 1. Source: `vllm/config/lora.py`."""
 
 
-def server(spec: Any, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     """Return the server of one model and its adapters."""
-    model, llm, found = spec.model, spec.llm, parallelism(spec)
-    path = model_mount(spec, model) if has_files(model) else str(model.path)
+    model, llm, found = spec.served[0], spec.llm, parallelism(spec)
+    path = spec.directory(model) if model.is_fetched else str(model.path)
     shared = [path, f"--served-model-name={model.name}", *_parallel(found)]
     if llm is not None:
         if llm.max_length is not None:

@@ -16,6 +16,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.training.addressing import field, port
 from avactl.kinds.training.commands import interpreter
 from avactl.kinds.training.roles import Part, host, workers_of
+from avactl.kinds.training.spec import HealthCheck, TrainingJobSpec
 from avactl.program.images import require_image
 from avactl.program.lowering import pods
 from avactl.program.lowering.pods import RUN_ANNOTATION, env_list, merge_env, resources
@@ -40,7 +41,7 @@ _COUNTS = {
 """Annotations of the Job controller by variable."""
 
 
-def with_health_check(item: Item, program: Program, part: Part, pod: Body) -> Body:
+def with_health_check(item: Item[TrainingJobSpec], program: Program, part: Part, pod: Body, check: HealthCheck) -> Body:
     """Add the check before all other init containers, so that no data is fetched to a bad node."""
     (main,) = pod["containers"]
     library = {
@@ -62,11 +63,11 @@ def with_health_check(item: Item, program: Program, part: Part, pod: Body) -> Bo
         *env_list({"PYTHONUNBUFFERED": "1"}),
     ]
     mounts = [each for each in main.get("volumeMounts", ()) if each["name"] in _SHARED]
-    check = {
+    container = {
         **{key: main[key] for key in ("image", "resources", "securityContext")},
         "name": CONTAINER,
         "command": [interpreter(part.command, item.spec.code), _DIRECTORY, "health_check"],
-        "args": _arguments(item, part),
+        "args": _arguments(item, part, check),
         "env": merge_env(main["env"], own),
         "volumeMounts": [*mounts, {"name": _LIBRARY, "mountPath": _DIRECTORY, "readOnly": True}],
         # Why a pod was replaced is in its status.
@@ -74,13 +75,12 @@ def with_health_check(item: Item, program: Program, part: Part, pod: Body) -> Bo
     }
     return {
         **pod,
-        "initContainers": [library, check, *pod.get("initContainers", ())],
+        "initContainers": [library, container, *pod.get("initContainers", ())],
         "volumes": [*pod.get("volumes", ()), {"name": _LIBRARY, "emptyDir": {}}],
     }
 
 
-def _arguments(item: Item, part: Part) -> list[str]:
-    check = item.spec.health_check
+def _arguments(item: Item[TrainingJobSpec], part: Part, check: HealthCheck) -> list[str]:
     # In the network of the machines, the pods declare the rendezvous port, and no other.
     own = _PORT if item.spec.host_network is None else port(item)
     found = {
@@ -110,7 +110,7 @@ def rules() -> list[Body]:
     ]
 
 
-def health_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def health_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of a job's health check, which its strategy supports."""
     check, where = item.spec.health_check, ("spec", "healthCheck")
     if check is None:

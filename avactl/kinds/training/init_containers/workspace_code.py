@@ -13,6 +13,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import closest
 from avactl.kinds.training.addressing import field
 from avactl.kinds.training.roles import MASTER, parts
+from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program import registry
 from avactl.program.images import require_image
 from avactl.program.lowering import pods
@@ -122,7 +123,7 @@ def mount(volumes: pods.Volumes, code: WorkspaceCode) -> None:
     )
 
 
-def code_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def code_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield problems of the source of a job's code."""
     code = item.spec.code
     if code is None:
@@ -149,7 +150,7 @@ def code_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from _workspace(item, program, code.workspace)
 
 
-def _workspace(item: Item, program: Program, code: WorkspaceCode) -> Iterator[Diagnostic]:
+def _workspace(item: Item[TrainingJobSpec], program: Program, code: WorkspaceCode) -> Iterator[Diagnostic]:
     path = ("spec", "code", "workspace")
     found = find_home(program, item, code.name)
     if found is None:

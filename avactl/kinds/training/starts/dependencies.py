@@ -10,6 +10,7 @@ from avactl.contracts import names
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.training.roles import leaders, parts
+from avactl.kinds.training.spec import TrainingJob, TrainingJobSpec
 from avactl.program.program import Item, Program
 from avactl.program.unique_entries import duplicates
 from avactl.spec.schema.reconcile_modes import STARTS_JOBS_AGAIN
@@ -17,26 +18,26 @@ from avactl.spec.schema.reconcile_modes import STARTS_JOBS_AGAIN
 _PATH = ("spec", "after")
 
 
-def after(item: Item, program: Program) -> dict[str, str]:
+def after(item: Item[TrainingJobSpec], program: Program) -> dict[str, str]:
     """Return the annotation of pods that start after other jobs: the Jobs with which these end."""
-    found = [program.get(item.kind, name, item.team) for name in item.spec.after]
+    found = [program.get_kind(TrainingJob, name, item.team) for name in item.spec.after]
     jobs = sorted({job for other in found for job in leaders(other, parts(other.spec))})
     return {names.AFTER: json.dumps(jobs, separators=(",", ":"))} if jobs else {}
 
 
-def order_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
+def order_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of `spec.after`."""
     if not item.spec.after:
         return
     yield from duplicates(item, _PATH, item.spec.after, "job", key=None)
-    known = [other.spec_name for other in program.of(item.kind) if other.team == item.team and other is not item]
+    known = [other.spec_name for other in program.of_kind(TrainingJob) if other.team == item.team and other is not item]
     for index, name in enumerate(item.spec.after):
         span = item.span(*_PATH, index)
-        other = program.find(item.kind, name, item.team)
+        other = program.find_kind(TrainingJob, name, item.team)
         if other is None:
             if (item.kind, name) in program.broken:
                 continue
-            owner = next((each.team for each in program.of(item.kind) if each.spec_name == name), None)
+            owner = next((each.team for each in program.of_kind(TrainingJob) if each.spec_name == name), None)
             message = f"team {item.team} has no {item.kind} `{name}`"
             hint = did_you_mean(name, known, "jobs of the team") if known else "declare it"
             if owner is not None:
@@ -57,7 +58,9 @@ def order_problems(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _other_problem(item: Item, program: Program, other: Item, index: int) -> Iterator[Diagnostic]:
+def _other_problem(
+    item: Item[TrainingJobSpec], program: Program, other: Item[TrainingJobSpec], index: int
+) -> Iterator[Diagnostic]:
     span, note = item.span(*_PATH, index), Note(other.span("metadata", "name"), "declared here")
     for what, own, its in (("cluster", item.cluster, other.cluster), ("namespace", item.ns, other.ns)):
         if own != its:
@@ -89,13 +92,13 @@ def _other_problem(item: Item, program: Program, other: Item, index: int) -> Ite
         )
 
 
-def _cycle(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _cycle(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the cycle that a job is the first of, in reading order."""
     before: dict[str, str | None] = dict.fromkeys(item.spec.after)  # each job once, and the one that names it
     pending = deque(before)
     while pending:
         name = pending.popleft()
-        other = program.find(item.kind, name, item.team)
+        other = program.find_kind(TrainingJob, name, item.team)
         if other is item:
             path = [item, *_way(item, program, before, name)]
             if item.origin == min(each.origin for each in path):
@@ -114,11 +117,13 @@ def _cycle(item: Item, program: Program) -> Iterator[Diagnostic]:
                 pending.append(following)
 
 
-def _way(item: Item, program: Program, before: dict[str, str | None], name: str) -> list[Item]:
+def _way(
+    item: Item[TrainingJobSpec], program: Program, before: dict[str, str | None], name: str
+) -> list[Item[TrainingJobSpec]]:
     """Return the jobs on the way to a name, the first that `item` names first."""
     found = []
     at = before[name]
     while at is not None:
-        found.append(program.get(item.kind, at, item.team))
+        found.append(program.get_kind(TrainingJob, at, item.team))
         at = before[at]
     return found[::-1]

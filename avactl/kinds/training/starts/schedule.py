@@ -2,64 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from math import ceil
-from typing import Annotated, Literal
-
-from pydantic import AfterValidator, Field, WithJsonSchema
 
 from avactl.diagnostics import Diagnostic
+from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering.k8s import compact
 from avactl.program.manifest import Body
 from avactl.program.program import Item
-from avactl.spec.schema.base import Model
-from avactl.spec.schema.schedules import cron
-from avactl.spec.schema.values import Duration, bad, seconds
+from avactl.spec.schema.schedules import Schedule
+from avactl.spec.schema.values import seconds
 
-_ZONE = re.compile(r"[A-Za-z]+(?:[_/+-][A-Za-z0-9]+)*").fullmatch
 _LONGEST = 52
 """Characters of the name of a CronJob: its Jobs add eleven. Source: pkg/apis/batch/validation"""
-
-
-def _zone(value: str) -> str:
-    from zoneinfo import available_timezones  # most compiles never need it
-
-    known = available_timezones()
-    if len(value) > 64 or not _ZONE(value) or value == "Local" or (known and value not in known):
-        near = next((zone for zone in sorted(known) if zone.lower() == value.lower()), "")
-        near = near or next((zone for zone in sorted(known) if zone.lower().endswith(f"/{value.lower()}")), "")
-        hint = f"did you mean `{near}`?" if near else "write a name such as `Europe/Berlin` or `Etc/UTC`"
-        raise bad(f"`{value[:64]}` is not a time zone of the IANA database", hint)
-    return value
-
-
-Cron = Annotated[
-    str,
-    AfterValidator(cron),
-    WithJsonSchema({"type": "string", "pattern": r"^[0-9*/,-]+( [0-9*/,-]+){4}$", "maxLength": 100}),
-]
-TimeZone = Annotated[
-    str,
-    AfterValidator(_zone),
-    WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z]+([_/+-][A-Za-z0-9]+)*$", "maxLength": 64}),
-]
-_Kept = Annotated[int, Field(ge=0, le=100)]
-
-
-class Schedule(Model):
-    """Times at which a job runs."""
-
-    cron: Cron = Field(description="`minute hour day month weekday`, numbers as in crontab(5).")
-    time_zone: TimeZone = Field("Etc/UTC", description="Time zone of `cron`, such as `Europe/Berlin`.")
-    concurrency_policy: Literal["Forbid", "Replace", "Allow"] = Field(
-        "Forbid", description="A run that is due while one is active: skipped, in its place, or beside it."
-    )
-    starting_deadline: Duration | None = Field(
-        None, description="How late a run may begin, if its time was missed. Default: it may always."
-    )
-    keep_succeeded: _Kept = Field(3, description="Number of succeeded runs to keep.")
-    keep_failed: _Kept = Field(1, description="Number of failed runs to keep.")
 
 
 def cron_job(schedule: Schedule, job: Body, metadata: Body, suspended: bool) -> Body:
@@ -77,7 +32,7 @@ def cron_job(schedule: Schedule, job: Body, metadata: Body, suspended: bool) -> 
     )
 
 
-def schedule_problems(item: Item, name: str, jobs: Sequence[tuple[str, int]]) -> Iterator[Diagnostic]:
+def schedule_problems(item: Item[TrainingJobSpec], name: str, jobs: Sequence[tuple[str, int]]) -> Iterator[Diagnostic]:
     """Yield the problems of `spec.schedule`; `name` is that of the CronJob, `jobs` has each Job's role and pods."""
     spec, path = item.spec, ("spec", "schedule")
     if spec.schedule is None:

@@ -9,6 +9,7 @@ from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.secrets import looks_secret
 from avactl.kinds.cache_tier.alluxio.known_properties import known, similar
 from avactl.program.program import Item
+from avactl.spec.platform.cache_tier import CacheTierSpec
 
 _NAME = re.compile(r"[A-Za-z0-9_.@-]+").fullmatch
 _WATERMARK = re.compile(r"alluxio\.worker\.tieredstore\.level[0-9]+\.watermark\.(high|low)\.ratio").fullmatch
@@ -32,7 +33,7 @@ _OWN: tuple[tuple[str, str], ...] = (
 """Properties set by avactl, and the field to use instead. Other properties are defaults that may be overridden."""
 
 
-def properties(item: Item) -> Iterator[Diagnostic]:
+def properties(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of `spec.properties`."""
     path = ("spec", "properties")
     covered = set()
@@ -44,7 +45,7 @@ def properties(item: Item) -> Iterator[Diagnostic]:
             yield from _property(item, path, name, value)
 
 
-def credentials(item: Item, path: tuple[str | int, ...], values: dict[str, str]) -> Iterator[Diagnostic]:
+def credentials(item: Item[CacheTierSpec], path: tuple[str | int, ...], values: dict[str, str]) -> Iterator[Diagnostic]:
     """Yield the credentials in a mapping of Alluxio properties, detected by name or by value."""
     for name, value in values.items():
         if looks_secret(value, name) or (_CREDENTIAL(name) and not value.startswith("/")):
@@ -59,7 +60,7 @@ def credentials(item: Item, path: tuple[str | int, ...], values: dict[str, str])
             )
 
 
-def options(item: Item, path: tuple[str | int, ...], values: dict[str, str]) -> Iterator[Diagnostic]:
+def options(item: Item[CacheTierSpec], path: tuple[str | int, ...], values: dict[str, str]) -> Iterator[Diagnostic]:
     """Yield the mount options of a store that Alluxio does not know."""
     for name in values:
         if not known(name):
@@ -72,7 +73,7 @@ def options(item: Item, path: tuple[str | int, ...], values: dict[str, str]) -> 
             )
 
 
-def _property(item: Item, path: tuple[str, str], name: str, value: str) -> Iterator[Diagnostic]:
+def _property(item: Item[CacheTierSpec], path: tuple[str, str], name: str, value: str) -> Iterator[Diagnostic]:
     key = item.span(*path, name, key=True)
     if not name.startswith("alluxio.") or not _NAME(name):
         store = name.startswith(("fs.", "s3a.", "aws."))

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.cache_tier.alluxio.checks.properties import credentials, options
 from avactl.kinds.cache_tier.alluxio.stores import scheme
-from avactl.program.dataset_access import PUSHED, pushes
+from avactl.program.dataset_access import PUSHED, durable_store
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item
+from avactl.spec.platform.cache_tier import CacheTierSpec, Durable, UnderStore
 
 
-def stores(item: Item) -> Iterator[Diagnostic]:
+def stores(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     """Yield the problems of the under-stores and of where they are mounted."""
     mounts: dict[str, int] = {}
     urls: list[tuple[str, int]] = []
@@ -43,10 +43,11 @@ def stores(item: Item) -> Iterator[Diagnostic]:
                 )
                 break
         urls.append((url, index))
-        yield from store_problems(item, path, store)
+        yield from store_problems(item, path, store, store.url)
+    durable = durable_store(item)
     for index, store in enumerate(item.spec.under_stores):
         evicted = store.mount.rstrip("/").removesuffix(PUSHED)
-        if pushes(item) and evicted != store.mount.rstrip("/") and evicted in mounts:
+        if durable is not None and evicted != store.mount.rstrip("/") and evicted in mounts:
             yield Diagnostic(
                 "mount-conflict",
                 f"`{store.mount}` is where files of `{evicted}` are after a push",
@@ -54,12 +55,13 @@ def stores(item: Item) -> Iterator[Diagnostic]:
                 hint="mount the store elsewhere",
                 notes=(Note(item.span("spec", "underStores", mounts[evicted], "mount"), "the written directory"),),
             )
-    durable = item.spec.write_back.durable
-    if pushes(item) and durable.url:
-        yield from store_problems(item, ("spec", "writeBack", "durable"), durable)
+    if durable is not None and durable.url:
+        yield from store_problems(item, ("spec", "writeBack", "durable"), durable, durable.url)
 
 
-def _mount(item: Item, path: tuple[str | int, ...], store: Any, place: str) -> Iterator[Diagnostic]:
+def _mount(
+    item: Item[CacheTierSpec], path: tuple[str | int, ...], store: UnderStore, place: str
+) -> Iterator[Diagnostic]:
     parts = place.count("/")
     if not place:
         yield Diagnostic(
@@ -77,10 +79,12 @@ def _mount(item: Item, path: tuple[str | int, ...], store: Any, place: str) -> I
         )
 
 
-def store_problems(item: Item, path: tuple[str | int, ...], store: Any) -> Iterator[Diagnostic]:
-    """Yield the problems of one store with `url`, `endpoint`, `secret` and `options`."""
-    kind = scheme(store)
-    name = store.url.partition("://")[0]
+def store_problems(
+    item: Item[CacheTierSpec], path: tuple[str | int, ...], store: UnderStore | Durable, url: str
+) -> Iterator[Diagnostic]:
+    """Yield the problems of one store: of its `url`, `endpoint`, `secret` and `options`."""
+    kind = scheme(url)
+    name = url.partition("://")[0]
     if kind.needs_endpoint and store.endpoint is None:
         yield Diagnostic(
             "missing-key",
@@ -101,5 +105,5 @@ def store_problems(item: Item, path: tuple[str | int, ...], store: Any) -> Itera
     if store.secret is not None and kind.access_key is None:
         yield without_effect(item, (*path, "secret"), f"stores at `{name}://` do not use access keys")
     yield from credentials(item, (*path, "options"), store.options)
-    if not store.url.startswith("hdfs://"):  # its options are Hadoop's own, too
+    if not url.startswith("hdfs://"):  # its options are Hadoop's own, too
         yield from options(item, (*path, "options"), store.options)

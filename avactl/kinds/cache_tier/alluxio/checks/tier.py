@@ -13,6 +13,7 @@ from avactl.kinds.cache_tier.alluxio.pods import FILE_BYTES, files_memory
 from avactl.program.dataset_access import cached_files
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program, pool_size
+from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.schema.values import seconds
 
 GIB = 1024**3
@@ -20,7 +21,7 @@ MAX_VOLUMES = 6_000
 """Lines of about 150 bytes in a ConfigMap, which Kubernetes limits to 1 MiB."""
 
 
-def check(item: Item, program: Program) -> Iterator[Diagnostic]:
+def check(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of one tier."""
     if item.spec.volume is not None:
         yield without_effect(item, ("spec", "volume"), "Alluxio reads the objects of the stores themselves")
@@ -39,7 +40,7 @@ def check(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _masters(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _masters(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     masters = item.spec.masters
     if masters.replicas % 2 == 0:
         fewer, more = masters.replicas - 1, masters.replicas + 1
@@ -82,9 +83,9 @@ def _masters(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _volumes(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _volumes(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     versions = sum(len(each.spec.versions) for each in program.datasets() if each.spec.tier == item.name)
-    buckets = sum(bucket.tier == item.name for team in program.of("Team") for bucket in team.spec.buckets)
+    buckets = sum(bucket.tier == item.name for team in program.teams() for bucket in team.spec.buckets)
     if item.spec.fuse.enabled and versions + buckets > MAX_VOLUMES:
         yield Diagnostic(
             "too-many-volumes",
@@ -95,7 +96,7 @@ def _volumes(item: Item, program: Program) -> Iterator[Diagnostic]:
         )
 
 
-def _memory(item: Item) -> Iterator[Diagnostic]:
+def _memory(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     parts = [
         (("spec", "masters", "memory"), spec.masters.memory, "a master and its job master", 2),

@@ -10,6 +10,7 @@ from avactl.kinds.cache_tier.machines import worker_count
 from avactl.program.dataset_access import PUSHED
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.program import Item, Program
+from avactl.spec.platform.cache_tier import CacheTierSpec
 from avactl.spec.schema.values import percent
 
 Path = tuple[str | int, ...]
@@ -18,7 +19,7 @@ _MODE = {"replicas": "async", "delay": "async", "durable": "push", "push": "push
 _EXAMPLE = 'durable: {url: "s3://…", endpoint: "https://…", secret: …, capacity: 10Ti}'
 
 
-def write_back(item: Item, program: Program) -> Iterator[Diagnostic]:
+def write_back(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of `writeBack`."""
     spec = item.spec
     back = spec.write_back
@@ -36,7 +37,7 @@ def write_back(item: Item, program: Program) -> Iterator[Diagnostic]:
         yield from _async(item, program)
 
 
-def _async(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _async(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     spec, back, path = item.spec, item.spec.write_back, ("spec", "writeBack")
     if back.replicas == 1:
         yield Diagnostic(
@@ -77,7 +78,7 @@ def _async(item: Item, program: Program) -> Iterator[Diagnostic]:
             break
 
 
-def _push(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _push(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     back = item.spec.write_back
     path: Path = ("spec", "writeBack")
     cluster = program.find_cluster(item.spec.cluster)
@@ -110,9 +111,9 @@ def _push(item: Item, program: Program) -> Iterator[Diagnostic]:
     yield from _durable(item)
 
 
-def _evicts(item: Item, program: Program) -> Iterator[Diagnostic]:
+def _evicts(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield a problem if pods read files at the paths that `evict` takes them from."""
-    for team in program.of("Team"):
+    for team in program.teams():
         for index, bucket in enumerate(team.spec.buckets):
             if bucket.tier == item.spec_name:
                 yield Diagnostic(
@@ -127,7 +128,7 @@ def _evicts(item: Item, program: Program) -> Iterator[Diagnostic]:
                 return
 
 
-def _durable(item: Item) -> Iterator[Diagnostic]:
+def _durable(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     durable = item.spec.write_back.durable
     path: Path = ("spec", "writeBack", "durable")
     if durable is None:
