@@ -183,7 +183,10 @@ async def _scheduled(kube: KubeClient) -> None:
     kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
     spec = {"schedulerName": "avactl", "containers": [container]}
     kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    deadline = time.monotonic() + PATIENCE
     while not kube.get("v1", "Pod", "probe", "default")["spec"].get("nodeName"):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the scheduler has bound no pod in {PATIENCE:g} s")
         await asyncio.sleep(POLL)
     kube.request("DELETE", "/api/v1/namespaces/default/pods/probe", body={"gracePeriodSeconds": 0})
 

@@ -15,7 +15,7 @@ _DIGEST = "sha256:" + "0" * 64
 _PLATFORM = f"""\
 apiVersion: avactl.dev/v1
 kind: Cluster
-metadata: {{name: headline}}
+metadata: {{name: bench}}
 spec:
   daemons: {{scheduler: true}}
   images: {{avactl: "example.com/avactl@{_DIGEST}", kubectl: "example.com/kubectl@{_DIGEST}"}}
