@@ -52,7 +52,6 @@ ALLOWED = {
     "avactl/compiler/patches/limits.py": {"Team"},
     # A plan simulates the scheduler on the machines, placement policy and prices that a cluster declares.
     "avactl/change/plan/cluster_state.py": {"Cluster", "NodePool"},
-    "avactl/change/plan/snapshot/capture.py": {"Cluster"},
     # Remedies for keys and kinds of Kubernetes say which kind has another one.
     "avactl/program/explain/kubernetes_keys.py": WORKLOADS | {"Cluster", "Dataset", "NodePool", "Quota", "Team"},
     # The delivery daemon is of pipelines, and deploys to services; so are the commands about models.
@@ -67,7 +66,14 @@ ALLOWED = {
     "avactl/workbench/local/pipeline.py": {"Pipeline", "TrainingJob"},
     "avactl/workbench/local/selection.py": {"Pipeline"},
     # The account of pods that have no rights.
-    "avactl/change/diff/consequences.py": {"Team"},
+    "avactl/change/diff/rights/pods.py": {"Team"},
+    # Objects that are written as they are, of which every field is shown.
+    "avactl/change/diff/markdown.py": {"KubernetesObjects"},
+    "avactl/change/diff/model.py": {"KubernetesObjects"},
+    "avactl/change/diff/rights/__init__.py": {"KubernetesObjects"},
+    # Resources that only administrators write.
+    "avactl/apply/doctor/checks.py": {"Cluster"},
+    "avactl/apply/reconcile/apply.py": {"Cluster"},
     # `avactl run` is about training jobs, as `avactl jobs` and `avactl logs` are.
     "avactl/workbench/jobs/branch.py": {"TrainingJob"},
     # Runs in the cluster, where no kind may be imported: badges of pods by their labels. Others are shown as `pod`.

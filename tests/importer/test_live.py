@@ -5,6 +5,7 @@ The API server, controllers and scheduler are real; kwok plays the kubelets.
 
 from __future__ import annotations
 
+import contextlib
 import asyncio
 import json
 import time
@@ -147,6 +148,14 @@ def cluster(control_plane_binaries: None) -> Iterator[Cluster]:
                 }
                 kube.apply(account)
         yield Cluster(plane, kube)
+
+
+@pytest.fixture(autouse=True)
+def _unclaimed(cluster: Cluster) -> None:
+    """Let each test adopt as another Cluster."""
+    for name in ("policy", "inventory-imported", "inventory-other", "inventory-lab"):
+        with contextlib.suppress(Exception):
+            cluster.kube.request("DELETE", f"/api/v1/namespaces/avactl-system/configmaps/avactl-{name}")
 
 
 def test_a_cluster_is_adopted_without_a_restart(cluster: Cluster, tmp_path: Path, avactl: Run) -> None:
