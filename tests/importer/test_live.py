@@ -5,8 +5,8 @@ The API server, controllers and scheduler are real; kwok plays the kubelets.
 
 from __future__ import annotations
 
-import contextlib
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Iterator
