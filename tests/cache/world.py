@@ -22,7 +22,7 @@ from tools.alluxio.tiers import MIB, ROOT, SMALL
 from tools.controlplane import ControlPlane, KubeClient
 from tools.objectstore import ACCESS_KEY, SECRET_KEY, ObjectStore
 
-PATIENCE = 90.0  # seconds
+PATIENCE = 180.0
 MEM = 64 * MIB  # of each worker
 LEVEL = "alluxio.worker.tieredstore.level"
 T = TypeVar("T")
