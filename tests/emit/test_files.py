@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import yaml
 
 from avactl.apply.files.contents import object_text, stream
 from avactl.apply.files.paths import object_path
 from avactl.compiler import compile_tree
 from avactl.program.manifest import Manifest
+from avactl.program.program import Item
 from avactl.spec.repository.tree import MemoryTree
 
 SPECS = """\
@@ -24,7 +27,7 @@ kind: TrainingJob
 metadata: {name: net, team: vision}
 spec: {image: "registry.example.com/net:1"}
 """
-RESULT = compile_tree(MemoryTree({"specs\n/a.yaml": SPECS}))
+RESULT = compile_tree(MemoryTree({"specs/a.yaml": SPECS}))
 JOB = next(item for item in RESULT.program.items if item.kind == "TrainingJob")
 CLUSTER = next(item for item in RESULT.program.items if item.kind == "Cluster")
 
@@ -69,7 +72,10 @@ def test_every_object_of_a_compile_has_its_own() -> None:
 
 
 def test_the_comment_names_the_spec_and_cannot_be_left() -> None:
-    text = object_text(next(m for m in RESULT.manifests if m.item is JOB))
+    document = copy.copy(JOB.doc)
+    document.file = "specs\n/a.yaml"  # refused as a path of a spec, and escaped all the same
+    manifest = next(m for m in RESULT.manifests if m.item is JOB)
+    text = object_text(Manifest(Item(document, JOB.resource), manifest.cluster, manifest.body))
     assert text.startswith("# TrainingJob vision/net, from specs?/a.yaml\napiVersion: ")
 
 
