@@ -67,10 +67,6 @@ ALLOWED = {
     "avactl/workbench/local/selection.py": {"Pipeline"},
     # The account of pods that have no rights.
     "avactl/change/diff/rights/pods.py": {"Team"},
-    # Objects that are written as they are, of which every field is shown.
-    "avactl/change/diff/markdown.py": {"KubernetesObjects"},
-    "avactl/change/diff/model.py": {"KubernetesObjects"},
-    "avactl/change/diff/rights/__init__.py": {"KubernetesObjects"},
     # Resources that only administrators write.
     "avactl/apply/doctor/checks.py": {"Cluster"},
     "avactl/apply/reconcile/apply.py": {"Cluster"},

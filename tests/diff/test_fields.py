@@ -13,12 +13,17 @@ from avactl.base.equality import canonical, same
 from avactl.base.terminal import visible
 from avactl.change.diff.fields import Change, changed_lines, differences, dotted, object_differences
 from avactl.change.diff.model import ABSENT
+from avactl.change.diff.objects import field_changes
 from avactl.program.lowering import k8s
 from tests.conftest import SOAK
 
 
 def told(old: Any, new: Any) -> list[tuple[str, str, Any, Any]]:
     return [(dotted(c.path), c.op, c.old, c.new) for c in differences(old, new)]
+
+
+def lines(change: Change) -> tuple[str, ...]:
+    return field_changes([change])[0].lines
 
 
 def pod(**fields: Any) -> dict[str, Any]:
@@ -139,7 +144,7 @@ def test_texts_are_read_for_what_they_hold() -> None:
         ("data[train.json]: nnodes", "changed", 2, 4),
     ]
     (change,) = differences({"data": {"run.sh": "set -e\nsleep 1\nrun\n"}}, {"data": {"run.sh": "set -e\nrun\nexit\n"}})
-    assert change.lines == ("-sleep 1", "+exit")
+    assert lines(change) == ("-sleep 1", "+exit")
 
 
 def test_json_of_avactl_is_compared_as_data_only() -> None:
@@ -167,7 +172,7 @@ def test_json_of_avactl_is_compared_as_data_only() -> None:
 def test_a_text_written_differently_says_so(old: str, new: str) -> None:
     (change,) = differences({"data": {"x": old}}, {"data": {"x": new}})
     assert change.op == "changed"
-    assert change.notation or "\n" not in old + new or change.lines
+    assert change.notation or "\n" not in old + new or lines(change)
     assert (change.old, change.new) == (old, new)
 
 
@@ -191,7 +196,7 @@ def test_what_else_differs_in_a_text_is_told(old: str, new: str, line: str | Non
     changes = differences({"data": {"x": old}}, {"data": {"x": new}})
     whole = [change for change in changes if dotted(change.path) == "data.x"]
     if line is not None:
-        assert line in whole[-1].lines
+        assert line in lines(whole[-1])
     elif not whole:
         assert [change.path[-1] for change in changes] == ["a", "b"]
 

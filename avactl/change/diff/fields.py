@@ -48,7 +48,6 @@ class Change(NamedTuple):
     old: Any = ABSENT
     new: Any = ABSENT
     name: str = ""
-    lines: tuple[str, ...] = ()
     notation: bool = False
     """True for a text whose data is unchanged: only comments, whitespace, order or notation differ."""
 
@@ -223,7 +222,7 @@ def _by_key(before: dict[str, Any], after: dict[str, Any], path: Steps, found: _
 def _aligned(old: list[Any], new: list[Any], path: Steps, found: _Found) -> None:
     """Compare entries without keys: align equal ones, and compare the rest by position."""
     by_position = len(old) == len(new)
-    blocks = [("replace", 0, len(old), 0, len(new))] if by_position else _opcodes(_hashable(old), _hashable(new))
+    blocks = [("replace", 0, len(old), 0, len(new))] if by_position else opcodes(_hashable(old), _hashable(new))
     for op, i, i_end, j, j_end in blocks:
         if op == "equal":
             continue
@@ -241,7 +240,7 @@ def _aligned(old: list[Any], new: list[Any], path: Steps, found: _Found) -> None
             found.append(_change((*path, Entry(k)), "added", ABSENT, new[k], option(new, k)))
 
 
-def _opcodes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[str, int, int, int, int]]:
+def opcodes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[str, int, int, int, int]]:
     """Return opcodes as `SequenceMatcher.get_opcodes`, in bounded time for long sequences."""
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
@@ -251,9 +250,12 @@ def _opcodes(old: Sequence[Hashable], new: Sequence[Hashable]) -> list[tuple[str
         end += 1
     i_end, j_end = len(old) - end, len(new) - end
     if (i_end - start) * (j_end - start) > _MOST_COMPARED:
-        return [("replace", start, i_end, start, j_end)]
-    matcher = difflib.SequenceMatcher(None, old[start:i_end], new[start:j_end], autojunk=False)
-    return [(op, i + start, k + start, j + start, m + start) for op, i, k, j, m in matcher.get_opcodes()]
+        middle = [("replace", start, i_end, start, j_end)]
+    else:
+        matcher = difflib.SequenceMatcher(None, old[start:i_end], new[start:j_end], autojunk=False)
+        middle = [(op, i + start, k + start, j + start, m + start) for op, i, k, j, m in matcher.get_opcodes()]
+    ends = [("equal", i_end, len(old), j_end, len(new))] if end else []
+    return [*([("equal", 0, start, 0, start)] if start else []), *middle, *ends]
 
 
 def _hashable(entries: list[Any]) -> list[str]:
@@ -285,9 +287,7 @@ def _texts(old: str, new: str, path: Steps, found: _Found) -> None:
             return
         equal = not inside
         break
-    if "\n" in old.rstrip("\n") or "\n" in new.rstrip("\n"):
-        found.append(_change(path, "changed", old, new)._replace(lines=tuple(changed_lines(old, new)), notation=equal))
-    elif not _same_quantity(old, new, path, found):
+    if "\n" in old.rstrip("\n") or "\n" in new.rstrip("\n") or not _same_quantity(old, new, path, found):
         found.append(_change(path, "changed", old, new)._replace(notation=equal))
 
 
@@ -418,7 +418,7 @@ def _hides(line: str) -> bool:
 def _line_changes(old: str, new: str) -> list[str]:
     before, after = old.split("\n"), new.split("\n")
     found: list[str] = []
-    for op, i, i_end, j, j_end in _opcodes(before, after):
+    for op, i, i_end, j, j_end in opcodes(before, after):
         if op != "equal":
             found += [f"-{line}" for line in before[i:i_end]]
             found += [f"+{line}" for line in after[j:j_end]]

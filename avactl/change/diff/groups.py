@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from avactl.base.equality import canonical, same
-from avactl.change.diff import phrases
 from avactl.change.diff.model import ABSENT, Consequence, Diff, FieldChange, IntentChange, ObjectChange
 from avactl.change.diff.objects import general, placeholder
 from avactl.program import registry
@@ -85,8 +84,6 @@ def _several(places: Iterable[str]) -> str:
     return f"{first} and {len(others)} more" if others else first
 
 
-_SEPARATOR = phrases.joined(("", ""))
-
 # -- the spec's name ---------------------------------------------------------------------------------------------------
 
 
@@ -104,10 +101,9 @@ def _general_consequence(consequence: Consequence, intent: IntentChange) -> Cons
     name = _name(intent)
     if consequence.topic != "security" or not name or "*" in consequence.text:
         return consequence
-    parts = (
-        general(part, name) if part.startswith(_OWN_OBJECTS) else part for part in consequence.text.split(_SEPARATOR)
-    )
-    return consequence._replace(text=_SEPARATOR.join(parts))
+    if not consequence.text.startswith(_OWN_OBJECTS):
+        return consequence
+    return consequence._replace(text=general(consequence.text, name))
 
 
 def _general_object(change: ObjectChange, intent: IntentChange) -> ObjectChange:

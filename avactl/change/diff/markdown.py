@@ -20,6 +20,7 @@ from avactl.change.diff.rights.model import RANK
 from avactl.change.diff.rights.specs import is_harmless, is_variable, says_what_runs
 from avactl.change.diff.secrets import cover
 from avactl.change.diff.text import FITS, NO_BASE, empty_base, reason_of, title
+from avactl.program import registry
 
 LIMIT = 65_000
 """Largest comment in bytes. GitHub's limit is 65,536 characters, which are at least a byte each."""
@@ -362,7 +363,7 @@ def _right(rank: int, text: str, lines: Sequence[str]) -> _Right:
 
 def _spec(intent: IntentChange) -> str:
     """Return a new spec, folded; the manifests of KubernetesObjects are among the objects."""
-    if intent.op not in ("added", "repaired") or intent.key.kind == "KubernetesObjects":
+    if intent.op not in ("added", "repaired") or registry.kind(intent.key.kind).has_written:
         return ""
     lines = dump(cover(intent.item.doc.value)).splitlines()
     return f"\n<details><summary>spec</summary>\n\n{block(lines, 'yaml')}\n\n</details>\n"

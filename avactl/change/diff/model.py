@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any, Final, Literal, NamedTuple
 
 from avactl.diagnostics import Diagnostic
+from avactl.program import registry
 from avactl.program.manifest import Manifest, ObjectId
 from avactl.program.program import Item
 from avactl.program.registry import Fact
@@ -93,7 +94,8 @@ class ObjectChange:
     @property
     def as_written(self) -> bool:
         """Return whether it is new, and not compiled by avactl: it is shown whole."""
-        return self.op == "created" and self.manifest is not None and self.manifest.item.kind == "KubernetesObjects"
+        made = self.manifest if self.op == "created" else None
+        return made is not None and registry.kind(made.item.kind).has_written
 
 
 class IntentKey(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,12 +10,11 @@ import orjson
 from avactl.base.terminal import inert, visible
 from avactl.base.yaml_output import dump
 from avactl.change.diff import phrases
+from avactl.change.diff.fields import opcodes
 from avactl.change.diff.model import ABSENT, Diff, FieldChange, IntentChange, ObjectChange
 from avactl.change.diff.secrets import cover
 from avactl.change.diff.text import render_text
 
-_MAX_COMPARED = 1_000_000
-"""Largest number of pairs of lines that are compared; longer texts are shown one after the other."""
 _SIGNS = {"created": "+", "deleted": "-", "kept": "="}
 
 
@@ -66,9 +64,7 @@ def value_lines(change: FieldChange) -> Iterator[str]:
     old, new = ([] if value is ABSENT else _lines(value) for value in (change.old, change.new))
     if old == new:  # they differ in their type, or are credentials
         old, new = ([orjson.dumps(value, default=str).decode()] for value in (change.old, change.new))
-    whole = [("replace", 0, len(old), 0, len(new))]
-    opcodes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    for op, i, i_end, j, j_end in opcodes if len(old) * len(new) <= _MAX_COMPARED else whole:
+    for op, i, i_end, j, j_end in opcodes(old, new):
         if op == "equal":
             yield from (f"  {line}" for line in old[i:i_end])
         else:

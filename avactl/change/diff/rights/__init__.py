@@ -47,7 +47,7 @@ def security(
 
 
 def _as_written(item: Item) -> bool:
-    return item.kind == "KubernetesObjects"
+    return registry.kind(item.kind).has_written
 
 
 def _rights(item: Item, manifests: Sequence[Manifest], program: Program) -> list[Right]:
