@@ -106,10 +106,14 @@ def _merge(paths: Sequence[Path]) -> tuple[dict[str, dict[str, Section]], str]:
     return sections, current
 
 
-def select(paths: Sequence[Path], context: str = "") -> Selection:
-    """Return the selection of a context in the merged files, by default the current one. Raises KubeconfigError."""
+def select(paths: Sequence[Path], context: str = "", cluster: str = "") -> Selection:
+    """Return the selection of a context in the merged files. Raises KubeconfigError.
+
+    By default it is the one with the name of the Cluster `cluster`, else the current one.
+    """
     sections, current = _merge(paths)
-    wanted, where = context or current, ", ".join(map(str, paths))
+    same = cluster if cluster in sections["contexts"] else ""
+    wanted, where = context or same or current, ", ".join(map(str, paths))
     if not wanted:
         raise KubeconfigError(f"{where}: not a kubeconfig with a current context", "`--context` selects one")
     if wanted not in sections["contexts"]:
@@ -119,14 +123,14 @@ def select(paths: Sequence[Path], context: str = "") -> Selection:
             raise KubeconfigError(f"{where}: not a kubeconfig with a current context: it {what}")
         raise KubeconfigError(f"{where} {what}")
     chosen = sections["contexts"][wanted]
-    cluster = sections["clusters"].get(str(chosen.values.get("cluster")))
-    if cluster is None or not cluster.values.get("server"):
+    server = sections["clusters"].get(str(chosen.values.get("cluster")))
+    if server is None or not server.values.get("server"):
         what = f"cluster `{chosen.values.get('cluster')}` of context `{wanted}` has no server"
         raise KubeconfigError(f"{where}: not a kubeconfig with a current context: {what}")
     user = str(chosen.values.get("user") or "")
     if user and user not in sections["users"]:
         raise KubeconfigError(f"{where}: no user `{user}`, which context `{wanted}` names")
-    return Selection(chosen, cluster, sections["users"].get(user, Section("", {}, chosen.file)))
+    return Selection(chosen, server, sections["users"].get(user, Section("", {}, chosen.file)))
 
 
 def _read(path: Path) -> Mapping[str, Any]:
