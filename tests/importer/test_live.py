@@ -6,7 +6,6 @@ The API server, controllers and scheduler are real; kwok plays the kubelets.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import time
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from avactl.workbench.importer.session import import_objects
 from avactl.workbench.importer.sources.context import Options
 from tests.cli.running import Run
 from tools.controlplane import ControlPlane, KubeClient
+from tools.controlplane.client import ApiError
 
 SPACES = ("shop", "lab")
 LIMIT = 60.0
@@ -154,8 +154,11 @@ def cluster(control_plane_binaries: None) -> Iterator[Cluster]:
 def _unclaimed(cluster: Cluster) -> None:
     """Let each test adopt as another Cluster."""
     for name in ("policy", "inventory-imported", "inventory-other", "inventory-lab"):
-        with contextlib.suppress(Exception):
+        try:
             cluster.kube.request("DELETE", f"/api/v1/namespaces/avactl-system/configmaps/avactl-{name}")
+        except ApiError as error:
+            if error.status != 404:
+                raise
 
 
 def test_a_cluster_is_adopted_without_a_restart(cluster: Cluster, tmp_path: Path, avactl: Run) -> None:
