@@ -25,7 +25,9 @@ def run(command: str, directory: Path, *, ok: int = 0) -> None:
     """Print a command and its output; exit if the exit code is unexpected."""
     console.print(f"\n[bold cyan]$[/] [bold]{escape(command)}[/]", highlight=False, soft_wrap=True)
     sys.stdout.flush()
-    done = subprocess.run([*AVACTL, *shlex.split(command)[1:]], cwd=directory, check=False)
+    # In a pipeline too, what is compiled is what the demo has just written, and not yet committed.
+    environment = {**os.environ, "AVACTL_SOURCE": "work-tree"}
+    done = subprocess.run([*AVACTL, *shlex.split(command)[1:]], cwd=directory, env=environment, check=False)
     if done.returncode != ok:
         console.print(f"[bold red]demo: exit code {done.returncode}[/]")
         sys.exit(1)
