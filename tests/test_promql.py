@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avactl.base.promql import confinement_problem, filled
-from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
+from avactl.kinds.serving.runtime import runtimes
 
 OWN = 'a{namespace="vision"}'
 CONFINED = [
@@ -56,7 +56,10 @@ def test_deep_queries_are_checked_or_refused() -> None:
     assert confinement_problem("-" * 3900 + "b", "vision") is not None
 
 
-@pytest.mark.parametrize("promql", [*ERROR_RATE.values(), *LATENCY.values()])
+QUERIES = [query for each in runtimes().values() for query in (each.error_rate, each.latency) if query is not None]
+
+
+@pytest.mark.parametrize("promql", QUERIES)
 def test_the_queries_of_runtimes_are_confined(promql: str) -> None:
     assert confinement_problem(filled(promql, "vision", "web-x-[a-z0-9]+", 60.0), "vision") is None
 

@@ -131,7 +131,6 @@ CODES: dict[str, str] = {
     "resource-class-mismatch": "The resource class of a service contradicts its resources.",
     "runtime-cannot": "The runtime of a service cannot do what its spec says.",
     "parallelism-mismatch": "A language model is split over more or fewer GPUs than a replica has.",
-    "deprecated-runtime": "The runtime of a service is no longer maintained.",
     "unsupported-batching": "The runtime of a service does not support the batching settings.",
     "replicas-do-not-fit": "More replicas are allowed than the cluster's GPUs can ever hold.",
     "rollout-share": "A rollout needs a share of the requests that the pods of a service cannot have.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -27,9 +26,10 @@ TRITON = f"""{HEAD}
   runtime: {{name: triton, image: "nvcr.io/nvidia/tritonserver:25.06-py3"}}
   resources: {{cpu: 8, memory: 32Gi, gpus: 2, sharedMemory: 4Gi}}
 """
-TORCHSERVE = f"""{HEAD}
-  model: {{name: ctr, version: "1.0", url: "s3://vision/models/ctr.mar"}}
-  runtime: {{name: torchServe, image: "pytorch/torchserve:0.12.0-cpu"}}
+TEI = f"""{HEAD}
+  model: {{name: retrieve, version: "1", url: "s3://vision/models/retrieve"}}
+  runtime: {{name: tei, image: "ghcr.io/huggingface/text-embeddings-inference:1.9"}}
+  resources: {{cpu: 4, memory: 8Gi, gpus: 1}}
 """
 CUSTOM = f"""{HEAD}
   model: {{name: ranker, version: "7", url: "s3://vision/models/ranker/7"}}
@@ -104,19 +104,26 @@ def test_triton_serves_a_repository_and_is_asked_for_the_version() -> None:
     assert main["resources"]["limits"]["nvidia.com/gpu"] == "2"
 
 
-def test_torchserve_batches_by_its_models_property() -> None:
-    found = objects(TORCHSERVE + "  batching: {maxSize: 64, maxDelay: 2ms, queue: 10}\n")
-    lines = found["ConfigMap", "classifier-server"]["data"]["config.properties"].splitlines()
-    options = dict(line.split("=", 1) for line in lines)
-    assert options["inference_address"] == "http://0.0.0.0:8080"
-    assert options["management_address"] == "http://127.0.0.1:8081"
-    assert options["load_models"] == "ctr=ctr.mar"
-    assert options["job_queue_size"] == "640"
-    model = json.loads(options["models"])["ctr"]["1.0"]
-    assert (model["batchSize"], model["maxBatchDelay"], model["marName"]) == (64, 2, "ctr.mar")
-    main = server(found)
-    assert main["args"][:2] == ["--start", "--foreground"]
-    assert main["readinessProbe"]["httpGet"] == {"path": "/ping", "port": 8080}
+def test_text_embeddings_inference_bounds_batches_and_requests() -> None:
+    main = server(objects(TEI + "  batching: {maxSize: 64, queue: 10}\n"))
+    assert "command" not in main
+    assert main["args"] == [
+        "--model-id=/models/retrieve", "--served-model-name=retrieve", "--hostname=0.0.0.0", "--port=3000",
+        "--prometheus-port=9000", "--tokenization-workers=4", "--max-batch-requests=64",
+        "--max-concurrent-requests=640",
+    ]  # fmt: skip
+    assert {p["name"]: p["containerPort"] for p in main["ports"]} == {"http": 3000}
+    assert main["readinessProbe"]["httpGet"] == {"path": "/health", "port": 3000}
+    (found,) = problems(TEI + "  batching: {maxSize: 64, maxDelay: 2ms}\n")
+    assert (found.code, found.message.partition(":")[0]) == ("without-effect", "`maxDelay` has no effect here")
+
+
+@pytest.mark.parametrize("name", ["torchServe", "TorchServe", "torchserve"])
+def test_torchserve_is_refused_with_what_to_use_instead(name: str) -> None:
+    (found,) = problems(CUSTOM.replace("name: custom", f"name: {name}"))
+    assert found.code == "invalid-value"
+    assert "TorchServe is no longer supported: its repository is archived" in found.message
+    assert "`triton`" in found.hint
 
 
 def test_a_custom_server_is_told_where_its_model_is() -> None:
@@ -264,9 +271,7 @@ def test_facts_are_what_a_person_wants_to_know() -> None:
     assert facts["model"] == "detector 4"
 
 
-@pytest.mark.parametrize(
-    "text", [TENSORFLOW, TRITON, TORCHSERVE, CUSTOM], ids=["tensorflow", "triton", "torch", "custom"]
-)
+@pytest.mark.parametrize("text", [TENSORFLOW, TRITON, TEI, CUSTOM], ids=["tensorflow", "triton", "tei", "custom"])
 def test_the_api_server_takes_every_object(text: str, kube: KubeClient, namespace: str) -> None:
     found = objects(text + "  replicas: {min: 1, max: 2}\n")
     assert api_server_says(found, kube, namespace) == []

@@ -14,6 +14,7 @@ from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
 from avactl.kinds import ServingDeployment
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT
+from avactl.kinds.serving.runtime_facts import runtime_names
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering.pods import FETCH_MODEL_SCRIPT
 from avactl.spec.repository.tree import MemoryTree
@@ -26,7 +27,7 @@ GOLDEN = ROOT / "tests" / "golden" / "serving"
 SERVICES = (
     "classify", "embed", "search", "detect", "segment", "caption", "chat", "code", "rewrite", "agent", "judge",
     "rerank", "rank", "suggest", "score", "reason", "plan", "complete", "digits", "summarise", "draft", "solve",
-    "write",
+    "write", "retrieve", "match", "tag",
 )  # fmt: skip
 SCRIPTS = {FETCH_MODEL_SCRIPT: "(FETCH_SCRIPT)", FOLLOW_SCRIPT: "(FOLLOW_SCRIPT)"}
 
@@ -41,8 +42,7 @@ def test_the_example_has_every_runtime_with_every_balancing() -> None:
     assert list(result.diagnostics) == []
     specs = [item.spec for item in result.program.of_kind(ServingDeployment)]
     found = {(spec.runtime.name, spec.balance) for spec in specs}
-    runtimes = ("tensorflowServing", "triton", "vllm", "sglang", "custom")
-    assert found == {(name, way) for name in runtimes for way in ("service", "headless", "gateway")}
+    assert found == {(name, way) for name in runtime_names() for way in ("service", "headless", "gateway")}
     assert {item.name for item in result.program.of("ServingDeployment")} == set(SERVICES)
 
 
@@ -144,5 +144,5 @@ def test_the_api_server_accepts_each_runtime_with_each_balancing_and_each_rollou
                     assert not reply.warnings, f"{manifest.id}: {reply.warnings}"
                     assert isinstance(item.spec, ServingDeploymentSpec)
                     seen.add((item.spec.runtime.name, item.spec.balance, kind))
-    # Five runtimes, and requests can be divided by a gateway only where there is one.
-    assert len(seen) == 5 * (3 * 3 + 1)
+    # Requests can be divided by a gateway only where there is one.
+    assert len(seen) == len(runtime_names()) * (3 * 3 + 1)

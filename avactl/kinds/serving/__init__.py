@@ -9,8 +9,9 @@ from avactl.kinds.serving.check import check
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import REPLICAS, bounds, lower, resource_class
 from avactl.kinds.serving.parts.models import Adapter, Files, ModelDataset, ServedModel
+from avactl.kinds.serving.parts.prefill import PREFILL
 from avactl.kinds.serving.prefill.impact import impact
-from avactl.kinds.serving.prefill.roles import PREFILL, of_role, prefill
+from avactl.kinds.serving.prefill.roles import of_role, prefill
 from avactl.kinds.serving.rollout.lower import OWNED
 from avactl.kinds.serving.spec import (
     Batching,

@@ -3,22 +3,19 @@
 A service with `min: 0` has pods while one of the triggers is above 0, and for `idle` after that. Without pods, requests
 are counted by the gateway, or by the endpoint picker that queues them.
 
-Sources: `pkg/scalers/prometheus_scaler.go` and `pkg/scaling/executor/scale_scaledobjects.go` of KEDA 2.21; metrics of
-vLLM 0.33.0 (`vllm/v1/metrics/loggers.py`), SGLang 0.5.23 (`sglang/srt/observability/metrics_collector.py`) and Triton
-2.59 (`docs/user_guide/metrics.md`).
+Sources: `pkg/scalers/prometheus_scaler.go` and `pkg/scaling/executor/scale_scaledobjects.go` of KEDA 2.21.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
-from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.groups import scale_target
 from avactl.kinds.serving.picker import picker
 from avactl.kinds.serving.probes import checks
-from avactl.kinds.serving.runtimes import RUNTIMES, default_startup, server
+from avactl.kinds.serving.runtime import runtime_of, server
 from avactl.kinds.serving.spec import Replicas, ServingDeploymentSpec
 from avactl.program.ineffective_keys import without_effect
 from avactl.program.lowering import k8s
@@ -37,45 +34,6 @@ LONGEST_WAIT = 300
 """Seconds for which clients are assumed to retry a request that no pod answers."""
 
 
-class Metric(NamedTuple):
-    """A metric of a server, in the language of Prometheus; `{}` stands for the selector of the service's pods."""
-
-    query: str
-    average: bool
-    """The target is that of one pod, and the query the sum of all; else both are of the service."""
-
-
-def _sum(name: str) -> Metric:
-    return Metric(f"sum({name}{{}})", True)
-
-
-def _rate(name: str) -> Metric:
-    return Metric(f"sum(rate({name}{{}}[2m]))", True)
-
-
-def _latency(name: str) -> Metric:
-    # Without requests the quantile is NaN, which KEDA takes as a failure of the query.
-    return Metric(f"(histogram_quantile(0.95, sum by (le) (rate({name}_bucket{{}}[2m]))) > 0) or vector(0)", False)
-
-
-METRICS: dict[str, dict[str, Metric]] = {
-    "vllm": {
-        "queue": _sum("vllm:num_requests_waiting"),
-        "running": _sum("vllm:num_requests_running"),
-        "tokens": _rate("vllm:generation_tokens_total"),
-        "first_token": _latency("vllm:time_to_first_token_seconds"),
-        "per_token": _latency("vllm:request_time_per_output_token_seconds"),
-    },
-    "sglang": {
-        "queue": _sum("sglang:num_queue_reqs"),
-        "running": _sum("sglang:num_running_reqs"),
-        "tokens": _rate("sglang:generation_tokens_total"),
-        "first_token": _latency("sglang:time_to_first_token_seconds"),
-        "per_token": _latency("sglang:inter_token_latency_seconds"),
-    },
-    "triton": {"queue": _sum("nv_inference_pending_request_count")},
-}
-"""Metrics by runtime, and by field of `ServerMetrics`."""
 _KEYS = {"first_token": "firstToken", "per_token": "perToken"}
 
 
@@ -151,7 +109,7 @@ def _triggers(item: Item[ServingDeploymentSpec], program: Program, replicas: Rep
     # As PodMonitors label the series: by namespace, and by the label of the pods that names the service.
     selector = f'{{namespace="{item.ns}",app_kubernetes_io_instance="{item.name}"}}'
     for name, target in targets(item.spec).items():
-        metric = METRICS[item.spec.runtime.name][name]
+        metric = runtime_of(item.spec).metrics[name]
         yield {
             "type": "prometheus",
             "name": _KEYS.get(name, name),
@@ -170,14 +128,14 @@ def _triggers(item: Item[ServingDeploymentSpec], program: Program, replicas: Rep
 def metric_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield metrics that the server does not have, and a cluster without the Prometheus that has them."""
     spec, path = item.spec, ("spec", "replicas", "metrics")
-    known = METRICS.get(spec.runtime.name, {})
+    known = runtime_of(spec).metrics
     for name in targets(spec):
         if name in known:
             continue
         key, others = _KEYS.get(name, name), [_KEYS.get(each, each) for each in known]
         yield Diagnostic(
             "runtime-cannot",
-            f"{RUNTIMES[spec.runtime.name].title} has no metric for `{key}`",
+            f"{runtime_of(spec).title} has no metric for `{key}`",
             item.span(*path, key, key=True),
             hint=f"write {' or '.join(f'`{each}`' for each in others)}" if others else "write `cpuUtilization: 70`",
             notes=(Note(item.span("spec", "runtime", "name"), "the runtime"),),
@@ -260,7 +218,7 @@ def _sooner(spec: ServingDeploymentSpec) -> str:
     """Return what says that the server starts within LONGEST_WAIT, with the path that is asked anyway."""
     if spec.probes is not None:
         return "fewer `failures` of `probes.startup`"
-    own = "…" if spec.model is None or spec.runtime.name == "custom" else server(spec).ready
+    own = "…" if spec.model is None or runtime_of(spec).is_generic else server(spec).ready
     path = spec.probe.path if spec.probe is not None else own
     return f"`probe: {{path: {path}, startup: {LONGEST_WAIT // 60}m}}`"
 
@@ -272,4 +230,4 @@ def _startup(spec: ServingDeploymentSpec) -> int:
     own = dict(checks(spec)).get("startup")
     if own is not None and own.failures is not None:
         return max(1, ceil(seconds(own.period))) * own.failures
-    return default_startup(spec.runtime.name)
+    return runtime_of(spec).startup

@@ -12,12 +12,13 @@ from avactl.kinds.serving.check_models import model_problems
 from avactl.kinds.serving.groups import group_problems
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import KILL_AFTER, bounds
+from avactl.kinds.serving.parts.prefill import DECODE, PREFILL
 from avactl.kinds.serving.picker import picker_problems
 from avactl.kinds.serving.prefill.check import compute_of, prefill_problems
-from avactl.kinds.serving.prefill.roles import DECODE, PREFILL, prefill
+from avactl.kinds.serving.prefill.roles import prefill
 from avactl.kinds.serving.probes import checks
 from avactl.kinds.serving.rollout.check import rollout_problems
-from avactl.kinds.serving.runtimes import LLM, RUNTIMES, default_ports, ports
+from avactl.kinds.serving.runtime import ports, runtime_of
 from avactl.kinds.serving.spec import Batching, ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
@@ -114,7 +115,7 @@ def _pods(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagn
 
 def _runtime(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     runtime = item.spec.runtime
-    if runtime.name == "custom":
+    if runtime_of(item.spec).is_generic:
         if runtime.port is None:
             yield Diagnostic(
                 "missing-key",
@@ -180,7 +181,7 @@ def _grpc(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
     if spec.expose is None or spec.expose.grpc is None or "grpc" in ports(spec):
         return
-    title, custom = RUNTIMES[spec.runtime.name].title, spec.runtime.name == "custom"
+    title, custom = runtime_of(spec).title, runtime_of(spec).is_generic
     yield Diagnostic(
         "missing-key" if custom else "runtime-cannot",
         f"`grpc` needs `grpcPort`: {title} has no default" if custom else f"{title} has no gRPC port",
@@ -199,7 +200,7 @@ def _ports(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         other = name if port is None else taken.setdefault(port, name)
         if other == name:
             continue
-        default = default_ports(runtime.name).get(name)
+        default = runtime_of(item.spec).ports.get(name)
         yield Diagnostic(
             "port-conflict",
             f"spec.runtime.{key}: port {port} is already the server's {other.replace('-', ' ')} port",
@@ -228,29 +229,14 @@ def _resource_class(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
 
 
 def _batching(item: Item[ServingDeploymentSpec], batching: Batching) -> Iterator[Diagnostic]:
-    runtime = item.spec.runtime.name
-    if runtime == "custom":
-        why = "avactl cannot configure batching of custom runtimes"
-        hint = "remove `batching` and configure the server through `args` or `env`"
-    elif runtime == "triton":
-        why = "Triton configures batching in the model's config.pbtxt"
-        delay = ceil(seconds(batching.max_delay) * 1_000_000)
-        hint = (
-            f"remove `batching` and add to config.pbtxt: `max_batch_size: {batching.max_size}` and "
-            f"`dynamic_batching {{ max_queue_delay_microseconds: {delay} }}`"
-        )
-    elif runtime in LLM:
-        delays = [
-            key for name, key in (("max_delay", "maxDelay"), ("queue", "queue")) if name in batching.model_fields_set
-        ]
-        why = f"{RUNTIMES[runtime].title} adds each request to the running batch at once"
-        for key in delays:
-            yield without_effect(item, ("spec", "batching", key), why)
+    support = runtime_of(item.spec).batching
+    if not support.fields:
+        span = item.span("spec", "batching", key=True)
+        yield Diagnostic("unsupported-batching", f"spec.batching: {support.why}", span, hint=support.hint(batching))
         return
-    else:
-        return
-    span = item.span("spec", "batching", key=True)
-    yield Diagnostic("unsupported-batching", f"spec.batching: {why}", span, hint=hint)
+    for field, key in (("max_delay", "maxDelay"), ("queue", "queue")):
+        if field in batching.model_fields_set and field not in support.fields:
+            yield without_effect(item, ("spec", "batching", key), support.why)
 
 
 def _capacity(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:

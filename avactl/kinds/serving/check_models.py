@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from avactl.diagnostics import Diagnostic, Note
+from avactl.diagnostics.suggest import one_of
 from avactl.kinds.serving.llm import machines, parallelism
 from avactl.kinds.serving.parts.models import Adapter, ServedModel
-from avactl.kinds.serving.runtimes import LLM, RUNTIMES
-from avactl.kinds.serving.spec import ServingDeploymentSpec
+from avactl.kinds.serving.runtime import LanguageModels, names_with, runtime_of, runtimes, titles_with
+from avactl.kinds.serving.spec import LanguageModel, ServingDeploymentSpec
 from avactl.kinds.team.buckets import bucket_problems
 from avactl.program.checks.dataset_start import start_problems
 from avactl.program.dataset_access import read_problems
@@ -18,14 +19,12 @@ from avactl.program.program import Item, Program
 from avactl.program.unique_entries import duplicates
 from avactl.spec.schema.compute import DatasetMount
 
-_SEVERAL = ("tensorflowServing", "triton")
-
 
 def model_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of the models and adapters of one service."""
-    spec, runtime = item.spec, RUNTIMES[item.spec.runtime.name]
+    spec, runtime = item.spec, runtime_of(item.spec)
     if spec.models is not None and runtime.dynamic is None:
-        adapters = "; LoRA adapters are `llm.adapters`" if spec.runtime.name in LLM else ""
+        adapters = "; LoRA adapters are `llm.adapters`" if runtime.llm is not None and runtime.llm.adapters else ""
         yield _cannot(
             item, ("spec", "models"), f"{runtime.title} serves one model",
             f"write `model: {{…}}`, and a ServingDeployment for each other one{adapters}",
@@ -42,14 +41,16 @@ def model_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
         yield from _files(item, program, path, model)
     yield from start_problems(item, program)
     yield from _language_model(item)
-    if spec.runtime.name == "torchServe":
-        yield Diagnostic(
-            "deprecated-runtime",
-            "spec.runtime.name: TorchServe is no longer maintained, and gets no security fixes",
-            item.span("spec", "runtime", "name"),
-            severity="warning",
-            hint="serve the model with `triton`, or a large language model with `vllm` or `sglang`",
-        )
+    if runtime.max_gpus is not None and spec.resources.gpus > runtime.max_gpus:
+        yield _cannot(
+            item, ("spec", "resources", "gpus"),
+            f"{runtime.title} uses {_gpus(runtime.max_gpus)}, and a pod requests {spec.resources.gpus}",
+            f"write `gpus: {runtime.max_gpus}`, and more `replicas` for more requests",
+        )  # fmt: skip
+
+
+def _gpus(count: int) -> str:
+    return "one GPU" if count == 1 else f"{count} GPUs"
 
 
 def _cannot(item: Item[ServingDeploymentSpec], path: tuple[str | int, ...], why: str, hint: str) -> Diagnostic:
@@ -60,7 +61,7 @@ def _cannot(item: Item[ServingDeploymentSpec], path: tuple[str | int, ...], why:
 def _versions(
     item: Item[ServingDeploymentSpec], path: tuple[str | int, ...], model: ServedModel
 ) -> Iterator[Diagnostic]:
-    runtime, found = RUNTIMES[item.spec.runtime.name], model.versions
+    runtime, found = runtime_of(item.spec), model.versions
     listed = model.live
     if runtime.numbered:
         for index, version in enumerate(listed):
@@ -80,8 +81,8 @@ def _versions(
         if path == ("spec", "model"):
             why = "`model` has one version, whose change starts new pods"
             yield _cannot(item, (*path, "versions"), why, "write `models: [{…}]`")
-    if model.labels and (item.spec.runtime.name != "tensorflowServing" or path == ("spec", "model")):
-        why = "labels of versions are those of `models` in TensorFlow Serving"
+    if model.labels and (not runtime.labels or path == ("spec", "model")):
+        why = f"labels of versions are those of `models` in {titles_with(lambda each: each.labels)}"
         yield _cannot(item, (*path, "labels"), why, "remove `labels`")
         return
     for label, version in model.labels.items():
@@ -99,15 +100,16 @@ def _files(
 ) -> Iterator[Diagnostic]:
     spec = item.spec
     url, dataset, directory = model.url, model.dataset, model.path
-    language = spec.runtime.name in LLM
-    if directory is not None and not language and spec.runtime.name != "custom":
+    runtime = runtime_of(spec)
+    if directory is not None and not runtime.takes_path:
         yield _cannot(
-            item, (*path, "path"), f"{RUNTIMES[spec.runtime.name].title} finds its models by name",
+            item, (*path, "path"), f"{runtime.title} finds its models by name",
             "remove `path`, and have the model in the directory that the server looks into",
         )  # fmt: skip
-    if (language or spec.models is not None) and not model.is_fetched and (directory is None or not language):
+    needed = runtime.needs_files
+    if (needed or spec.models is not None) and not model.is_fetched and (directory is None or not needed):
         key = path[1] if len(path) == 2 else path[-2]
-        sources = "`url`, `dataset` or `path`" if language else "`url` or `dataset`"
+        sources = "`url`, `dataset` or `path`" if needed else "`url` or `dataset`"
         yield Diagnostic(
             "missing-key",
             f"`{key}` requires {sources}: the server is told where the files are",
@@ -119,7 +121,7 @@ def _files(
         if model.secret is None:
             yield from bucket_problems(item, program, url, (*path, "url"), writes=False)
     if dataset is not None:
-        if isinstance(model, ServedModel) and model.versions is not None and spec.runtime.name == "tensorflowServing":
+        if isinstance(model, ServedModel) and model.versions is not None and runtime.versioned:
             yield Diagnostic(
                 "conflicting-keys",
                 "a dataset has the files of one version",
@@ -140,14 +142,17 @@ def _has(spec: ServingDeploymentSpec) -> str:
 
 def _language_model(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     spec = item.spec
-    title = RUNTIMES[spec.runtime.name].title
-    if spec.runtime.name not in LLM:
+    runtime = runtime_of(spec)
+    if runtime.llm is None:
         if spec.llm is not None:
+            titles, names = titles_with(lambda each: each.llm), names_with(lambda each: each.llm)
             yield _cannot(
-                item, ("spec", "llm"), f"`llm` has options of vLLM and SGLang, and {title} has none of them",
-                "remove `llm`, or choose `runtime: {name: vllm}`",
+                item, ("spec", "llm"), f"`llm` has options of {titles}, and {runtime.title} has none of them",
+                f"remove `llm`, or choose the runtime {one_of(names)}",
             )  # fmt: skip
         return
+    if spec.llm is not None:
+        yield from _language_model_features(item, spec.llm, runtime.llm)
     found, gpus = parallelism(spec), max(1, spec.resources.gpus) * machines(spec)
     counted = machines(spec) == 1 or spec.resources.gpus  # else it is refused as a whole
     if spec.llm is not None and counted and found.tensor * found.pipeline != gpus:
@@ -178,3 +183,23 @@ def _language_model(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         for field, key in (("max_adapters", "maxAdapters"), ("max_rank", "maxRank")):
             if field in spec.llm.model_fields_set:
                 yield without_effect(item, ("spec", "llm", key), "there are no `adapters`")
+
+
+def _language_model_features(
+    item: Item[ServingDeploymentSpec], llm: LanguageModel, supported: LanguageModels
+) -> Iterator[Diagnostic]:
+    """Yield keys of `llm` that only other runtimes have options for."""
+    features: tuple[tuple[str, bool, Callable[[LanguageModels], object]], ...] = (
+        ("adapters", bool(llm.adapters), lambda each: each.adapters),
+        ("machines", llm.machines > 1, lambda each: each.machines),
+        ("prefill", llm.prefill is not None, lambda each: each.disaggregation),
+    )
+    for key, wanted, has in features:
+        if wanted and not has(supported):
+            names = [name for name, each in runtimes().items() if each.llm is not None and has(each.llm)]
+            yield _cannot(
+                item,
+                ("spec", "llm", key),
+                f"{runtime_of(item.spec).title} has no options for `{key}`",
+                f"remove `{key}`, or choose the runtime {one_of(names)}",
+            )

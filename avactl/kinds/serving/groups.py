@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.llm import machines, parallelism
 from avactl.kinds.serving.rollout.lower import key_of, strategy
-from avactl.kinds.serving.runtimes import LLM
+from avactl.kinds.serving.runtime import runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.k8s import compact
@@ -63,9 +63,9 @@ def groups_of(spec: ServingDeploymentSpec, leader: Body, worker: Body | None) ->
 
 def group_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield what a service cannot have if a replica has several machines."""
-    spec = item.spec
-    if machines(spec) == 1 or spec.runtime.name not in LLM:
-        return
+    spec, runtime = item.spec, runtime_of(item.spec)
+    if machines(spec) == 1 or runtime.llm is None or not runtime.llm.machines:
+        return  # reported with `llm`
     if not spec.resources.gpus:
         yield _conflict(
             item, f"`machines: {machines(spec)}` splits a model over GPUs, and the pods request none",
@@ -80,10 +80,10 @@ def group_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
             Note(item.span("spec", "rollout", chosen, key=True), "the rollout"),
         )  # fmt: skip
     split = parallelism(spec)
-    if spec.runtime.name == "sglang" and machines(spec) % split.pipeline and split.pipeline % machines(spec):
+    if runtime.llm.even_stages and machines(spec) % split.pipeline and split.pipeline % machines(spec):
         yield Diagnostic(
             "parallelism-mismatch",
-            f"SGLang cannot divide {split.pipeline} stages among {machines(spec)} machines",
+            f"{runtime.title} cannot divide {split.pipeline} stages among {machines(spec)} machines",
             item.span("spec", "llm", "pipelineParallel"),
             hint=f"write `pipelineParallel: {machines(spec)}`, or a multiple or divisor of it",
         )

@@ -28,7 +28,7 @@ def parallelism(spec: ServingDeploymentSpec) -> Parallelism:
     """Return the split of a spec. Without keys: each layer over the GPUs of a pod, and a stage on each machine.
 
     Links between machines are slower than those inside: stages send less than split layers. With `prefill` there is one
-    stage: vLLM cannot generate tokens in several from what another server has read.
+    stage: not every server can generate tokens in several from what another server has read.
     """
     tensor = spec.llm.tensor_parallel if spec.llm is not None else None
     pipeline = spec.llm.pipeline_parallel if spec.llm is not None else None
@@ -44,6 +44,6 @@ def adapter_path(adapter: Adapter) -> str:
     return f"{ADAPTERS}/{adapter.name}" if adapter.is_fetched else str(adapter.path)
 
 
-def share(percentage: int) -> str:
+def fraction(percentage: int) -> str:
     """Return a percentage as a decimal number from 0 to 1."""
     return f"{percentage / 100:g}"

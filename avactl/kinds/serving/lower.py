@@ -10,6 +10,7 @@ from avactl.kinds.serving.autoscaling import autoscaler
 from avactl.kinds.serving.groups import WORKER, leader_worker_set
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.model_files import add_files, model_list
+from avactl.kinds.serving.parts.prefill import DECODE, ROLES
 from avactl.kinds.serving.picker import backend, pool
 from avactl.kinds.serving.prefill.lower import (
     ROUTER,
@@ -19,10 +20,10 @@ from avactl.kinds.serving.prefill.lower import (
     router,
     sidecar,
 )
-from avactl.kinds.serving.prefill.roles import DECODE, ROLE_LABEL, ROLES, of_role, prefill, server_of
+from avactl.kinds.serving.prefill.roles import ROLE_LABEL, of_role, prefill, server_of
 from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
 from avactl.kinds.serving.rollout.lower import with_rollout
-from avactl.kinds.serving.runtimes import CONFIG, Server, server
+from avactl.kinds.serving.runtime import CONFIG, Server, server
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.serving.weights import with_weights
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
@@ -46,7 +47,7 @@ PRIORITY = names.SERVING_PRIORITY
 COMPONENT = "server"
 REPLICAS = Owned("Deployment", ("spec", "replicas"), "the autoscaler, if `replicas` has bounds")
 KILL_AFTER = 30
-"""Seconds between the end of `drain` and SIGKILL; also the default of Triton's --exit-timeout-secs."""
+"""Seconds between the end of `drain` and SIGKILL."""
 
 
 def resource_class(spec: ServingDeploymentSpec) -> str:
@@ -262,8 +263,6 @@ def _volumes(
     add_files(item, program, volumes, run)
     if serves:
         add_scripts(volumes, item.spec)
-    if run.scratch:
-        volumes.empty("scratch", run.scratch)
     if resources.shared_memory:
         volumes.empty("shared-memory", "/dev/shm", size=resources.shared_memory, memory=True)  # noqa: S108
     return volumes

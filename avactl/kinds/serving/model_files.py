@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT, LIST, READY, WORK
 from avactl.kinds.serving.parts.models import LIVE, MODELS, Adapter, Files
-from avactl.kinds.serving.runtimes import RUNTIMES, Dynamic, Server, Source
+from avactl.kinds.serving.runtime import Dynamic, Server, Source, runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program import dataset_access
 from avactl.program.dataset_access import Access
@@ -19,7 +19,7 @@ FOLLOWER = "models"
 
 def dynamic(spec: ServingDeploymentSpec) -> Dynamic | None:
     """Return the models that the server of a spec loads while it runs; None for `spec.model`."""
-    load = RUNTIMES[spec.runtime.name].dynamic
+    load = runtime_of(spec).dynamic
     return load(spec) if spec.models is not None and load is not None else None
 
 

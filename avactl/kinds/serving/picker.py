@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.parts.picker import EndpointPicker
 from avactl.kinds.serving.rollout.lower import key_of, strategy
-from avactl.kinds.serving.runtimes import LLM
+from avactl.kinds.serving.runtime import runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.program.lowering.exposure import ingress_rules
@@ -68,7 +68,7 @@ def pool(
 def picker_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield what a service with an endpoint picker lacks, or cannot have."""
     spec, chosen = item.spec, picker(item.spec)
-    if chosen is None or spec.runtime.name not in LLM:
+    if chosen is None or runtime_of(spec).llm is None:
         return
     if spec.expose is None or spec.expose.host is None:
         yield Diagnostic(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from avactl.kinds.serving.runtimes import Server
+from avactl.kinds.serving.runtime import Server, runtime_of
 from avactl.kinds.serving.spec import Check, Script, ServingDeploymentSpec
 from avactl.program.lowering import pods
 from avactl.program.manifest import Body
@@ -26,9 +26,9 @@ def checks(spec: ServingDeploymentSpec) -> list[tuple[str, Check]]:
 
 def probes(spec: ServingDeploymentSpec, run: Server) -> Body:
     """Startup, readiness and liveness probes, from the spec's checks or the runtime's health paths."""
-    probe = spec.probe
+    probe, default_startup = spec.probe, runtime_of(spec).startup
     if probe is None:
-        period, timeout, startup = 10, run.timeout, run.startup
+        period, timeout, startup = 10, run.timeout, default_startup
         ready, live, port = run.ready, run.live, run.ports["http"]
     else:
         period, timeout = max(1, ceil(seconds(probe.period))), max(1, ceil(seconds(probe.timeout)))
@@ -50,7 +50,7 @@ def probes(spec: ServingDeploymentSpec, run: Server) -> Body:
             check = own.get(kind, readiness if kind == "startup" or run.live is None else None)
             if check is not None:
                 name = kind if kind in own else "readiness"
-                found[f"{kind}Probe"] = _probe(name, kind, check, run)
+                found[f"{kind}Probe"] = _probe(name, kind, check, run, default_startup)
     return found
 
 
@@ -60,14 +60,14 @@ def startup_limit(spec: ServingDeploymentSpec, run: Server) -> int:
     return int(probe["periodSeconds"] * probe["failureThreshold"])
 
 
-def _probe(name: str, kind: str, check: Check, run: Server) -> Body:
+def _probe(name: str, kind: str, check: Check, run: Server, startup: int) -> Body:
     period = max(1, ceil(seconds(check.period)))
     failures = check.failures if name == kind else None
     return {
         **_action(name, check, run),
         "periodSeconds": period,
         "timeoutSeconds": max(1, ceil(seconds(check.timeout))),
-        "failureThreshold": failures or _FAILURES.get(kind) or max(1, ceil(run.startup / period)),
+        "failureThreshold": failures or _FAILURES.get(kind) or max(1, ceil(startup / period)),
     }
 
 

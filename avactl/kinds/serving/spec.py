@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
+from avactl.diagnostics.suggest import one_of
 from avactl.kinds.serving.parts.models import ADAPTERS, LIVE, MODELS, Adapter, ServedModel, exactly_one
 from avactl.kinds.serving.parts.picker import EndpointPicker
 from avactl.kinds.serving.parts.prefill import Prefill
 from avactl.kinds.serving.parts.rollout import Rollout
+from avactl.kinds.serving.runtime_facts import RETIRED, facts_of, runtime_names
 from avactl.spec.schema.base import ConfigMapKey, Env, Model, Resource
 from avactl.spec.schema.compute import Compute, DatasetMount, PodUser, Spot, StartWhen
 from avactl.spec.schema.exposure import ExposePorts
@@ -30,13 +32,14 @@ from avactl.spec.schema.values import (
 )
 
 ResourceClass = Literal["gpu", "cpu", "io"]
-_GRPC_SERVICES = {"tensorflowServing": ("tensorflow.serving.PredictionService",)}
-"""gRPC services of a runtime that are exposed unless the spec says otherwise; else all. TensorFlow Serving also has
-ModelService, with which clients could replace models, and the profiler."""
+if TYPE_CHECKING:
+    RuntimeName = str
+else:
+    RuntimeName = Literal[runtime_names()]
 
 
 class LanguageModel(Model):
-    """Options of vLLM and SGLang."""
+    """Options of runtimes of large language models."""
 
     machines: Annotated[int, Field(ge=1, le=64)] = Field(
         1,
@@ -79,14 +82,27 @@ class LanguageModel(Model):
 class Runtime(Model):
     """Model server. Built-in runtimes define their ports, probes and batching options."""
 
-    name: Literal["tensorflowServing", "triton", "torchServe", "vllm", "sglang", "custom"] = Field(
-        description="Which server. TorchServe is no longer maintained."
-    )
+    name: RuntimeName = Field(description="Which server; `custom` is any other.")
     image: Image = Field(description="Its image.")
     command: list[str] = Field(default_factory=list, description="Command. Default: the runtime's.")
     args: list[str] = Field(default_factory=list, description="Arguments appended to the runtime's own.")
     port: Port | None = Field(None, description="HTTP port. Default: the runtime's. Required for `custom`.")
     grpc_port: Port | None = Field(None, description="gRPC port. Default: the runtime's.")
+
+    @field_validator("name", mode="before")
+    @classmethod
+    def _known_name(cls, value: Any) -> Any:
+        if not isinstance(value, str) or value in runtime_names():
+            return value
+        word = value.casefold()
+        for name, retired in RETIRED.items():
+            if word == name.casefold():
+                raise bad(f"{retired.title} is no longer supported: {retired.why}", retired.instead)
+        meant = next((name for name in runtime_names() if word in facts_of(name).aliases), None)
+        if meant is not None:
+            expected = f"expected {one_of(runtime_names())}, got string `{value}`"
+            raise bad(expected, f"did you mean `{meant}`?", meant)
+        return value
 
 
 class ServerMetrics(Model):
@@ -118,8 +134,8 @@ class Replicas(Model):
     )
     metrics: ServerMetrics | None = Field(
         None,
-        description="Targets by metrics of vLLM, SGLang or Triton, instead of the CPU: needs KEDA, and `prometheus` in "
-        "`monitoring` of the Cluster.",
+        description="Targets by metrics of the server, if the runtime has them, instead of the CPU: needs KEDA, and "
+        "`prometheus` in `monitoring` of the Cluster.",
     )
 
 
@@ -200,8 +216,8 @@ class Probes(Model):
 
 
 class Batching(Model):
-    """Server-side batching: improves throughput at high load. In TensorFlow Serving and TorchServe it adds up to
-    `max_delay`; vLLM and SGLang add requests to a running batch, and have only `max_size`."""
+    """Server-side batching: improves throughput at high load, and may add up to `max_delay`. Which keys have an effect
+    depends on the runtime: servers of language models add requests to a running batch, and have only `max_size`."""
 
     max_size: Count = Field(description="Maximum number of requests per batch.")
     max_delay: Duration = Field("5ms", description="Maximum time that a request waits for a batch.")
@@ -217,13 +233,13 @@ class ServingDeploymentSpec(PodUser):
     model: ServedModel | None = Field(None, description="Model to serve.")
     models: Annotated[list[ServedModel], Field(min_length=1, max_length=64)] | None = Field(
         None,
-        description="Models to serve, which TensorFlow Serving and Triton load and unload without a restart.",
+        description="Models to serve, for runtimes that load and unload them without a restart.",
     )
     models_size: Bytes = Field(
         "100Gi", description="Volume size for the files of all `models`, in bytes: a change starts new pods."
     )
     runtime: Runtime = Field(description="The server.")
-    llm: LanguageModel | None = Field(None, description="Options of vLLM and SGLang.")
+    llm: LanguageModel | None = Field(None, description="Options of runtimes of large language models.")
     start_when: StartWhen | None = Field(
         None, description="Condition for starting pods. Default: start immediately and fill the cache while loading."
     )
@@ -295,11 +311,11 @@ class ServingDeploymentSpec(PodUser):
         if isinstance(model, Adapter):
             return f"{ADAPTERS}/{model.name}"
         base = MODELS if self.model is not None else LIVE
-        # vLLM accepts the KV cache of another server only if both have the same model path.
+        # Servers that compare their models do it by the path: they use the KV cache of another one with the same path.
         disaggregated = self.llm is not None and self.llm.prefill is not None
-        if self.runtime.name in ("tensorflowServing", "custom") or disaggregated:
+        if facts_of(self.runtime.name).versioned or disaggregated:
             return f"{base}/{model.name}/{model.live[0]}"
-        return base if self.runtime.name == "torchServe" else f"{base}/{model.name}"
+        return f"{base}/{model.name}"
 
     @property
     def datasets(self) -> list[DatasetMount]:
@@ -314,11 +330,11 @@ class ServingDeploymentSpec(PodUser):
     def grpc_services(self) -> tuple[str, ...]:
         """gRPC services that `expose` admits; empty: all."""
         chosen = self.expose.grpc.services if self.expose is not None and self.expose.grpc is not None else None
-        return tuple(chosen) if chosen is not None else _GRPC_SERVICES.get(self.runtime.name, ())
+        return tuple(chosen) if chosen is not None else facts_of(self.runtime.name).grpc_services
 
 
 class ServingDeployment(Resource):
-    """A model server behind a Service: TensorFlow Serving, Triton, vLLM, SGLang, TorchServe or a custom server.
+    """A model server behind a Service, of one of the built-in runtimes or a custom one.
 
     Compiles to a Deployment, LeaderWorkerSet or DisaggregatedSet, a Service, a headless Service for client-side
     balancing, an autoscaler, a PodDisruptionBudget, a NetworkPolicy, an HTTPRoute, GRPCRoute or Ingress if it is

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from avactl.kinds.serving.llm import machines
 from avactl.kinds.serving.lower import bounds
 from avactl.kinds.serving.parts.models import ServedModel
+from avactl.kinds.serving.parts.prefill import DECODE, PREFILL
 from avactl.kinds.serving.prefill.check import PATH, compute_of
-from avactl.kinds.serving.prefill.roles import DECODE, PREFILL, of_role, path_of, prefill
+from avactl.kinds.serving.prefill.roles import of_role, path_of, prefill
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.program import Item
 from avactl.program.workload import Lifecycle, Role, Unpinned, WorkloadHooks

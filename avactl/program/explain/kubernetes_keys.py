@@ -152,7 +152,7 @@ VALUES = {
     **dict.fromkeys(("sys", "pci"), "any"),
     **dict.fromkeys(("ddp", "fsdp", "nccl", "distributed", "deepspeed"), "allReduce"),
     **dict.fromkeys(("horovod", "mpirun", "openmpi"), "mpi"),
-    **dict.fromkeys(("vllm", "tgi", "sglang", "ray", "kserve"), "custom"),
+    "ray": "custom",
     **dict.fromkeys(("nvme", "disk"), "SSD"),
     **dict.fromkeys(("ram", "memory", "dram"), "MEM"),
     **dict.fromkeys(("yes", "true", "on"), "allow"),
@@ -161,8 +161,6 @@ VALUES = {
     "torch": "pytorch",
     "tf": "tensorflow",
     "privileged": "baseline",
-    **dict.fromkeys(("tfserving", "tf-serving"), "tensorflowServing"),
-    "tritonserver": "triton",
 }
 """Other tools' values → avactl's, where that one is valid."""
 SHARED_GPUS = "write a whole number; only a Workspace shares GPUs: `gpus: 0.5`"

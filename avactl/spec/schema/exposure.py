@@ -277,9 +277,8 @@ class Grpc(Model):
     )
     services: Annotated[list[GrpcService], Field(min_length=1, max_length=16)] | None = Field(
         None,
-        description="gRPC services that can be called, such as `inference.GRPCInferenceService`. Default: for "
-        "TensorFlow Serving, `tensorflow.serving.PredictionService`, because its ModelService can replace models; for "
-        "other servers, all.",
+        description="gRPC services that can be called, such as `inference.GRPCInferenceService`. Default: those "
+        "of predictions, if the runtime also has services that replace models; else all.",
     )
 
 

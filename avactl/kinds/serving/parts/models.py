@@ -11,7 +11,7 @@ from avactl.spec.schema.compute import DatasetName
 from avactl.spec.schema.values import AbsPath, Bytes, Name, ObjectUrl, bad
 
 MODELS = "/models"
-"""Directory of downloaded models; TensorFlow Serving images use it too."""
+"""Directory of downloaded models."""
 LIVE = f"{MODELS}/live"
 """Directory of the models of `spec.models`, which servers scan."""
 ADAPTERS = "/adapters"
@@ -41,16 +41,16 @@ class Files(Model):
 
     url: ObjectUrl | None = Field(
         None,
-        description="Location of the model files: a SavedModel for TensorFlow Serving, a model directory "
-        "(`config.pbtxt`, "
-        "`1/`) for Triton, a `.mar` file or a prefix that contains `NAME.mar` for TorchServe, a directory with "
-        "`config.json` and weights for vLLM and SGLang. Omit it if the image has them.",
+        description="Location of the model files, in the form of the runtime: a SavedModel, a model repository's "
+        "directory of the model (`config.pbtxt`, `1/`), or a directory with `config.json` and weights. Omit it if the "
+        "image has them.",
     )
     dataset: ModelDataset | None = Field(
         None, description="Dataset that has the model files: mounted through its cache tier, else copied."
     )
     path: AbsPath | None = Field(
-        None, description="Directory of the model files in the image or on a volume of `pod`, for vLLM and SGLang."
+        None,
+        description="Directory of the model files in the image or on a volume of `pod`, for runtimes that are told it.",
     )
     secret: Name | None = Field(
         None, description="Secret with the store's credentials. Default: that of the team bucket that contains the URL."
@@ -76,16 +76,18 @@ class ServedModel(Files):
     model_config = exactly_one("version", "versions")
 
     name: ModelName = Field(description="Model name that clients request.")
-    version: ModelName | None = Field(None, description="Version. TensorFlow Serving and Triton require an integer.")
+    version: ModelName | None = Field(
+        None, description="Version. Runtimes that find versions by directory require an integer."
+    )
     versions: Annotated[list[ModelName], Field(min_length=1, max_length=64)] | None = Field(
         None,
-        description="Versions that are live at the same time, in `models` of TensorFlow Serving and Triton. Each is a "
-        "directory below `url`.",
+        description="Versions that are live at the same time, in `models`. Each is a directory below `url`.",
     )
     labels: dict[Annotated[str, Field(pattern=_PATTERN, max_length=63)], ModelName] = Field(
         default_factory=dict,
         max_length=16,
-        description='Names of versions, by which clients of TensorFlow Serving request them: `{stable: "3"}`.',
+        description="Names of versions in `models`, by which clients request them, if the runtime has them: "
+        '`{stable: "3"}`.',
     )
 
     @model_validator(mode="after")

@@ -10,11 +10,14 @@ from avactl.spec.schema.base import Model
 from avactl.spec.schema.compute import Compute
 from avactl.spec.schema.values import Bytes, Count, Image, PodCpu, bad
 
+PREFILL, DECODE = "prefill", "decode"
+ROLES = (PREFILL, DECODE)
+"""Roles of the pods of a service with `prefill`."""
 Arguments = Annotated[list[str], Field(max_length=64)]
 
 
 class Router(Model):
-    """Router of vLLM (`vllm-router`) or SGLang (`sglang_router`): a Deployment behind the Service and the route."""
+    """Router of the runtime: a Deployment behind the Service and the route."""
 
     image: Image = Field(description="Container image.")
     replicas: Count = Field(1, description="Number of pods.")

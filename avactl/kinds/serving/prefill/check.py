@@ -8,20 +8,12 @@ from fractions import Fraction
 from avactl.base.quantity import quantity
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.serving.llm import machines, parallelism
+from avactl.kinds.serving.parts.prefill import DECODE, PREFILL, ROLES
 from avactl.kinds.serving.picker import picker as endpoint_picker
 from avactl.kinds.serving.prefill.lower import ROUTER_METRICS
-from avactl.kinds.serving.prefill.roles import (
-    BOOTSTRAP_PORT,
-    DECODE,
-    NIXL_PORT,
-    PREFILL,
-    ROLES,
-    of_role,
-    path_of,
-    prefill,
-)
+from avactl.kinds.serving.prefill.roles import of_role, path_of, prefill
 from avactl.kinds.serving.rollout.lower import key_of, strategy
-from avactl.kinds.serving.runtimes import LLM, RUNTIMES, ports
+from avactl.kinds.serving.runtime import disaggregation_of, ports, runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_model, gpu_problems
 from avactl.program.capacity.fit import total_gpus, unknown_capacity
@@ -52,9 +44,9 @@ def _thousandths(value: Fraction) -> int:
 
 def prefill_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
     """Yield the problems of a service with `prefill`."""
-    spec, own = item.spec, prefill(item.spec)
-    if own is None or spec.runtime.name not in LLM:
-        return
+    own, language_models = prefill(item.spec), runtime_of(item.spec).llm
+    if own is None or language_models is None or language_models.disaggregation is None:
+        return  # reported with `llm`
     yield from _entrance(item)
     yield from _replicas(item)
     yield from _gpus(item)
@@ -211,9 +203,9 @@ def _stages(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
             "add `gpus: …` to `resources`, those of each machine, or remove `machines`",
         )  # fmt: skip
     one, other = parallelism(generates).pipeline, found.pipeline
-    title = RUNTIMES[spec.runtime.name].title
-    if one > 1 and (spec.runtime.name == "vllm" or one != other):
-        to = "1" if spec.runtime.name == "vllm" or other == 1 else f"1 or {other}"
+    title, same_stages = runtime_of(spec).title, disaggregation_of(spec).same_stages
+    if one > 1 and not (same_stages and one == other):
+        to = f"1 or {other}" if same_stages and other > 1 else "1"
         yield Diagnostic(
             "parallelism-mismatch",
             f"{title} transfers the KV cache to decode replicas with {to} stage{'s' if len(to) > 1 else ''}, and these "
@@ -247,7 +239,7 @@ def _ports(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     spec, own = item.spec, prefill(item.spec)
     assert own is not None
     port = ports(spec)["http"]
-    taken = {NIXL_PORT if spec.runtime.name == "vllm" else BOOTSTRAP_PORT: "transfers of the KV cache"}
+    taken = {disaggregation_of(spec).port: "transfers of the KV cache"}
     if own.router is not None:
         taken[ROUTER_METRICS] = "the router's metrics"
     if port in taken:
@@ -255,7 +247,7 @@ def _ports(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
             "port-conflict",
             f"spec.runtime.port: with `prefill`, port {port} is used for {taken[port]}",
             item.span("spec", "runtime", "port"),
-            hint=f"choose another port; the default is {RUNTIMES[spec.runtime.name].ports['http']}",
+            hint=f"choose another port; the default is {runtime_of(spec).ports['http']}",
         )
 
 

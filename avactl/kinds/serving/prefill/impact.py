@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from avactl.kinds.serving.prefill.lower import KIND
 from avactl.kinds.serving.prefill.roles import prefill
+from avactl.kinds.serving.runtime import disaggregation_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.program import Item
 from avactl.program.registry import ObjectEffect
@@ -19,7 +20,7 @@ def impact(
     if not restarts or prefill(old.spec) is None or prefill(new.spec) is None:
         return None
     was, becomes = (each.spec.served[0].version for each in (old, new))
-    if new.spec.runtime.name == "sglang" and was != becomes:
+    if not disaggregation_of(new.spec).compares_models and was != becomes:
         return (
             f"both roles are replaced step by step: until the end, pods of version {becomes} may continue prompts "
             f"that version {was} has read, and vice versa"

@@ -1,7 +1,9 @@
 """Services with `prefill` → a DisaggregatedSet with two roles, and a router for both.
 
-Sources: `api/disaggregatedset/v1` and `pkg/controllers/disaggregatedset` of sigs.k8s.io/lws 0.9; vllm-router 0.1.17 and
-sglang-router 0.3.2 (`router_args.py`; both answer `/readiness` once they know a pod of each role); `cmd/pd-sidecar` and
+The routers of all runtimes have the same options for service discovery, and answer `/readiness` once they know a pod of
+each role.
+
+Sources: `api/disaggregatedset/v1` and `pkg/controllers/disaggregatedset` of sigs.k8s.io/lws 0.9; `cmd/pd-sidecar` and
 `docs/disaggregation.md` of llm-d-inference-scheduler 0.8.
 """
 
@@ -12,17 +14,9 @@ from typing import Any
 
 from avactl.contracts import names
 from avactl.kinds.serving.groups import groups_of
-from avactl.kinds.serving.prefill.roles import (
-    BOOTSTRAP_PORT,
-    DECODE,
-    PREFILL,
-    ROLE_LABEL,
-    ROLES,
-    behind_sidecar,
-    of_role,
-    prefill,
-)
-from avactl.kinds.serving.runtimes import ports
+from avactl.kinds.serving.parts.prefill import DECODE, PREFILL, ROLES
+from avactl.kinds.serving.prefill.roles import ROLE_LABEL, behind_sidecar, of_role, prefill
+from avactl.kinds.serving.runtime import disaggregation_of, ports
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.monitoring import is_monitored, pod_monitor
@@ -35,11 +29,6 @@ ROUTER = "router"
 ROUTER_METRICS = 29000
 _SIDECAR = "routing"
 _RBAC = "rbac.authorization.k8s.io"
-_ROUTERS: dict[str, tuple[list[str], list[str]]] = {
-    "vllm": (["vllm-router"], ["--vllm-pd-disaggregation", "--kv-connector=nixl"]),
-    "sglang": (["python3", "-m", "sglang_router.launch_router"], ["--pd-disaggregation"]),
-}
-"""Command and first arguments of each runtime's router."""
 
 
 def disaggregated_set(
@@ -65,9 +54,7 @@ def disaggregated_set(
 
 def role_annotations(spec: ServingDeploymentSpec, role: str) -> dict[str, str]:
     """Return the annotations that tell routers the ports of a pod."""
-    if spec.runtime.name == "sglang" and role == PREFILL:
-        return {"sglang.ai/bootstrap-port": str(BOOTSTRAP_PORT)}
-    return {}
+    return dict(disaggregation_of(spec).prefill_annotations) if role == PREFILL else {}
 
 
 def sidecar(spec: ServingDeploymentSpec, role: str) -> Body | None:
@@ -79,8 +66,7 @@ def sidecar(spec: ServingDeploymentSpec, role: str) -> Body | None:
     own = prefill(spec)
     if own is None or own.sidecar is None or role != DECODE:
         return None
-    port = ports(spec)["http"]
-    connector = "nixlv2" if spec.runtime.name == "vllm" else "sglang"
+    port, connector = ports(spec)["http"], disaggregation_of(spec).connector
     return {
         "name": _SIDECAR,
         "image": own.sidecar.image,
@@ -114,12 +100,12 @@ def router(
         return k8s.manifest(item, item.cluster, api, kind, name, namespace=item.ns, component=ROUTER, **fields)
 
     port = ports(item.spec)["http"]
-    command, options = _ROUTERS[item.spec.runtime.name]
+    transfer = disaggregation_of(item.spec)
     container = k8s.compact(
         name=ROUTER,
         image=own.router.image,
-        command=command,
-        args=[*options, *_discovery(item, component, port), *own.router.args],
+        command=list(transfer.router),
+        args=[*transfer.router_options, *_discovery(item, component, port), *own.router.args],
         ports=[{"name": "http", "containerPort": port}, {"name": "metrics", "containerPort": ROUTER_METRICS}],
         resources=pods.resources(own.router.cpu, own.router.memory),
         lifecycle={"preStop": {"sleep": {"seconds": drain}}} if drain else None,

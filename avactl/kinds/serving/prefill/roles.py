@@ -1,30 +1,17 @@
-"""Roles of a service with `prefill`: the spec of each role, and the options by which their servers differ.
-
-Sources: vLLM 0.33.0 (`vllm/config/kv_transfer.py`, `vllm/envs.py`, `vllm/distributed/kv_transfer/kv_connector/v1/nixl`
-for the connector, its roles, its port and what it compares between two servers), SGLang 0.5.23
-(`sglang/srt/arg_groups/fields/disagg.py`, `sglang/srt/disaggregation/common/conn.py`).
-"""
+"""Roles of a service with `prefill`: the spec of each role, and the options by which their servers differ."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from avactl.kinds.serving.parts.prefill import Prefill
-from avactl.kinds.serving.runtimes import Server, ports, server
+from avactl.kinds.serving.parts.prefill import DECODE, PREFILL, Prefill
+from avactl.kinds.serving.runtime import Server, disaggregation_of, ports, server
 from avactl.kinds.serving.spec import ServingDeploymentSpec
-from avactl.program.lowering import k8s
 from avactl.program.program import Item
-from avactl.spec.schema.base import EnvSource
 
-PREFILL, DECODE = "prefill", "decode"
-ROLES = (PREFILL, DECODE)
 ROLE_LABEL = "llm-d.ai/role"
 """Label by which routers and llm-d's endpoint picker tell the roles of pods apart.
 Source: `pkg/epp/framework/plugins/scheduling/filter/bylabel/roles.go` of llm-d-inference-scheduler 0.8."""
-NIXL_PORT = 5600
-"""Port of the NIXL side channel, by which vLLM's pods locate the KV cache of a prompt."""
-BOOTSTRAP_PORT = 8998
-"""Port of the bootstrap server, by which SGLang's decode pods find prefill pods."""
 _BEHIND = (8200, 8201)
 """Ports of a server behind llm-d's sidecar, which has the port of the service; the second if the first is taken."""
 
@@ -78,34 +65,12 @@ def server_of(item: Item[ServingDeploymentSpec], role: str) -> Server:
     run = server(spec)
     if run.metrics is not None:  # the sidecar passes on requests for them, too
         run = replace(run, metrics=(public, run.metrics[1]))
-    options = _vllm(role) if spec.runtime.name == "vllm" else _sglang(role)
-    env = dict(run.env)
-    if spec.runtime.name == "vllm":
-        env["VLLM_NIXL_SIDE_CHANNEL_HOST"] = EnvSource(field="status.podIP")
-        env["VLLM_NIXL_SIDE_CHANNEL_PORT"] = str(NIXL_PORT)
+    transfer = disaggregation_of(spec)
+    options = transfer.options(role)
     worker = [*run.worker, *options] if run.worker else []
-    return replace(run, args=[*run.args, *options], worker=worker, env=env)
+    return replace(run, args=[*run.args, *options], worker=worker, env={**run.env, **transfer.env})
 
 
 def behind_sidecar(spec: ServingDeploymentSpec) -> int:
     """Return the port of a server behind llm-d's sidecar."""
     return next(port for port in _BEHIND if port != ports(spec)["http"])
-
-
-def _vllm(role: str) -> list[str]:
-    # The handshake fails if version, model or vLLM differ. The decode pod then recomputes the prompt, as it does if the
-    # prefill pod is gone; by default, the request would fail.
-    config = {
-        "kv_connector": "NixlConnector",
-        "kv_role": "kv_producer" if role == PREFILL else "kv_consumer",
-        "kv_load_failure_policy": "recompute",
-    }
-    return [f"--kv-transfer-config={k8s.line(config)}"]
-
-
-def _sglang(role: str) -> list[str]:
-    return [
-        f"--disaggregation-mode={role}",
-        "--disaggregation-transfer-backend=nixl",
-        f"--disaggregation-bootstrap-port={BOOTSTRAP_PORT}",
-    ]

@@ -10,8 +10,8 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.serving.parts.rollout import Analysis, BlueGreen, Canary
 from avactl.kinds.serving.rollout.lower import LONGEST_NAME, has_gateway, key_of, strategy, traffic
-from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
 from avactl.kinds.serving.rollout.rollback import rollback_problems
+from avactl.kinds.serving.runtime import runtimes
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.capacity.capacity import gpu_problems
 from avactl.program.checks.credentials import argument_problems, credential_problems
@@ -131,14 +131,17 @@ def _analysis(
     item: Item[ServingDeploymentSpec], program: Program, analysis: Analysis, path: Path
 ) -> Iterator[Diagnostic]:
     runtime = item.spec.runtime.name
-    keys = {"errorRate": (analysis.error_rate, ERROR_RATE), "latency": (analysis.latency, LATENCY)}
+    keys = {
+        "errorRate": (analysis.error_rate, [name for name, each in runtimes().items() if each.error_rate]),
+        "latency": (analysis.latency, [name for name, each in runtimes().items() if each.latency]),
+    }
     for key, (value, known) in keys.items():
         if value is not None and runtime not in known:
             yield Diagnostic(
                 "missing-metric",
                 f"spec.{'.'.join(map(str, path[1:]))}.{key}: avactl knows no such metric of runtime `{runtime}`",
                 item.span(*path, key),
-                hint=f"measure it with `query`; avactl knows the metrics of {one_of(sorted(known))}",
+                hint=f"measure it with `query`; avactl knows the metrics of {one_of(known)}",
             )
     yield from duplicates(item, (*path, "query"), (each.name for each in analysis.query), "query")
     yield from _confined(item, analysis, (*path, "query"))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from avactl.contracts import names
 from avactl.kinds.serving.parts.rollout import Analysis, BlueGreen, Canary, ValidationJob
-from avactl.kinds.serving.rollout.queries import ERROR_RATE, LATENCY
 from avactl.kinds.serving.rollout.rollback import rollback_objects
+from avactl.kinds.serving.runtime import runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.program.lowering import k8s, pods
@@ -118,13 +118,11 @@ def _analysis(item: Item[ServingDeploymentSpec], analysis: Analysis | None) -> B
     if analysis is None:
         return None
     queries: list[Body] = []
-    runtime = item.spec.runtime.name
+    runtime = runtime_of(item.spec)
     if analysis.error_rate is not None:
-        queries.append(
-            {"name": "error-rate", "promql": ERROR_RATE.get(runtime), "difference": analysis.error_rate / 100}
-        )
+        queries.append({"name": "error-rate", "promql": runtime.error_rate, "difference": analysis.error_rate / 100})
     if analysis.latency is not None:
-        queries.append({"name": "latency", "promql": LATENCY.get(runtime), "ratio": analysis.latency})
+        queries.append({"name": "latency", "promql": runtime.latency, "ratio": analysis.latency})
     queries += [
         compact(name=each.name, promql=each.promql, max=each.max, min=each.min, ratio=each.max_ratio)
         for each in analysis.query

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from avactl.kinds.serving.parts.models import MODELS
-from avactl.kinds.serving.runtimes.server import Server
+from avactl.kinds.serving.runtime import BatchingSupport, Runtime, Server
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering.k8s import compact
-
-PORTS: dict[str, int] = {}
 
 
 def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
@@ -25,3 +23,18 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
             AVACTL_MODEL_PATH=path if model.is_fetched else model.path,
         ),
     )
+
+
+RUNTIME = Runtime(
+    title="a custom server",
+    version="",
+    files="anything",
+    aliases=("kserve", "tgi"),
+    takes_path=True,
+    versioned=True,
+    server=server,
+    batching=BatchingSupport(
+        why="avactl cannot configure batching of custom runtimes",
+        hint=lambda batching: "remove `batching` and configure the server through `args` or `env`",
+    ),
+)

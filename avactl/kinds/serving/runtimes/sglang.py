@@ -1,18 +1,29 @@
 """SGLang, an OpenAI-compatible server of large language models.
 
 Sources, at 0.5.23: `sglang/srt/arg_groups/fields/` for the options, `sglang/srt/entrypoints/http_server.py` for
-`/ready` and `/health`, `docs/advanced_features/lora.md` for adapters, and `sglang/srt/entrypoints/engine.py` for
-several machines.
+`/ready` and `/health`, `docs/advanced_features/lora.md` for adapters, `sglang/srt/entrypoints/engine.py` for several
+machines, and `sglang/srt/observability/metrics_collector.py` for metrics. For disaggregated prefill:
+`sglang/srt/arg_groups/fields/disagg.py`, `sglang/srt/disaggregation/common/conn.py` and sglang-router 0.3.2.
 """
 
 from __future__ import annotations
 
-from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, machines, parallelism, share
-from avactl.kinds.serving.runtimes.server import LLM_STARTUP, Server
+from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, fraction, machines, parallelism
+from avactl.kinds.serving.queries import p95_of_service, p99, rate_of_pods, sum_of_pods
+from avactl.kinds.serving.runtime import (
+    BatchingSupport,
+    Disaggregation,
+    LanguageModels,
+    Runtime,
+    Server,
+    model_directory,
+)
+from avactl.kinds.serving.runtime_facts import LLM_STARTUP
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.spec.schema.values import percent
 
-PORTS = {"http": 30000}
+BOOTSTRAP_PORT = 8998
+"""Port of the bootstrap server, by which decode pods find prefill pods."""
 DIST_INIT_PORT = 20000
 """Port of the leader at which the machines of a replica meet."""
 
@@ -20,7 +31,7 @@ DIST_INIT_PORT = 20000
 def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     """Return the server of one model and its adapters."""
     model, llm, found = spec.served[0], spec.llm, parallelism(spec)
-    path = spec.directory(model) if model.is_fetched else str(model.path)
+    path = model_directory(spec)
     args = [
         f"--model-path={path}", f"--served-model-name={model.name}", "--host=0.0.0.0", f"--port={ports['http']}",
         f"--tensor-parallel-size={found.tensor}",
@@ -31,7 +42,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
         if llm.max_length is not None:
             args.append(f"--context-length={llm.max_length}")
         if llm.gpu_memory is not None:
-            args.append(f"--mem-fraction-static={share(percent(llm.gpu_memory))}")
+            args.append(f"--mem-fraction-static={fraction(percent(llm.gpu_memory))}")
         if llm.adapters:
             args += ["--enable-lora", f"--max-lora-rank={llm.max_rank}"]
             # The number includes the model without an adapter.
@@ -56,6 +67,50 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
         env={"HF_HUB_OFFLINE": "1"},
         # A server with another rank than 0 answers no requests.
         worker=args if machines(spec) > 1 else [],
-        startup=LLM_STARTUP,
         timeout=25,
     )
+
+
+def _transfer(role: str) -> list[str]:
+    return [
+        f"--disaggregation-mode={role}",
+        "--disaggregation-transfer-backend=nixl",
+        f"--disaggregation-bootstrap-port={BOOTSTRAP_PORT}",
+    ]
+
+
+RUNTIME = Runtime(
+    title="SGLang",
+    version="0.5.23",
+    files="the directory with `config.json` and weights",
+    ports={"http": 30000},
+    startup=LLM_STARTUP,
+    takes_path=True,
+    needs_files=True,
+    latency=p99("sglang:e2e_request_latency_seconds"),
+    metrics={
+        "queue": sum_of_pods("sglang:num_queue_reqs"),
+        "running": sum_of_pods("sglang:num_running_reqs"),
+        "tokens": rate_of_pods("sglang:generation_tokens_total"),
+        "first_token": p95_of_service("sglang:time_to_first_token_seconds"),
+        "per_token": p95_of_service("sglang:inter_token_latency_seconds"),
+    },
+    images=("lmsysorg/sglang",),
+    model_options=("--model-path", "--model"),
+    server=server,
+    batching=BatchingSupport(fields=("max_size",), why="SGLang adds each request to the running batch at once"),
+    llm=LanguageModels(
+        adapters=True,
+        machines=True,
+        even_stages=True,
+        disaggregation=Disaggregation(
+            router=("python3", "-m", "sglang_router.launch_router"),
+            router_options=("--pd-disaggregation",),
+            connector="sglang",
+            port=BOOTSTRAP_PORT,
+            options=_transfer,
+            prefill_annotations={"sglang.ai/bootstrap-port": str(BOOTSTRAP_PORT)},
+            same_stages=True,
+        ),
+    ),
+)

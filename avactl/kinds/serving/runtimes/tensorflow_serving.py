@@ -1,7 +1,8 @@
 """TensorFlow Serving.
 
-Sources, at 2.19.1: `model_servers/main.cc`, `model_servers/server.cc`, `g3doc/serving_config.md`,
-`config/model_server_config.proto`, `config/log_collector_config.proto` and `session_bundle_config.proto`.
+Sources, at 2.20.0: `model_servers/main.cc`, `model_servers/server.cc`, `g3doc/serving_config.md`,
+`config/model_server_config.proto`, `config/log_collector_config.proto` and `session_bundle_config.proto`; metrics:
+`servables/tensorflow/util.cc`.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from math import ceil
 
 from avactl.kinds.serving.parts.models import LIVE, MODELS, ServedModel
-from avactl.kinds.serving.runtimes.server import CONFIG, Dynamic, Server, Source, cores
+from avactl.kinds.serving.queries import p99, rate, share
+from avactl.kinds.serving.runtime import CONFIG, BatchingSupport, Dynamic, Runtime, Server, Source, cores
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.spec.schema.values import seconds
 
-PORTS = {"http": 8501, "grpc": 8500}
 METRICS = "/monitoring/prometheus/metrics"
 MODEL_LIST = f"{MODELS}/models.config"
 """List of models; beside them, because it is replaced only after the files that it names are there."""
@@ -89,3 +90,25 @@ def dynamic(spec: ServingDeploymentSpec) -> Dynamic:
 def _directory(model: ServedModel, version: str) -> str:
     """Part of the URL below which a version is: `url` is the version itself, or has all of them."""
     return "" if model.version is not None else version
+
+
+_REQUESTS = ":tensorflow:serving:request_count"
+RUNTIME = Runtime(
+    title="TensorFlow Serving",
+    version="2.20.0",
+    files="the SavedModel",
+    ports={"http": 8501, "grpc": 8500},
+    aliases=("tf-serving", "tfserving"),
+    # The server also has ModelService, with which clients could replace models, and the profiler.
+    grpc_services=("tensorflow.serving.PredictionService",),
+    numbered=True,
+    versioned=True,
+    labels=True,
+    error_rate=share(rate(_REQUESTS, ',status!="OK"'), rate(_REQUESTS)),
+    latency=p99(":tensorflow:serving:request_latency"),
+    images=("tensorflow/serving", "tensorflow-serving"),
+    replaced_env=("MODEL_NAME", "MODEL_BASE_PATH"),
+    server=server,
+    batching=BatchingSupport(fields=("max_size", "max_delay", "queue")),
+    dynamic=dynamic,
+)

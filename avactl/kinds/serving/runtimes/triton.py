@@ -1,16 +1,19 @@
 """NVIDIA Triton Inference Server.
 
-Sources, at 2.59 (25.06): `src/command_line_parser.cc`, `docs/user_guide/model_repository.md` and
-`docs/user_guide/model_management.md`.
+Sources, at 2.71 (26.07): `src/command_line_parser.cc`, `docs/user_guide/model_repository.md`,
+`docs/user_guide/model_management.md` and `docs/user_guide/metrics.md`.
 """
 
 from __future__ import annotations
 
-from avactl.kinds.serving.parts.models import LIVE, MODELS
-from avactl.kinds.serving.runtimes.server import Dynamic, Server, Source
-from avactl.kinds.serving.spec import ServingDeploymentSpec
+from math import ceil
 
-PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
+from avactl.kinds.serving.parts.models import LIVE, MODELS
+from avactl.kinds.serving.queries import mean, rate, share_of_failures, sum_of_pods
+from avactl.kinds.serving.runtime import BatchingSupport, Dynamic, Runtime, Server, Source
+from avactl.kinds.serving.spec import Batching, ServingDeploymentSpec
+from avactl.spec.schema.values import seconds
+
 _POLL = 10
 """Seconds between two scans of the model repository."""
 
@@ -56,3 +59,30 @@ def dynamic(spec: ServingDeploymentSpec) -> Dynamic:
             sources += [Source(model, model.url, f"{model.name}/{version}", version) for version in model.live]
         health[model.name] = tuple(f"/v2/models/{model.name}/versions/{version}/ready" for version in model.live)
     return Dynamic(tuple(sources), health)
+
+
+def _batching_hint(batching: Batching) -> str:
+    delay = ceil(seconds(batching.max_delay) * 1_000_000)
+    return (
+        f"remove `batching` and add to config.pbtxt: `max_batch_size: {batching.max_size}` and "
+        f"`dynamic_batching {{ max_queue_delay_microseconds: {delay} }}`"
+    )
+
+
+_REQUESTS = "nv_inference_request"
+RUNTIME = Runtime(
+    title="Triton",
+    version="26.07",
+    files="the model's directory: `config.pbtxt`, `1/`, …",
+    ports={"http": 8000, "grpc": 8001, "metrics": 8002},
+    aliases=("tritonserver",),
+    numbered=True,
+    error_rate=share_of_failures(rate(f"{_REQUESTS}_failure"), rate(f"{_REQUESTS}_success")),
+    latency=mean(f"{_REQUESTS}_duration_us", f"{_REQUESTS}_success"),
+    metrics={"queue": sum_of_pods("nv_inference_pending_request_count")},
+    images=("tritonserver",),
+    repository=True,
+    server=server,
+    batching=BatchingSupport(why="Triton configures batching in the model's config.pbtxt", hint=_batching_hint),
+    dynamic=dynamic,
+)

@@ -2,20 +2,35 @@
 
 Sources, at 0.33.0: `vllm/engine/arg_utils.py` and `vllm/entrypoints/common/cli_args.py` for the options,
 `vllm/entrypoints/serve/instrumentator/` for `/health` and `/metrics`, `docs/features/lora.md` for adapters,
-`docs/serving/parallelism_scaling.md` and `vllm/entrypoints/cli/serve.py` for several machines.
+`docs/serving/parallelism_scaling.md` and `vllm/entrypoints/cli/serve.py` for several machines,
+`vllm/v1/metrics/loggers.py` for metrics, beside those of HTTP by prometheus-fastapi-instrumentator. For disaggregated
+prefill: `vllm/config/kv_transfer.py`, `vllm/envs.py`, `vllm/distributed/kv_transfer/kv_connector/v1/nixl` for the
+connector, its roles, its port and what it compares between two servers, and vllm-router 0.1.17.
 """
 
 from __future__ import annotations
 
-from avactl.kinds.serving.llm import LEADER, RANK, Parallelism, adapter_path, machines, parallelism, share
-from avactl.kinds.serving.runtimes.server import LLM_STARTUP, Server
+from avactl.kinds.serving.llm import LEADER, RANK, Parallelism, adapter_path, fraction, machines, parallelism
+from avactl.kinds.serving.parts.prefill import PREFILL
+from avactl.kinds.serving.queries import p95_of_service, p99, rate, rate_of_pods, share, sum_of_pods
+from avactl.kinds.serving.runtime import (
+    BatchingSupport,
+    Disaggregation,
+    LanguageModels,
+    Runtime,
+    Server,
+    model_directory,
+)
+from avactl.kinds.serving.runtime_facts import LLM_STARTUP
 from avactl.kinds.serving.spec import ServingDeploymentSpec
+from avactl.program.lowering import k8s
 from avactl.spec.schema.base import EnvSource
 from avactl.spec.schema.values import percent
 
-PORTS = {"http": 8000}
 MASTER_PORT = 29501
 """Port of the leader at which the machines of a replica meet; vLLM's default."""
+NIXL_PORT = 5600
+"""Port of the NIXL side channel, by which pods locate the KV cache of a prompt."""
 RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of LoRA adapters that `--max-lora-rank` takes, but 1. Source: `vllm/config/lora.py`."""
 
@@ -23,13 +38,13 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     """Return the server of one model and its adapters."""
     model, llm, found = spec.served[0], spec.llm, parallelism(spec)
-    path = spec.directory(model) if model.is_fetched else str(model.path)
+    path = model_directory(spec)
     shared = [path, f"--served-model-name={model.name}", *_parallel(found)]
     if llm is not None:
         if llm.max_length is not None:
             shared.append(f"--max-model-len={llm.max_length}")
         if llm.gpu_memory is not None:
-            shared.append(f"--gpu-memory-utilization={share(percent(llm.gpu_memory))}")
+            shared.append(f"--gpu-memory-utilization={fraction(percent(llm.gpu_memory))}")
         if llm.adapters:
             rank = next(rank for rank in RANKS if rank >= llm.max_rank)
             shared += ["--enable-lora", f"--max-lora-rank={rank}", f"--max-loras={llm.max_adapters}"]
@@ -57,7 +72,6 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
         # The files are in the pod: without this, a missing one would be looked for on the Internet.
         env=env,
         worker=[*shared, "--headless"] if machines(spec) > 1 else [],
-        startup=LLM_STARTUP,
         timeout=5,
     )
 
@@ -67,3 +81,54 @@ def _parallel(found: Parallelism) -> list[str]:
     if found.pipeline > 1:
         args.append(f"--pipeline-parallel-size={found.pipeline}")
     return args
+
+
+def _transfer(role: str) -> list[str]:
+    # The handshake fails if version, model or vLLM differ. The decode pod then recomputes the prompt, as it does if the
+    # prefill pod is gone; by default, the request would fail.
+    config = {
+        "kv_connector": "NixlConnector",
+        "kv_role": "kv_producer" if role == PREFILL else "kv_consumer",
+        "kv_load_failure_policy": "recompute",
+    }
+    return [f"--kv-transfer-config={k8s.line(config)}"]
+
+
+RUNTIME = Runtime(
+    title="vLLM",
+    version="0.33.0",
+    files="the directory with `config.json` and weights",
+    ports={"http": 8000},
+    startup=LLM_STARTUP,
+    takes_path=True,
+    needs_files=True,
+    error_rate=share(rate("http_requests_total", ',status="5xx"'), rate("http_requests_total")),
+    latency=p99("vllm:e2e_request_latency_seconds"),
+    metrics={
+        "queue": sum_of_pods("vllm:num_requests_waiting"),
+        "running": sum_of_pods("vllm:num_requests_running"),
+        "tokens": rate_of_pods("vllm:generation_tokens_total"),
+        "first_token": p95_of_service("vllm:time_to_first_token_seconds"),
+        "per_token": p95_of_service("vllm:request_time_per_output_token_seconds"),
+    },
+    images=("vllm-openai",),
+    model_options=("serve", "--model"),
+    server=server,
+    batching=BatchingSupport(fields=("max_size",), why="vLLM adds each request to the running batch at once"),
+    llm=LanguageModels(
+        adapters=True,
+        machines=True,
+        disaggregation=Disaggregation(
+            router=("vllm-router",),
+            router_options=("--vllm-pd-disaggregation", "--kv-connector=nixl"),
+            connector="nixlv2",
+            port=NIXL_PORT,
+            options=_transfer,
+            env={
+                "VLLM_NIXL_SIDE_CHANNEL_HOST": EnvSource(field="status.podIP"),
+                "VLLM_NIXL_SIDE_CHANNEL_PORT": str(NIXL_PORT),
+            },
+            compares_models=True,
+        ),
+    ),
+)

@@ -6,6 +6,8 @@ import re
 from typing import Any
 
 from avactl.contracts.names import GPU_RESOURCES
+from avactl.kinds.serving.runtime import runtimes
+from avactl.kinds.serving.runtime_facts import RETIRED, facts_of
 from avactl.workbench.importer.model import Body, Given, Reader, Spec
 from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.jobs import common
@@ -13,9 +15,6 @@ from avactl.workbench.importer.sources.pods import Pod, read_pod
 from avactl.workbench.importer.sources.training import seconds
 
 _TEMPLATE = ("spec", "template")
-_RUNTIMES = {"tritonserver": "triton", "tensorflow/serving": "tensorflowServing", "tensorflow-serving":
-             "tensorflowServing", "torchserve": "torchServe"}  # fmt: skip
-_PORTS = {"triton": (8000, 8001), "tensorflowServing": (8501, 8500), "torchServe": (8080, 7070)}
 _URL = re.compile(r"(s3|gs|oss|cos|obs|az|abfs|hdfs)://\S+")
 
 
@@ -24,14 +23,20 @@ def convert(context: Context, reader: Reader) -> Spec | str:
     given = reader.given
     container = given.get(*_TEMPLATE, "spec", "containers", 0) or {}
     image = str(container.get("image") or "")
-    runtime = next((name for part, name in _RUNTIMES.items() if part in image), "")
+    retired = next((each for each in RETIRED.values() if each.image in image), None)
+    runtime = _runtime(container, image)
     limits = (container.get("resources") or {}).get("limits") or {}
     probe = (container.get("readinessProbe") or {}).get("httpGet") or {}
     if not runtime and not (any(name in limits for name in GPU_RESOURCES) and probe.get("path")):
+        if retired is not None:
+            return f"{retired.title} is no longer supported ({retired.why}), and it has no GPU with an HTTP probe"
         return "it is no model server that avactl knows, and has no GPU with an HTTP probe of readiness"
     common(reader)
     pod = read_pod(reader, _TEMPLATE)
-    body: Body = {"model": _model(reader, pod, runtime), "runtime": {"name": runtime or "custom", "image": pod.image}}
+    name = runtime or next(name for name, each in runtimes().items() if each.is_generic)
+    body: Body = {"model": _model(reader, pod, runtime), "runtime": {"name": name, "image": pod.image}}
+    if retired is not None:
+        reader.lose(pod.paths["image",], f"{retired.title} is no longer supported: {retired.why}", retired.instead)
     port = _port(container, probe.get("port"))
     if not runtime:
         if port is None:
@@ -78,6 +83,22 @@ def convert(context: Context, reader: Reader) -> Spec | str:
     return spec
 
 
+def _runtime(container: Body, image: str) -> str:
+    """Return the runtime of an image; "" if there is none, or it would need to know where the model's files are."""
+    found = next((name for name, each in runtimes().items() if any(part in image for part in each.images)), "")
+    if found and runtimes()[found].needs_files:
+        words = [word for key in ("command", "args") for word in container.get(key) or ()]
+        return found if _directory(found, words) else ""
+    return found
+
+
+def _directory(runtime: str, words: list[Any]) -> str:
+    """Return the directory of the model on a command line; "" for a model of a hub."""
+    options = "|".join(re.escape(option) for option in facts_of(runtime).model_options)
+    found = re.search(rf"(?:^|\s)(?:{options})[= ]+(/[^\s;&|]+)", " ".join(map(str, words))) if options else None
+    return found[1] if found is not None else ""
+
+
 def _model(reader: Reader, pod: Pod, runtime: str) -> Body:
     words = [*pod.command, *pod.args]
     url = next((found[0] for word in words if (found := _URL.search(word))), None)
@@ -85,7 +106,10 @@ def _model(reader: Reader, pod: Pod, runtime: str) -> Body:
     name = options.get("model_name") or str(pod.env.get("MODEL_NAME") or "") or options.get("model") or ""
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", name.rpartition("/")[2]).strip("-.")[:63] or reader.given.name
     made: Body = {"name": name, "version": "1"}
-    if url is not None and runtime == "triton":
+    directory = _directory(runtime, words) if runtime else ""
+    if directory:
+        made["path"] = directory
+    elif url is not None and runtime and facts_of(runtime).repository:
         made["url"] = url.rstrip("/") + "/" + name
         reader.lose(pod.paths["image",], f"an init container downloads one model, {made['url']}",
                     "declare one ServingDeployment for each model")  # fmt: skip
@@ -108,16 +132,17 @@ def _builtin(reader: Reader, body: Body, pod: Pod, runtime: str, container: Body
         if getattr(pod, key):
             reader.lose(pod.paths[key,], f"avactl writes the command of {runtime}",
                         "add options that are missing: `runtime.args`")  # fmt: skip
-    for name in ("MODEL_NAME", "MODEL_BASE_PATH"):
-        if runtime == "tensorflowServing" and name in pod.env:
+    for name in facts_of(runtime).replaced_env:
+        if name in pod.env:
             reader.lose(pod.paths["env", name], "avactl sets it by `model`", "")
             del pod.env[name]
     ports = [each.get("containerPort") for each in container.get("ports") or () if isinstance(each, dict)]
-    http, grpc = _PORTS[runtime]
+    default_ports = facts_of(runtime).ports
     named = {str(each.get("name")): each.get("containerPort") for each in container.get("ports") or ()}
-    for key, default, names in (("port", http, ("http", "rest", "http-api")), ("grpcPort", grpc, ("grpc", "grpc-api"))):
+    for key, own, names in (("port", "http", ("http", "rest", "http-api")), ("grpcPort", "grpc", ("grpc", "grpc-api"))):
+        default = default_ports.get(own)
         found = next((named[name] for name in names if name in named), None)
-        if isinstance(found, int) and found != default and default not in ports:
+        if isinstance(found, int) and default is not None and found != default and default not in ports:
             body["runtime"][key] = found
 
 
@@ -217,9 +242,11 @@ def _service(context: Context, reader: Reader, spec: Spec, service: Given) -> No
         own.lose(
             ("spec", "type"), "services are inside of the cluster", "add a gateway, or a Service by KubernetesObjects"
         )
-    port = (spec.spec["runtime"].get("port")) or _PORTS.get(spec.spec["runtime"]["name"], (None,))[0]
+    default_ports = facts_of(spec.spec["runtime"]["name"]).ports
+    port = spec.spec["runtime"].get("port") or default_ports.get("http")
+    known = (port, default_ports.get("http"), default_ports.get("grpc"))
     for index, each in enumerate(service.get("spec", "ports") or ()):
-        if isinstance(each, dict) and each.get("port") not in (port, *_PORTS.get(spec.spec["runtime"]["name"], ())):
+        if isinstance(each, dict) and each.get("port") not in known:
             own.lose(("spec", "ports", index, "port"), f"the Service of the spec has the port of the server, {port}",
                      "let clients use that port")  # fmt: skip
     own.take("spec", "selector")
