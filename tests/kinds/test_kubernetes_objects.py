@@ -246,6 +246,14 @@ def test_keys_that_are_null_are_absent() -> None:
     assert "replicas" not in found["Deployment/web"]["spec"]
 
 
+@pytest.mark.parametrize(
+    "amounts", [{"requests": {"memory": None}}, {"requests": {"cpu": "1"}, "limits": {"cpu": None}}]
+)
+def test_amounts_that_are_null_are_absent(amounts: dict[str, Any]) -> None:
+    result = compile_tree(tree({"objects": [changed(*MAIN, "resources", value=amounts)]}))
+    assert "internal-error" not in codes(result)
+
+
 def test_problems_of_files_stand_in_them() -> None:
     files = {"teams/manifests/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndatas: {}\n"}
     (problem,) = compile_tree(tree({"files": ["manifests"]}, files=files)).diagnostics

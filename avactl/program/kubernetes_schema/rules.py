@@ -131,7 +131,11 @@ def _container(container: dict[str, Any], path: Path, volumes: set[str]) -> Iter
 
 
 def _resources(resources: dict[str, Any], path: Path) -> Iterator[Violation]:
-    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    # The schema admits null, which stands for a key that is not there.
+    requests, limits = (
+        {key: amount for key, amount in (resources.get(group) or {}).items() if amount is not None}
+        for group in ("requests", "limits")
+    )
     for group, amounts in (("requests", requests), ("limits", limits)):
         for key, amount in amounts.items():
             if key in ("memory", "ephemeral-storage") and 0 < quantity(amount) < 1000:
