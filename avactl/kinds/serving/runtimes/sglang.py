@@ -2,14 +2,15 @@
 
 Sources, at 0.5.23: `sglang/srt/arg_groups/fields/` for the options, `sglang/srt/entrypoints/http_server.py` for
 `/ready` and `/health`, `docs/advanced_features/lora.md` for adapters, `sglang/srt/entrypoints/engine.py` for several
-machines, and `sglang/srt/observability/metrics_collector.py` for metrics. For disaggregated prefill:
-`sglang/srt/arg_groups/fields/disagg.py`, `sglang/srt/disaggregation/common/conn.py` and sglang-router 0.3.2.
+machines, and `metrics_collector.py` and `http_request_metrics.py` in `sglang/srt/observability/` for metrics. For
+disaggregated prefill: `sglang/srt/arg_groups/fields/disagg.py`, `sglang/srt/disaggregation/common/conn.py` and
+sglang-router 0.3.2.
 """
 
 from __future__ import annotations
 
 from avactl.kinds.serving.llm import LEADER, RANK, adapter_path, fraction, machines, parallelism
-from avactl.kinds.serving.queries import p95_of_service, p99, rate_of_pods, sum_of_pods
+from avactl.kinds.serving.queries import p95_of_service, p99, rate, rate_of_pods, share, sum_of_pods
 from avactl.kinds.serving.runtime import (
     BatchingSupport,
     Disaggregation,
@@ -79,6 +80,8 @@ def _transfer(role: str) -> list[str]:
     ]
 
 
+# Probes are requests, too, and fail while the server starts.
+_RESPONSES, _NO_PROBES = "sglang:http_responses_total", ',endpoint!~"/health.*|/ready|/metrics"'
 RUNTIME = Runtime(
     title="SGLang",
     version="0.5.23",
@@ -87,6 +90,7 @@ RUNTIME = Runtime(
     startup=LLM_STARTUP,
     takes_path=True,
     needs_files=True,
+    error_rate=share(rate(_RESPONSES, f'{_NO_PROBES},status_code=~"5.."'), rate(_RESPONSES, _NO_PROBES)),
     latency=p99("sglang:e2e_request_latency_seconds"),
     metrics={
         "queue": sum_of_pods("sglang:num_queue_reqs"),
