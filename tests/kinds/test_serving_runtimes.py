@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pydantic.alias_generators import to_camel
 
-from avactl.kinds.serving.runtime import Runtime, runtimes
+from avactl.kinds.serving.runtime import ServingRuntime, runtimes
 from avactl.kinds.serving.runtime_facts import RETIRED, runtime_names
 from avactl.kinds.serving.spec import Batching, ServerMetrics
 from tests.test_layout import ROOT, tracked
@@ -28,7 +28,9 @@ FAKE = '''
 """Flash Server 7, for the test."""
 
 from avactl.kinds.serving.queries import p99, rate, share, sum_of_pods
-from avactl.kinds.serving.runtime import BatchingSupport, LanguageModels, Runtime, Server, model_directory
+from avactl.kinds.serving.runtime import (
+    BatchingSupport, LanguageModelSupport, ModelServer, ServingRuntime, model_directory,
+)
 
 
 def server(spec, ports):
@@ -36,15 +38,15 @@ def server(spec, ports):
     args = [f"--dir={path}", f"--listen={ports['http']}"]
     if spec.batching is not None:
         args.append(f"--batch={spec.batching.max_size}")
-    return Server(["flashd"], args, ports, path, "/up", "/alive", (ports["http"], "/stats"))
+    return ModelServer(["flashd"], args, ports, path, "/up", "/alive", (ports["http"], "/stats"))
 
 
-RUNTIME = Runtime(
+RUNTIME = ServingRuntime(
     title="Flash", version="7", files="a directory", ports={"http": 7000}, startup=120, aliases=("flashd",),
     takes_path=True, needs_files=True, max_gpus=2, error_rate=share(rate("flash_bad"), rate("flash_all")),
     latency=p99("flash_seconds"), metrics={"queue": sum_of_pods("flash_waiting")}, images=("flash-image",),
     model_options=("--dir",), server=server, batching=BatchingSupport(fields=("max_size",), why="Flash is quick"),
-    llm=LanguageModels(),
+    llm=LanguageModelSupport(),
 )
 '''
 PLATFORM = """
@@ -244,7 +246,7 @@ def _keys(words: Iterable[str]) -> str:
     return ", ".join(f"`{word}`" for word in words) or "–"
 
 
-def documented_row(name: str, each: Runtime) -> str:
+def documented_row(name: str, each: ServingRuntime) -> str:
     """The row of a runtime in the table of docs/serving.md."""
     fields = [to_camel(field) for field in each.batching.fields]
     ports = "`port`, `grpcPort`" if each.is_generic else _ports(each.ports)

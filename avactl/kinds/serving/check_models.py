@@ -8,7 +8,7 @@ from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import one_of
 from avactl.kinds.serving.llm import machines, parallelism
 from avactl.kinds.serving.parts.models import Adapter, ServedModel
-from avactl.kinds.serving.runtime import LanguageModels, names_with, runtime_of, runtimes, titles_with
+from avactl.kinds.serving.runtime import LanguageModelSupport, names_with, runtime_of, runtimes, titles_with
 from avactl.kinds.serving.spec import LanguageModel, ServingDeploymentSpec
 from avactl.kinds.team.buckets import bucket_problems
 from avactl.program.checks.dataset_start import start_problems
@@ -186,10 +186,10 @@ def _language_model(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
 
 
 def _language_model_features(
-    item: Item[ServingDeploymentSpec], llm: LanguageModel, supported: LanguageModels
+    item: Item[ServingDeploymentSpec], llm: LanguageModel, supported: LanguageModelSupport
 ) -> Iterator[Diagnostic]:
     """Yield keys of `llm` that only other runtimes have options for."""
-    features: tuple[tuple[str, bool, Callable[[LanguageModels], object]], ...] = (
+    features: tuple[tuple[str, bool, Callable[[LanguageModelSupport], object]], ...] = (
         ("adapters", bool(llm.adapters), lambda each: each.adapters),
         ("machines", llm.machines > 1, lambda each: each.machines),
         ("prefill", llm.prefill is not None, lambda each: each.disaggregation),

@@ -23,7 +23,7 @@ from avactl.kinds.serving.prefill.lower import (
 from avactl.kinds.serving.prefill.roles import ROLE_LABEL, of_role, prefill, server_of
 from avactl.kinds.serving.probes import add_scripts, probes, startup_limit
 from avactl.kinds.serving.rollout.lower import with_rollout
-from avactl.kinds.serving.runtime import CONFIG, Server, server
+from avactl.kinds.serving.runtime import CONFIG, ModelServer, server
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.serving.weights import with_weights
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
@@ -140,7 +140,7 @@ def _roles(
 def _template(
     item: Item[ServingDeploymentSpec],
     program: Program,
-    run: Server,
+    run: ModelServer,
     gpu: pods.GpuRequest,
     config_name: str,
     component: str,
@@ -198,7 +198,7 @@ def _deadline(startup: int) -> int:
 def _pod(
     item: Item[ServingDeploymentSpec],
     program: Program,
-    run: Server,
+    run: ModelServer,
     gpu: pods.GpuRequest,
     config_name: str,
     component: str,
@@ -254,7 +254,7 @@ def _pod(
 
 
 def _volumes(
-    item: Item[ServingDeploymentSpec], program: Program, run: Server, config_name: str, serves: bool
+    item: Item[ServingDeploymentSpec], program: Program, run: ModelServer, config_name: str, serves: bool
 ) -> pods.Volumes:
     resources = item.spec.resources
     volumes = pods.Volumes(item, program)
@@ -289,7 +289,7 @@ def _affinity(own: str) -> Body:
 
 
 def _network_policies(
-    item: Item[ServingDeploymentSpec], program: Program, run: Server, select: dict[str, str]
+    item: Item[ServingDeploymentSpec], program: Program, run: ModelServer, select: dict[str, str]
 ) -> list[Manifest]:
     """Return the NetworkPolicies of the service's pods and of its router."""
     separate, metrics = prefill(item.spec), run.metrics[0] if run.metrics is not None else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT, LIST, READY, WORK
 from avactl.kinds.serving.parts.models import LIVE, MODELS, Adapter, Files
-from avactl.kinds.serving.runtime import Dynamic, Server, Source, runtime_of
+from avactl.kinds.serving.runtime import DynamicModels, ModelServer, ModelSource, runtime_of
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program import dataset_access
 from avactl.program.dataset_access import Access
@@ -17,7 +17,7 @@ FOLLOWER = "models"
 """Containers that copy the files of `spec.models`: once before the server starts, and while it runs."""
 
 
-def dynamic(spec: ServingDeploymentSpec) -> Dynamic | None:
+def dynamic(spec: ServingDeploymentSpec) -> DynamicModels | None:
     """Return the models that the server of a spec loads while it runs; None for `spec.model`."""
     load = runtime_of(spec).dynamic
     return load(spec) if spec.models is not None and load is not None else None
@@ -39,7 +39,7 @@ def secret_of(item: Item[ServingDeploymentSpec], program: Program, model: Files,
     return None
 
 
-def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods.Volumes, run: Server) -> None:
+def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods.Volumes, run: ModelServer) -> None:
     """Add the files of all models and adapters, and the containers that bring them."""
     spec = item.spec
     loading = dynamic(spec)
@@ -72,7 +72,7 @@ def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods
         volumes.init.append(made)
 
 
-def followers(item: Item[ServingDeploymentSpec], program: Program, loading: Dynamic, port: int) -> list[Body]:
+def followers(item: Item[ServingDeploymentSpec], program: Program, loading: DynamicModels, port: int) -> list[Body]:
     """Build the init container that copies all models, and the sidecar that follows their list."""
     remotes = {_remote(item, program, source) for source in loading.sources}
     env = pods.env_list({
@@ -97,7 +97,7 @@ def followers(item: Item[ServingDeploymentSpec], program: Program, loading: Dyna
     return [first, follow]
 
 
-def _remote(item: Item[ServingDeploymentSpec], program: Program, source: Source) -> tuple[str, str, str]:
+def _remote(item: Item[ServingDeploymentSpec], program: Program, source: ModelSource) -> tuple[str, str, str]:
     """Return name, URL and Secret of the rclone remote for a source. The name follows from what distinguishes remotes,
     so that a model of a known store needs no new pods."""
     scheme, _, rest = source.url.partition("://")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from avactl.kinds.serving.runtime import Server, runtime_of
+from avactl.kinds.serving.runtime import ModelServer, runtime_of
 from avactl.kinds.serving.spec import Check, Script, ServingDeploymentSpec
 from avactl.program.lowering import pods
 from avactl.program.manifest import Body
@@ -24,7 +24,7 @@ def checks(spec: ServingDeploymentSpec) -> list[tuple[str, Check]]:
     return [(kind, check) for kind in KINDS if (check := getattr(spec.probes, kind)) is not None]
 
 
-def probes(spec: ServingDeploymentSpec, run: Server) -> Body:
+def probes(spec: ServingDeploymentSpec, run: ModelServer) -> Body:
     """Startup, readiness and liveness probes, from the spec's checks or the runtime's health paths."""
     probe, default_startup = spec.probe, runtime_of(spec).startup
     if probe is None:
@@ -54,13 +54,13 @@ def probes(spec: ServingDeploymentSpec, run: Server) -> Body:
     return found
 
 
-def startup_limit(spec: ServingDeploymentSpec, run: Server) -> int:
+def startup_limit(spec: ServingDeploymentSpec, run: ModelServer) -> int:
     """Seconds that the server may take to start before it is restarted."""
     probe = probes(spec, run)["startupProbe"]
     return int(probe["periodSeconds"] * probe["failureThreshold"])
 
 
-def _probe(name: str, kind: str, check: Check, run: Server, startup: int) -> Body:
+def _probe(name: str, kind: str, check: Check, run: ModelServer, startup: int) -> Body:
     period = max(1, ceil(seconds(check.period)))
     failures = check.failures if name == kind else None
     return {
@@ -71,7 +71,7 @@ def _probe(name: str, kind: str, check: Check, run: Server, startup: int) -> Bod
     }
 
 
-def _action(name: str, check: Check, run: Server) -> Body:
+def _action(name: str, check: Check, run: ModelServer) -> Body:
     if check.script is None:
         return {"httpGet": {"path": check.path, "port": check.port or run.ports["http"]}}
     return {"exec": {"command": [f"{SCRIPTS}/{name}/{_file(check.script)}", *check.script.args]}}

@@ -1,7 +1,7 @@
 """PromQL of servers' metrics, for the records of runtimes.
 
 `error_rate` and `latency` compare the pods of two versions in a rollout, whose daemon fills in `{{pods}}`,
-`{{namespace}}` and `{{interval}}`. `Metric` is what an autoscaler reads of all pods of a service.
+`{{namespace}}` and `{{interval}}`. `ScalingMetric` is what an autoscaler reads of all pods of a service.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def mean(total: str, count: str) -> str:
     return f"sum({rate(total)}) / (sum({rate(count)}) > 0)"
 
 
-class Metric(NamedTuple):
+class ScalingMetric(NamedTuple):
     """A metric of a server, in the language of Prometheus; `{}` stands for the selector of the service's pods."""
 
     query: str
@@ -49,17 +49,19 @@ class Metric(NamedTuple):
     """The target is that of one pod, and the query the sum of all; else both are of the service."""
 
 
-def sum_of_pods(gauge: str) -> Metric:
+def sum_of_pods(gauge: str) -> ScalingMetric:
     """Return the sum of a gauge."""
-    return Metric(f"sum({gauge}{{}})", True)
+    return ScalingMetric(f"sum({gauge}{{}})", True)
 
 
-def rate_of_pods(counter: str) -> Metric:
+def rate_of_pods(counter: str) -> ScalingMetric:
     """Return the sum of a counter's rates."""
-    return Metric(f"sum(rate({counter}{{}}[2m]))", True)
+    return ScalingMetric(f"sum(rate({counter}{{}}[2m]))", True)
 
 
-def p95_of_service(histogram: str) -> Metric:
+def p95_of_service(histogram: str) -> ScalingMetric:
     """Return the 95th percentile of a histogram."""
     # Without requests the quantile is NaN, which KEDA takes as a failure of the query.
-    return Metric(f"(histogram_quantile(0.95, sum by (le) (rate({histogram}_bucket{{}}[2m]))) > 0) or vector(0)", False)
+    return ScalingMetric(
+        f"(histogram_quantile(0.95, sum by (le) (rate({histogram}_bucket{{}}[2m]))) > 0) or vector(0)", False
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import NamedTuple
 
 from avactl.base.quantity import quantity
@@ -14,11 +15,11 @@ from avactl.kinds.serving.spec import Batching, ServingDeploymentSpec
 from avactl.spec.schema.base import EnvSource
 
 CONFIG = "/etc/avactl"
-"""Mount path of `Server.files`."""
+"""Mount path of `ModelServer.files`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class ModelServer:
     """Command, ports, probes and files of one service's server."""
 
     command: list[str]
@@ -43,7 +44,7 @@ class Server:
     """Seconds that an answer to a probe may take, unless the spec says otherwise."""
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """Directory of a model that is copied while the pods run."""
 
     model: ServedModel
@@ -58,10 +59,10 @@ class Source(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Dynamic:
+class DynamicModels:
     """How a server loads and unloads the models of `spec.models` while it runs."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[ModelSource, ...]
     health: dict[str, tuple[str, ...]]
     """HTTP paths that return 2xx when the versions of a model serve, by the name of the model."""
     config: dict[str, str] = field(default_factory=dict)
@@ -103,7 +104,7 @@ class Disaggregation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageModels:
+class LanguageModelSupport:
     """Support of a server for the keys of `llm` that not every one has options for."""
 
     adapters: bool = False
@@ -116,15 +117,15 @@ class LanguageModels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runtime(RuntimeFacts):
+class ServingRuntime(RuntimeFacts):
     """A kind of model server."""
 
-    server: Callable[[ServingDeploymentSpec, dict[str, int]], Server]
+    server: Callable[[ServingDeploymentSpec, dict[str, int]], ModelServer]
     """Returns the server of a spec. Arguments: spec, ports."""
     batching: BatchingSupport
-    dynamic: Callable[[ServingDeploymentSpec], Dynamic] | None = None
+    dynamic: Callable[[ServingDeploymentSpec], DynamicModels] | None = None
     """Returns the models that it loads while it runs; None: it serves one model."""
-    llm: LanguageModels | None = None
+    llm: LanguageModelSupport | None = None
     """None: it is no server of large language models."""
 
     @property
@@ -133,34 +134,35 @@ class Runtime(RuntimeFacts):
         return "http" not in self.ports
 
 
-def runtime(name: str) -> Runtime:
+@cache
+def runtime(name: str) -> ServingRuntime:
     """Return a runtime by its name. Raises ModuleNotFoundError."""
-    found: Runtime = importlib.import_module(runtime_module(name)).RUNTIME
+    found: ServingRuntime = importlib.import_module(runtime_module(name)).RUNTIME
     return found
 
 
-def runtimes() -> dict[str, Runtime]:
+def runtimes() -> dict[str, ServingRuntime]:
     """Return all runtimes by name."""
     return {name: runtime(name) for name in runtime_names()}
 
 
-def runtime_of(spec: ServingDeploymentSpec) -> Runtime:
+def runtime_of(spec: ServingDeploymentSpec) -> ServingRuntime:
     """Return the runtime of a spec."""
     return runtime(spec.runtime.name)
 
 
-def names_with(has: Callable[[Runtime], object]) -> list[str]:
+def names_with(has: Callable[[ServingRuntime], object]) -> list[str]:
     """Return the names of the runtimes that have something."""
     return [name for name, each in runtimes().items() if has(each)]
 
 
-def titles_with(has: Callable[[Runtime], object]) -> str:
+def titles_with(has: Callable[[ServingRuntime], object]) -> str:
     """Return the titles of the runtimes that have something, for messages."""
     titles = [each.title for each in runtimes().values() if has(each)]
     return " and ".join(filter(None, [", ".join(titles[:-1]), *titles[-1:]]))
 
 
-def server(spec: ServingDeploymentSpec) -> Server:
+def server(spec: ServingDeploymentSpec) -> ModelServer:
     """Return the server of a spec."""
     return runtime_of(spec).server(spec, ports(spec))
 

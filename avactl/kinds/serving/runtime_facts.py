@@ -1,8 +1,9 @@
 """Serving runtimes: their names, and the facts about them that a spec needs.
 
-Each is a module in `avactl/kinds/serving/runtimes` with a `Runtime` as `RUNTIME`. The name in `spec.runtime.name` is
-that of the module in camel case. No module outside that folder names a runtime; others ask `runtime_of(spec)`, which is
-in `avactl/kinds/serving/runtime.py`: a record's hooks take specs, and specs ask for facts by name.
+Each is a module in `avactl/kinds/serving/runtimes` with a `ServingRuntime` as `RUNTIME`. The name in
+`spec.runtime.name` is that of the module in camel case. No module outside that folder names a runtime; others ask
+`runtime_of(spec)`, which is in `avactl/kinds/serving/runtime.py`: a record's hooks take specs, and specs ask for facts
+by name.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from pydantic.alias_generators import to_camel, to_snake
 
-from avactl.kinds.serving.queries import Metric
+from avactl.kinds.serving.queries import ScalingMetric
 
 STARTUP, LLM_STARTUP = 600, 1800
 """Default limits for the start of servers, and of language-model servers, in seconds."""
@@ -81,7 +82,7 @@ class RuntimeFacts:
     """Query for the share of failed requests, from 0 to 1, for rollouts (`queries.py`); None: no such metric."""
     latency: str | None = None
     """Query for the p99 of the latency, or its mean where the server has no histogram, in units of the server."""
-    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    metrics: Mapping[str, ScalingMetric] = field(default_factory=dict)
     """Metrics for autoscalers, by field of `ServerMetrics`."""
     images: tuple[str, ...] = ()
     """Parts of the names of its images, by which the importer knows it."""
@@ -105,6 +106,7 @@ def runtime_module(name: str) -> str:
     return f"{_PACKAGE}.{to_snake(name)}"
 
 
+@cache
 def facts_of(name: str) -> RuntimeFacts:
     """Return the facts about a runtime by its name. Raises ModuleNotFoundError."""
     found: RuntimeFacts = importlib.import_module(runtime_module(name)).RUNTIME

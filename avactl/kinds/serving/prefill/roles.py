@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from avactl.kinds.serving.parts.prefill import DECODE, PREFILL, Prefill
-from avactl.kinds.serving.runtime import Server, disaggregation_of, ports, server
+from avactl.kinds.serving.runtime import ModelServer, disaggregation_of, ports, server
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.program import Item
 
@@ -53,7 +53,7 @@ def path_of(item: Item[ServingDeploymentSpec], role: str) -> tuple[str, ...]:
 _RESOURCES = ("spec", "resources")
 
 
-def server_of(item: Item[ServingDeploymentSpec], role: str) -> Server:
+def server_of(item: Item[ServingDeploymentSpec], role: str) -> ModelServer:
     """Return the server of a role; `item` is the result of `of_role`."""
     spec, own = item.spec, prefill(item.spec)
     if own is None:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from avactl.kinds.serving.parts.models import MODELS
-from avactl.kinds.serving.runtime import BatchingSupport, Runtime, Server
+from avactl.kinds.serving.runtime import BatchingSupport, ModelServer, ServingRuntime
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering.k8s import compact
 
 
-def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     """Return a server that is told its model by variables."""
     model = spec.served[0]
     path = f"{MODELS}/{model.name}/{model.live[0]}"
-    return Server(
+    return ModelServer(
         command=[],
         args=[],
         ports=ports,
@@ -25,7 +25,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     )
 
 
-RUNTIME = Runtime(
+RUNTIME = ServingRuntime(
     title="a custom server",
     version="",
     files="anything",

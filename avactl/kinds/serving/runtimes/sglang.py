@@ -14,9 +14,9 @@ from avactl.kinds.serving.queries import p95_of_service, p99, rate, rate_of_pods
 from avactl.kinds.serving.runtime import (
     BatchingSupport,
     Disaggregation,
-    LanguageModels,
-    Runtime,
-    Server,
+    LanguageModelSupport,
+    ModelServer,
+    ServingRuntime,
     model_directory,
 )
 from avactl.kinds.serving.runtime_facts import LLM_STARTUP
@@ -29,7 +29,7 @@ DIST_INIT_PORT = 20000
 """Port of the leader at which the machines of a replica meet."""
 
 
-def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     """Return the server of one model and its adapters."""
     model, llm, found = spec.served[0], spec.llm, parallelism(spec)
     path = model_directory(spec)
@@ -56,7 +56,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
         args += [
             f"--nnodes={machines(spec)}", f"--node-rank={RANK}", f"--dist-init-addr={LEADER}:{DIST_INIT_PORT}",
         ]  # fmt: skip
-    return Server(
+    return ModelServer(
         command=["python3", "-m", "sglang.launch_server"],
         args=args,
         ports=ports,
@@ -82,7 +82,7 @@ def _transfer(role: str) -> list[str]:
 
 # Probes are requests, too, and fail while the server starts.
 _RESPONSES, _NO_PROBES = "sglang:http_responses_total", ',endpoint!~"/health.*|/ready|/metrics"'
-RUNTIME = Runtime(
+RUNTIME = ServingRuntime(
     title="SGLang",
     version="0.5.23",
     files="the directory with `config.json` and weights",
@@ -103,7 +103,7 @@ RUNTIME = Runtime(
     model_options=("--model-path", "--model"),
     server=server,
     batching=BatchingSupport(fields=("max_size",), why="SGLang adds each request to the running batch at once"),
-    llm=LanguageModels(
+    llm=LanguageModelSupport(
         adapters=True,
         machines=True,
         even_stages=True,

@@ -8,13 +8,13 @@ failures and the queue, `backends/candle/src/lib.rs` for the one GPU, `Dockerfil
 from __future__ import annotations
 
 from avactl.kinds.serving.queries import p99, rate, share_of_failures, sum_of_pods
-from avactl.kinds.serving.runtime import BatchingSupport, Runtime, Server, cores, model_directory
+from avactl.kinds.serving.runtime import BatchingSupport, ModelServer, ServingRuntime, cores, model_directory
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 
 PROMETHEUS_PORT = 9000
 
 
-def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     """Return the server of one model."""
     path = model_directory(spec)
     args = [
@@ -33,7 +33,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
             f"--max-batch-requests={batching.max_size}",
             f"--max-concurrent-requests={batching.max_size * batching.queue}",
         ]
-    return Server(
+    return ModelServer(
         # The entry point of the image for all GPUs chooses the program for the GPU of the machine.
         command=[],
         args=args,
@@ -48,7 +48,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     )
 
 
-RUNTIME = Runtime(
+RUNTIME = ServingRuntime(
     title="Text Embeddings Inference",
     version="1.9.3",
     files="the directory with `config.json`, `tokenizer.json` and weights",

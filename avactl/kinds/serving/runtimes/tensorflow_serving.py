@@ -11,7 +11,15 @@ from math import ceil
 
 from avactl.kinds.serving.parts.models import LIVE, MODELS, ServedModel
 from avactl.kinds.serving.queries import p99, rate, share
-from avactl.kinds.serving.runtime import CONFIG, BatchingSupport, Dynamic, Runtime, Server, Source, cores
+from avactl.kinds.serving.runtime import (
+    CONFIG,
+    BatchingSupport,
+    DynamicModels,
+    ModelServer,
+    ModelSource,
+    ServingRuntime,
+    cores,
+)
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.spec.schema.values import seconds
 
@@ -22,7 +30,7 @@ _POLL = 10
 """Seconds between two readings of the list of models."""
 
 
-def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     """Return the server of one model with one version, or of a list of models that it reads again."""
     files = {"monitoring.config": f'prometheus_config {{ enable: true, path: "{METRICS}" }}\n'}
     args = [f"--port={ports['grpc']}", f"--rest_api_port={ports['http']}"]
@@ -52,7 +60,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
             f"num_batch_threads {{ value: {cores(spec)} }}\n"
         )
         args += ["--enable_batching=true", f"--batching_parameters_file={CONFIG}/batching.config"]
-    return Server(
+    return ModelServer(
         command=["tensorflow_model_server"],
         args=args,
         ports=ports,
@@ -64,16 +72,17 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     )
 
 
-def dynamic(spec: ServingDeploymentSpec) -> Dynamic:
+def dynamic(spec: ServingDeploymentSpec) -> DynamicModels:
     """Return an entry of the list for each model, with a `specific` version policy and its labels."""
     entries: dict[str, str] = {}
-    sources: list[Source] = []
+    sources: list[ModelSource] = []
     health: dict[str, tuple[str, ...]] = {}
     for model in spec.served:
         listed = model.live
         if model.url is not None:
             sources += [
-                Source(model, model.url, f"{model.name}/{version}", _directory(model, version)) for version in listed
+                ModelSource(model, model.url, f"{model.name}/{version}", _directory(model, version))
+                for version in listed
             ]
         health[model.name] = tuple(f"/v1/models/{model.name}/versions/{version}" for version in listed)
         lines = [
@@ -84,7 +93,7 @@ def dynamic(spec: ServingDeploymentSpec) -> Dynamic:
             *(f'    version_labels {{ key: "{key}" value: {value} }}' for key, value in sorted(model.labels.items())),
         ]
         entries[model.name] = "  config {\n" + "\n".join(lines) + "\n  }\n"
-    return Dynamic(tuple(sources), health, entries)
+    return DynamicModels(tuple(sources), health, entries)
 
 
 def _directory(model: ServedModel, version: str) -> str:
@@ -93,7 +102,7 @@ def _directory(model: ServedModel, version: str) -> str:
 
 
 _REQUESTS = ":tensorflow:serving:request_count"
-RUNTIME = Runtime(
+RUNTIME = ServingRuntime(
     title="TensorFlow Serving",
     version="2.20.0",
     files="the SavedModel",

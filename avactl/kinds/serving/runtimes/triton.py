@@ -10,7 +10,7 @@ from math import ceil
 
 from avactl.kinds.serving.parts.models import LIVE, MODELS
 from avactl.kinds.serving.queries import mean, rate, share_of_failures, sum_of_pods
-from avactl.kinds.serving.runtime import BatchingSupport, Dynamic, Runtime, Server, Source
+from avactl.kinds.serving.runtime import BatchingSupport, DynamicModels, ModelServer, ModelSource, ServingRuntime
 from avactl.kinds.serving.spec import Batching, ServingDeploymentSpec
 from avactl.spec.schema.values import seconds
 
@@ -18,7 +18,7 @@ _POLL = 10
 """Seconds between two scans of the model repository."""
 
 
-def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     """Return the server of one model, or of a repository that it scans."""
     args = [
         f"--model-repository={MODELS if spec.model is not None else LIVE}",
@@ -38,7 +38,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
             "--strict-readiness=false",
             "--exit-on-error=false",
         ]
-    return Server(
+    return ModelServer(
         command=["tritonserver"],
         args=args,
         ports=ports,
@@ -49,16 +49,16 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     )
 
 
-def dynamic(spec: ServingDeploymentSpec) -> Dynamic:
+def dynamic(spec: ServingDeploymentSpec) -> DynamicModels:
     """Return the directories of the repository: of each model its configuration, and its versions one by one."""
-    sources: list[Source] = []
+    sources: list[ModelSource] = []
     health: dict[str, tuple[str, ...]] = {}
     for model in spec.served:
         if model.url is not None:
-            sources.append(Source(model, model.url, model.name, "", unnumbered=True))
-            sources += [Source(model, model.url, f"{model.name}/{version}", version) for version in model.live]
+            sources.append(ModelSource(model, model.url, model.name, "", unnumbered=True))
+            sources += [ModelSource(model, model.url, f"{model.name}/{version}", version) for version in model.live]
         health[model.name] = tuple(f"/v2/models/{model.name}/versions/{version}/ready" for version in model.live)
-    return Dynamic(tuple(sources), health)
+    return DynamicModels(tuple(sources), health)
 
 
 def _batching_hint(batching: Batching) -> str:
@@ -70,7 +70,7 @@ def _batching_hint(batching: Batching) -> str:
 
 
 _REQUESTS = "nv_inference_request"
-RUNTIME = Runtime(
+RUNTIME = ServingRuntime(
     title="Triton",
     version="26.07",
     files="the model's directory: `config.pbtxt`, `1/`, …",

@@ -16,9 +16,9 @@ from avactl.kinds.serving.queries import p95_of_service, p99, rate, rate_of_pods
 from avactl.kinds.serving.runtime import (
     BatchingSupport,
     Disaggregation,
-    LanguageModels,
-    Runtime,
-    Server,
+    LanguageModelSupport,
+    ModelServer,
+    ServingRuntime,
     model_directory,
 )
 from avactl.kinds.serving.runtime_facts import LLM_STARTUP
@@ -35,7 +35,7 @@ RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Ranks of LoRA adapters that `--max-lora-rank` takes, but 1. Source: `vllm/config/lora.py`."""
 
 
-def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
+def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     """Return the server of one model and its adapters."""
     model, llm, found = spec.served[0], spec.llm, parallelism(spec)
     path = model_directory(spec)
@@ -60,7 +60,7 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> Server:
     args = [*shared, "--host=0.0.0.0", f"--port={ports['http']}"]
     if llm is not None and llm.adapters:
         args += ["--lora-modules", *(f"{each.name}={adapter_path(each)}" for each in llm.adapters)]
-    return Server(
+    return ModelServer(
         command=["vllm", "serve"],
         args=args,
         ports=ports,
@@ -94,7 +94,7 @@ def _transfer(role: str) -> list[str]:
     return [f"--kv-transfer-config={k8s.line(config)}"]
 
 
-RUNTIME = Runtime(
+RUNTIME = ServingRuntime(
     title="vLLM",
     version="0.33.0",
     files="the directory with `config.json` and weights",
@@ -115,7 +115,7 @@ RUNTIME = Runtime(
     model_options=("serve", "--model"),
     server=server,
     batching=BatchingSupport(fields=("max_size",), why="vLLM adds each request to the running batch at once"),
-    llm=LanguageModels(
+    llm=LanguageModelSupport(
         adapters=True,
         machines=True,
         disaggregation=Disaggregation(
