@@ -108,10 +108,15 @@ def test_text_embeddings_inference_bounds_batches_and_requests() -> None:
     main = server(objects(TEI + "  batching: {maxSize: 64, queue: 10}\n"))
     assert "command" not in main
     assert main["args"] == [
-        "--model-id=/models/retrieve", "--served-model-name=retrieve", "--hostname=0.0.0.0", "--port=3000",
-        "--prometheus-port=9000", "--tokenization-workers=4", "--max-batch-requests=64",
+        "--model-id=/models/retrieve",
+        "--served-model-name=retrieve",
+        "--hostname=0.0.0.0",
+        "--port=3000",
+        "--prometheus-port=9000",
+        "--tokenization-workers=4",
+        "--max-batch-requests=64",
         "--max-concurrent-requests=640",
-    ]  # fmt: skip
+    ]
     assert {p["name"]: p["containerPort"] for p in main["ports"]} == {"http": 3000}
     assert main["readinessProbe"]["httpGet"] == {"path": "/health", "port": 3000}
     (found,) = problems(TEI + "  batching: {maxSize: 64, maxDelay: 2ms}\n")

@@ -250,12 +250,20 @@ def documented_row(name: str, each: ServingRuntime) -> str:
     """The row of a runtime in the table of docs/serving.md."""
     fields = [to_camel(field) for field in each.batching.fields]
     ports = "`port`, `grpcPort`" if each.is_generic else _ports(each.ports)
-    return "| " + " | ".join([
-        f"`{name}`", f"{each.title} {each.version}".strip(), ports, f"{each.startup // 60}m", each.files,
-        "yes" if len(fields) == 3 else _keys(fields), "yes" if each.dynamic else "–", "yes" if each.llm else "–",
+    queries = [key for key, query in (("errorRate", each.error_rate), ("latency", each.latency)) if query]
+    cells = [
+        f"`{name}`",
+        f"{each.title} {each.version}".strip(),
+        ports,
+        f"{each.startup // 60}m",
+        each.files,
+        "yes" if len(fields) == 3 else _keys(fields),
+        "yes" if each.dynamic else "–",
+        "yes" if each.llm else "–",
         _keys(map(to_camel, each.metrics)),
-        _keys(key for key, query in (("errorRate", each.error_rate), ("latency", each.latency)) if query),
-    ]) + " |"  # fmt: skip
+        _keys(queries),
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def test_the_documented_table_is_that_of_the_records() -> None:

@@ -43,10 +43,11 @@ def model_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
     yield from _language_model(item)
     if runtime.max_gpus is not None and spec.resources.gpus > runtime.max_gpus:
         yield _cannot(
-            item, ("spec", "resources", "gpus"),
+            item,
+            ("spec", "resources", "gpus"),
             f"{runtime.title} uses {_gpus(runtime.max_gpus)}, and a pod requests {spec.resources.gpus}",
             f"write `gpus: {runtime.max_gpus}`, and more `replicas` for more requests",
-        )  # fmt: skip
+        )
 
 
 def _gpus(count: int) -> str:
