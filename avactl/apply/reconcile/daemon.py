@@ -13,7 +13,7 @@ from avactl.apply.reconcile.command import AGENT, Declared, Request, declare, so
 from avactl.apply.reconcile.drift import Watcher
 from avactl.apply.reconcile.readiness import wait_healthy
 from avactl.apply.reconcile.reconciler import Reconciler
-from avactl.apply.reconcile.reporting import commit_status, events, metrics
+from avactl.apply.reconcile.reporting import commit_status, metrics
 from avactl.apply.reconcile.reporting.report import Result
 from avactl.base.exit_codes import INCOMPLETE, MISSING, OK
 from avactl.diagnostics.text import render_problems
@@ -173,7 +173,7 @@ class Daemon:
         await commit_status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
         if self.leading and self._reconciler is not None:
             reference = self._reconciler.records.reference(self._reconciler.record)
-            await events.tell_broken(self._reconciler.api, reference, revision.commit, errors)
+            await self._reconciler.events.report_broken(reference, revision.commit, errors)
         return False
 
     async def _once(self, reconciler: Reconciler) -> bool:

@@ -18,7 +18,7 @@ from avactl.apply.reconcile.lease import HeldError, Lease
 from avactl.apply.reconcile.live_state import Observed, observe
 from avactl.apply.reconcile.options import Options
 from avactl.apply.reconcile.readiness import wait_gone, wait_healthy
-from avactl.apply.reconcile.reporting import events
+from avactl.apply.reconcile.reporting.events import RunEvents
 from avactl.apply.reconcile.reporting.listener import Listener
 from avactl.apply.reconcile.reporting.report import Result
 from avactl.contracts import names
@@ -37,6 +37,7 @@ class Reconciler:
     def __init__(self, client: Client, options: Options, listener: Listener | None = None) -> None:
         self.api = Api(client, patience=options.patience)
         self.options = options
+        self.events = RunEvents(client)
         self.lease = Lease(self.api, options.namespace, options.inventory)
         self.records = Records(self.api, options.namespace, options.inventory)
         self.record = Record()
@@ -94,7 +95,7 @@ class Reconciler:
     async def tell(self, result: Result) -> None:
         """Write the Events of a run; none if nothing changed."""
         if result.changed or result.failed:
-            await events.tell(self.api, self.records.reference(self.record), result)
+            await self.events.report_run(self.records.reference(self.record), result)
 
     async def refusal(self) -> str:
         """Read the identity of the cluster; return the reason why a run must not write to it, or an empty string."""

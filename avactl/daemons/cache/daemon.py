@@ -32,7 +32,7 @@ from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.daemons import run_elected, run_until_signal
-from avactl.kube.events import events_path, new_event
+from avactl.kube.events import EventRecorder
 from avactl.kube.http_server import serve
 from avactl.kube.leader import Leader
 from avactl.kube.reflector import Reflector
@@ -63,6 +63,7 @@ class Daemon:
         self._client, self._options = client, options
         self.configs = Configs()
         self.writer = StatusWriter(client, options.namespace)
+        self._events = EventRecorder(client, CONTROLLER, "Caching")
         self.runners: dict[str, TierRunner] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
         self._leader: Leader | None = None
@@ -171,7 +172,7 @@ class Daemon:
     def guard(self, tier: str, write_back: WriteBackTask) -> DrainGuard:
         """Return the drain guard of a write tier."""
         return DrainGuard(
-            self._client, self._options.namespace, tier, self.tier_pods, self.nodes, write_back, self._event
+            self._client, self._options.namespace, tier, self.tier_pods, self.nodes, write_back, self._events
         )
 
     def fuse_mounts(self, tier: Tier, facts: dict[str, Any]) -> FuseMounts:
@@ -183,7 +184,7 @@ class Daemon:
             self.tier_pods,
             self.volumes,
             self.nodes,
-            self._event,
+            self._events,
             facts,
         )
 
@@ -192,7 +193,7 @@ class Daemon:
         name = f"{dataset.namespace}/{dataset.name}"
         for key, each in self.configs.datasets.items():
             if f"{each.namespace}/{each.name}" == name:
-                await self._event(self.configs.references[key], reason, f"{name} {note}", warning)
+                await self._events.record(self.configs.references[key], reason, f"{name} {note}", warning=warning)
                 return
 
     # -- runners -----------------------------------------------------------------------------------------------------
@@ -240,14 +241,8 @@ class Daemon:
         await self.writer.write(self.status())
         for key in list(self.configs.unreported)[:100]:
             self.configs.unreported.discard(key)
-            await self._event(self.configs.references[key], "InvalidConfiguration", self.configs.errors[key], True)
-
-    async def _event(self, regarding: dict[str, str], reason: str, note: str, warning: bool = False) -> None:
-        event = new_event(CONTROLLER, "Caching", regarding, reason, note, warning=warning)
-        try:
-            await self._client.send("POST", events_path(event), event)
-        except (ApiError, UnreachableError) as error:
-            logs.warn("event not written", reason=reason, error=str(error))
+            regarding, error = self.configs.references[key], self.configs.errors[key]
+            await self._events.record(regarding, "InvalidConfiguration", error, warning=True)
 
     def _alive(self) -> bool:
         if not self._ready() or (self._leader is not None and not self._leader.won.is_set()):

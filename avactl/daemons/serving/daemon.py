@@ -7,7 +7,6 @@ import contextlib
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -21,15 +20,16 @@ from avactl.daemons.serving.decide import decide
 from avactl.daemons.serving.questions import Room, not_starting
 from avactl.daemons.serving.revisions import HASH_LABEL, Body, revisions_of
 from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of
-from avactl.daemons.serving.view import Answers, Event, Member, Plan, View
+from avactl.daemons.serving.view import Answers, Member, Plan, View
 from avactl.daemons.serving.weights import Weights
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import MERGE, ApiError, Client, UnreachableError, list_all
 from avactl.kube.daemons import run_elected, run_until_signal
-from avactl.kube.events import events_path, new_event
+from avactl.kube.events import EventRecorder
 from avactl.kube.http_server import serve
 from avactl.kube.leader import Leader
+from avactl.kube.objects import object_key, object_reference
 from avactl.kube.passes import Passes
 from avactl.kube.reflector import Reflector
 from avactl.kube.replica import new_identity
@@ -74,6 +74,7 @@ class Daemon:
         self._stores = {kind: objects_of(kind) for kind in _PATHS}
         self._actor = Actor(client, self._saw)
         self._room = Room(client)
+        self._events = EventRecorder(client, SERVING_DAEMON, "Rollout")
         self._prometheus = Prometheus(options.prometheus) if options.prometheus else None
         self._wake = asyncio.Event()
         self._began = monotonic()
@@ -256,21 +257,10 @@ class Daemon:
         """Write events, and count what has ended. One that fails is logged only: the state says the same."""
         if plan.state.ended != view.state.ended:
             metrics.ENDED.labels(plan.state.outcome).inc()
+        regarding = object_reference("apps/v1", "Deployment", view.deployment["metadata"])
         for event in plan.events:
-            await self._event(view.deployment, event)
-
-    async def _event(self, deployment: Mapping[str, Any], event: Event) -> None:
-        metadata = deployment["metadata"]
-        regarding = {
-            "apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"],
-            "namespace": metadata["namespace"],
-        }  # fmt: skip
-        made = new_event(SERVING_DAEMON, "Rollout", regarding, event.reason, event.note, warning=event.warning)
-        logs.info("event", service=f"{metadata['namespace']}/{metadata['name']}", reason=event.reason, note=event.note)
-        try:
-            await self._client.send("POST", events_path(made), made)
-        except (ApiError, UnreachableError) as error:
-            logs.warn("event not written", reason=event.reason, error=str(error))
+            logs.info("event", service=object_key(view.deployment), reason=event.reason, note=event.note)
+            await self._events.record(regarding, event.reason, event.note, warning=event.warning)
 
     # -- probes and metrics
 
