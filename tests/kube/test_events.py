@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Any
 
 import pytest
 
 from avactl.kube import events
-from avactl.kube.access import Access
-from avactl.kube.client import JSON, ApiError, Client, UnreachableError
+from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.events import EventRecorder, events_path, new_event
 from avactl.kube.timestamps import timestamp, unix_time
+from tests.kube.recording_client import RecordingClient
 
 
 @pytest.mark.parametrize("name", ["web-0.a", "x" * 253, "system:controller:job", "-..-", "Ä"])
@@ -52,20 +51,6 @@ def test_times_are_those_of_kubernetes() -> None:
 POD = {"apiVersion": "v1", "kind": "Pod", "namespace": "vision", "name": "p", "uid": "u"}
 
 
-class FakeClient(Client):
-    """Remembers what is sent, and raises the error of a method."""
-
-    def __init__(self, **errors: Exception) -> None:
-        super().__init__(Access("http://nobody", None, lambda: ""))
-        self.errors = errors
-        self.sent: list[tuple[str, str, Any]] = []
-
-    async def send(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> None:
-        self.sent.append((method, path, body))
-        if method in self.errors:
-            raise self.errors[method]
-
-
 def record(client: Client, *notes: str) -> None:
     async def run() -> None:
         recorder = EventRecorder(client, "c", "Testing")
@@ -76,7 +61,7 @@ def record(client: Client, *notes: str) -> None:
 
 
 def test_a_repeated_event_counts_in_the_series_of_the_first() -> None:
-    client = FakeClient()
+    client = RecordingClient()
     record(client, "a", "a", "b", "a")
     assert [method for method, _, _ in client.sent] == ["POST", "PATCH", "POST", "PATCH"]
     (_, posted, first), (_, patched, second), _, (_, again, third) = client.sent
@@ -87,27 +72,27 @@ def test_a_repeated_event_counts_in_the_series_of_the_first() -> None:
 def test_a_series_ends_after_minutes_without_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter((0.0, 300.0, 661.0))
     monkeypatch.setattr(events, "monotonic", lambda: next(now))
-    client = FakeClient()
+    client = RecordingClient()
     record(client, "a", "a", "a")
     assert [method for method, _, _ in client.sent] == ["POST", "PATCH", "POST"]
 
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_an_event_that_cannot_be_counted_is_posted_anew(status: int) -> None:
-    client = FakeClient(PATCH=ApiError(status, "", ""))
+    client = RecordingClient(PATCH=ApiError(status, "", ""))
     record(client, "a", "a")
     assert [method for method, _, _ in client.sent] == ["POST", "PATCH", "POST"]
 
 
 @pytest.mark.parametrize("error", [ApiError(403, "Forbidden", ""), UnreachableError("no answer")])
 def test_a_failed_event_fails_nothing_else_and_begins_no_series(error: Exception) -> None:
-    client = FakeClient(POST=error)
+    client = RecordingClient(POST=error)
     record(client, "a", "a")
     assert [method for method, _, _ in client.sent] == ["POST", "POST"]
 
 
 def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_MAX_SERIES", 2)
-    client = FakeClient()
+    client = RecordingClient()
     record(client, "a", "b", "c", "a", "c")
     assert [method for method, _, _ in client.sent] == ["POST"] * 4 + ["PATCH"]

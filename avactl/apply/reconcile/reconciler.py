@@ -9,7 +9,6 @@ from time import monotonic
 from typing import Any
 
 from avactl.apply.reconcile.actions import Action, plan
-from avactl.apply.reconcile.api import Api, Gvk, LostLeaseError
 from avactl.apply.reconcile.apply import Applier, settle, to_do
 from avactl.apply.reconcile.claims import Claims, confirm, read_claims, refusal, take_over
 from avactl.apply.reconcile.desired import Wanted
@@ -23,6 +22,7 @@ from avactl.apply.reconcile.reporting.report import Result
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.leader import HeldError, Leader, LostError
+from avactl.kube.object_client import Gvk, LostLeaseError, ObjectClient
 from avactl.kube.replica import process_identity
 
 _FIRST = 15.0
@@ -35,7 +35,7 @@ class Reconciler:
     """Runs reconciliation on one cluster."""
 
     def __init__(self, client: Client, options: Options, listener: Listener | None = None) -> None:
-        self.api = Api(client, patience=options.patience)
+        self.api = ObjectClient(client, patience=options.patience)
         self.options = options
         self.events = RunEvents(client)
         self.lease = Leader(client, options.namespace, f"avactl-reconcile-{options.inventory}", process_identity())
@@ -156,7 +156,7 @@ class Reconciler:
         await self.api.find_kinds({kind})
         live = await self.api.get(kind, "", self.options.namespace)
         if live is not None and live["metadata"].get("deletionTimestamp"):
-            live = await self.api.gone(live, self.options.timeout)
+            live = await self.api.wait_deleted(live, self.options.timeout)
             if live is not None:
                 text = f"namespace {self.options.namespace} is being deleted: run again once it is deleted"
                 raise ApiError(409, "Conflict", text)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from avactl.apply.reconcile.actions import Action, Step
-from avactl.apply.reconcile.api import Body
 from avactl.apply.reconcile.reporting.report import Result
 from avactl.base.terminal import shortened, visible
 from avactl.diagnostics.redaction import redact
 from avactl.kube.client import Client
 from avactl.kube.events import EventRecorder
+from avactl.kube.object_client import Body
 from avactl.kube.objects import object_reference
 
 CONTROLLER = "avactl-reconcile"
