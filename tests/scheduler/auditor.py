@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import orjson
 
+from avactl.kube.client import UnreachableError
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 Object = dict[str, Any]
@@ -344,7 +345,7 @@ def patient(call: Callable[[], Any]) -> Any:
     for _ in range(600):
         try:
             return call()
-        except httpx.TransportError:
+        except UnreachableError:
             pass
         except ApiError as error:
             if error.status in (404, 409, 422):
