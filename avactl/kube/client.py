@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -233,7 +233,7 @@ class Client:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise UnreachableError(f"{method} {path}: {type(error).__name__} {error}") from None
 
-    async def watch(self, path: str, query: Mapping[str, str], accept: str = JSON) -> AsyncIterator[list[bytes]]:
+    async def watch(self, path: str, query: Mapping[str, str], accept: str = JSON) -> AsyncGenerator[list[bytes], None]:
         """Yield the lines of a watch in batches as they arrive. Raises ApiError and UnreachableError."""
         rest: list[bytes] = []
         size = 0

@@ -4,10 +4,12 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from pathlib import Path
 from ssl import create_default_context
 from typing import Any, NamedTuple, TypeVar
+
+import orjson
 
 from avactl.kube.access import Access
 from avactl.kube.client import JSON, MERGE, Client
@@ -199,6 +201,19 @@ class KubeClient(Closing):
             for text in _WARNING.findall(header)
         ]
         return Reply(response.parse(), warnings)
+
+    def watch(self, path: str, query: Mapping[str, str] | None = None) -> Generator[dict[str, Any], None, None]:
+        """Yield the events of a watch until the API server ends it."""
+        batches = self._client.watch(path, {"watch": "1", **(query or {})})
+
+        async def next_batch() -> list[bytes] | None:
+            return await anext(batches, None)
+
+        try:
+            while (lines := self._run(next_batch())) is not None:
+                yield from (orjson.loads(line) for line in lines if line)
+        finally:
+            self._run(batches.aclose())
 
     def _path_of(self, manifest: Manifest) -> str:
         metadata = manifest["metadata"]
