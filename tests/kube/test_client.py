@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from aiohttp import web
 
 from avactl.kube import client as client_module
-from avactl.kube.access import Access
-from avactl.kube.client import ApiError, Client, UnreachableError, list_all
+from avactl.kube.client import ApiError, UnreachableError, list_all
 from avactl.kube.leader import HeldError, Leader
 from avactl.kube.object_client import ObjectClient
 from avactl.kube.reflector import Reflector
 from avactl.kube.replica import process_identity
-
-Handler = Callable[[web.Request], Awaitable[web.Response]]
-
-
-@asynccontextmanager
-async def server(handler: Handler) -> AsyncIterator[Client]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with Client(Access(f"http://127.0.0.1:{runner.addresses[0][1]}", None, lambda: "")) as client:
-            yield client
-    finally:
-        await runner.cleanup()
+from tests.kube.fake_api_server import OneLease, server
 
 
 class Nothing:
@@ -218,21 +201,6 @@ def test_retries_end_and_later_requests_are_sent_once() -> None:
             assert asked == before + 1
 
     asyncio.run(run())
-
-
-class OneLease:
-    """An API server with one Lease that is held for an hour."""
-
-    def __init__(self, holder: str) -> None:
-        spec = {"holderIdentity": holder, "renewTime": "2026-01-01T00:00:00Z", "leaseDurationSeconds": 3600}
-        self.lease: dict[str, Any] = {"metadata": {"name": "lease"}, "spec": spec}
-
-    async def answer(self, request: web.Request) -> web.Response:
-        if request.method == "PUT":
-            self.lease = await request.json()
-        elif request.method == "PATCH":
-            self.lease["metadata"] |= (await request.json())["metadata"]
-        return web.json_response(self.lease)
 
 
 def test_the_lease_of_a_dead_process_is_taken_at_once() -> None:
