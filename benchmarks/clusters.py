@@ -18,7 +18,7 @@ import httpx
 import orjson
 
 from avactl.kube.access import from_kubeconfig
-from avactl.kube.client import Client
+from avactl.kube.client import Client, UnreachableError
 from tools.controlplane import ControlPlane, KubeClient
 
 NAMESPACE = "bench"
@@ -65,17 +65,14 @@ class Bound:
         self._thread.start()
 
     def _watch(self, path: str, version: str) -> None:
-        url, headers = self._plane.url, {"Authorization": f"Bearer {self._plane.token()}"}
         seen: set[str] = set()
-        with httpx.Client(base_url=url, verify=str(self._plane.ca_file), timeout=None, trust_env=False) as http:
+        with self._plane.client() as kube:
             # The API server closes watches that do not keep up.
             while not self.done.is_set():
-                query = {"watch": "1", "resourceVersion": version}
-                with http.stream("GET", path, params=query, headers=headers) as response:
-                    for line in response.iter_lines():
-                        item = orjson.loads(line)["object"]
-                        version = item["metadata"]["resourceVersion"]
-                        self._look(item, seen)
+                with suppress(UnreachableError):
+                    for event in kube.watch(path, {"resourceVersion": version}):
+                        version = event["object"]["metadata"]["resourceVersion"]
+                        self._look(event["object"], seen)
                         if self.done.is_set():
                             return
 

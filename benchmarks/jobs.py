@@ -18,9 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any
 
-import httpx
-import orjson
-
+from avactl.kube.client import UnreachableError
 from benchmarks.clusters import NAMESPACE, PATIENCE, SCHEDULERS, Bound, bar, cluster, create, create_pods, pod, running
 from tools.controlplane import ControlPlane, KubeClient
 
@@ -66,17 +64,12 @@ class Told:
         self._thread.start()
 
     def _watch(self) -> None:
-        url, headers = self._plane.url, {"Authorization": f"Bearer {self._plane.token()}"}
-        path = f"/api/v1/namespaces/{NAMESPACE}/pods"
-        with httpx.Client(base_url=url, verify=str(self._plane.ca_file), timeout=None, trust_env=False) as http:
+        with self._plane.client() as kube:
             # The API server closes watches that do not keep up; a new watch starts with the current state.
             while not self.closed:
-                with (
-                    suppress(httpx.TransportError),
-                    http.stream("GET", path, params={"watch": "1"}, headers=headers) as response,
-                ):
-                    for line in response.iter_lines():
-                        self._look(orjson.loads(line)["object"])
+                with suppress(UnreachableError):
+                    for event in kube.watch(f"/api/v1/namespaces/{NAMESPACE}/pods"):
+                        self._look(event["object"])
                         if self.closed:
                             return
 

@@ -114,11 +114,11 @@ def plane_cpu(plane: ControlPlane) -> float:
 
 def bare(specs: Path, kubeconfig: Path) -> float:
     """Return the seconds for the same applies by a bare loop."""
-    from avactl.apply.reconcile.api import Api, Gvk
     from avactl.apply.reconcile.desired import wanted_of
     from avactl.compiler import compile_tree
     from avactl.kube.access import from_kubeconfig
     from avactl.kube.client import Client
+    from avactl.kube.object_client import Gvk, ObjectClient
     from avactl.spec.repository.tree import DirTree
 
     wanted = [each for each in wanted_of(compile_tree(DirTree(specs)), "bench", "bench") if not each.manifest.patch]
@@ -129,7 +129,7 @@ def bare(specs: Path, kubeconfig: Path) -> float:
 
     async def go() -> float:
         async with Client(from_kubeconfig(kubeconfig)) as client:
-            api = Api(client)
+            api = ObjectClient(client)
             await api.find_kinds({Gvk.of(each.body) for each in wanted})
             began = time.perf_counter()
             for turn in range(3):

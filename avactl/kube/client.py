@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
 
 import aiohttp
 import orjson
-from multidict import CIMultiDict
+from multidict import CIMultiDict, MultiMapping
 
 from avactl.kube.access import Access, AccessError
 
@@ -21,10 +21,29 @@ METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v
 METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 """Media type of a watch of the same."""
 
-_TIMEOUT = 30.0
+_TIMEOUT_S = 30.0
 """Seconds for a request; watches have none."""
-_SILENCE = 100.0
+_SILENCE_S = 100.0
 """Seconds without an event after which a watch is restarted, because the connection may be dead."""
+_MAX_RESPONSE_BYTES = 1 << 30
+"""Longest response: a list of 100,000 pods in one page has half of it."""
+_MAX_EVENT_BYTES = 16 << 20
+"""Longest event of a watch: etcd takes objects of 1.5 MiB, and JSON may need several times their size."""
+
+
+class Response(NamedTuple):
+    """A response of the API server."""
+
+    status: int
+    headers: MultiMapping[str]
+    content: bytes
+
+    def parse(self) -> Any:
+        """Return the object. Raises ApiError if it is none."""
+        try:
+            return orjson.loads(self.content)
+        except orjson.JSONDecodeError:
+            raise ApiError(self.status, "NotJson", "the server is not a Kubernetes API server") from None
 
 
 class ApiError(Exception):
@@ -141,11 +160,14 @@ class Client:
         *,
         content_type: str = JSON,
         query: Mapping[str, str] | None = None,
-        timeout: float = _TIMEOUT,
+        timeout: float = _TIMEOUT_S,
         accept: str = JSON,
     ) -> Any:
         """Return the parsed response. Raises ApiError, and UnreachableError if there is none."""
-        return _parsed(*await self._exchange(method, path, body, content_type, query, timeout, accept))
+        response = await self.exchange(
+            method, path, body, content_type=content_type, query=query, timeout=timeout, accept=accept
+        )
+        return response.parse()
 
     async def page(self, path: str, query: Mapping[str, str], accept: str = JSON, most: int = 0) -> Any:
         """Return a page of a list; core kinds without managed fields. Raises ApiError and UnreachableError.
@@ -153,37 +175,40 @@ class Client:
         `most`: bytes that are parsed, as values take up to 20 times the memory of their text; 0: any number. A longer
         page is asked for again with fewer objects.
         """
-        status, content = await self._exchange("GET", path, None, JSON, query, _TIMEOUT, accept)
+        response = await self.exchange("GET", path, query=query, accept=accept)
         limit = int(query.get("limit", "0"))
-        if most and len(content) > most and limit > 1:
+        if most and len(response.content) > most and limit > 1:
             return await self.page(path, {**query, "limit": str(max(1, limit // 10))}, accept, most)
-        return _parsed(status, without_managed_fields(content) if path.startswith("/api/v1/") else content)
+        if path.startswith("/api/v1/"):
+            response = response._replace(content=without_managed_fields(response.content))
+        return response.parse()
 
     async def send(self, method: str, path: str, body: Any, *, content_type: str = JSON) -> None:
         """Send a request whose response body is ignored. Raises ApiError and UnreachableError."""
-        await self._exchange(method, path, body, content_type, None, _TIMEOUT)
+        await self.exchange(method, path, body, content_type=content_type)
 
-    async def _exchange(
+    async def exchange(
         self,
         method: str,
         path: str,
-        body: Any,
-        content_type: str,
-        query: Mapping[str, str] | None,
-        timeout: float,
+        body: Any = None,
+        *,
+        content_type: str = JSON,
+        query: Mapping[str, str] | None = None,
+        timeout: float = _TIMEOUT_S,
         accept: str = JSON,
-    ) -> tuple[int, bytes]:
-        assert self._session is not None
+    ) -> Response:
+        """Return a response with its headers. Raises ApiError, and UnreachableError if there is none."""
         data = None if body is None else orjson.dumps(body)
         await self._renew()
         token = self._access.token()
-        status, headers, content = await self._once(method, path, data, content_type, query, timeout, accept)
-        if status == 401 and self._access.plugin is not None:
+        response = await self._once(method, path, data, content_type, query, timeout, accept)
+        if response.status == 401 and self._access.plugin is not None:
             await self._renew(rejected=token)
-            status, headers, content = await self._once(method, path, data, content_type, query, timeout, accept)
-        if status >= 300:
-            raise _refusal(status, headers, content)
-        return status, content
+            response = await self._once(method, path, data, content_type, query, timeout, accept)
+        if response.status >= 300:
+            raise _refusal(response)
+        return response
 
     async def _once(
         self,
@@ -194,7 +219,7 @@ class Client:
         query: Mapping[str, str] | None,
         timeout: float,
         accept: str,
-    ) -> tuple[int, Mapping[str, str], bytes]:
+    ) -> Response:
         assert self._session is not None
         head, name = self._head(content_type, accept), self._access.server_name or None
         try:
@@ -202,22 +227,25 @@ class Client:
                 async with self._session.request(
                     method, path, data=data, headers=head, params=query, timeout=_NO_TIMEOUT, server_hostname=name
                 ) as response:
-                    return response.status, response.headers, await response.read()
+                    return Response(response.status, response.headers, await _read(response))
         except aiohttp.ClientConnectorCertificateError as error:
             raise UntrustedError(str(error.certificate_error)) from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise UnreachableError(f"{method} {path}: {type(error).__name__} {error}") from None
 
-    async def watch(self, path: str, query: Mapping[str, str], accept: str = JSON) -> AsyncIterator[list[bytes]]:
+    async def watch(self, path: str, query: Mapping[str, str], accept: str = JSON) -> AsyncGenerator[list[bytes], None]:
         """Yield the lines of a watch in batches as they arrive. Raises ApiError and UnreachableError."""
         rest: list[bytes] = []
+        size = 0
         async for chunk in self.stream(path, query, accept):
             complete, newline, tail = chunk.rpartition(b"\n")
-            if not newline:
-                rest.append(chunk)
-                continue
-            yield b"".join([*rest, complete]).split(b"\n")
-            rest = [tail] if tail else []
+            if newline:
+                yield b"".join([*rest, complete]).split(b"\n")
+                rest, size = [], 0
+            rest.append(tail)
+            size += len(tail)
+            if size > _MAX_EVENT_BYTES:
+                raise UnreachableError(f"watch {path}: an event has more than {_MAX_EVENT_BYTES} bytes")
 
     async def stream(self, path: str, query: Mapping[str, str], accept: str = JSON) -> AsyncGenerator[bytes, None]:
         """Yield the bytes of a response as they arrive. Raises ApiError and UnreachableError.
@@ -225,7 +253,7 @@ class Client:
         A reader that is slower than the server holds the server up: nothing is collected.
         """
         assert self._session is not None
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=_SILENCE)
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=_SILENCE_S)
         await self._renew()
         try:
             head, name = self._head(JSON, accept), self._access.server_name or None
@@ -233,11 +261,11 @@ class Client:
                 path, headers=head, params=query, timeout=limits, server_hostname=name
             ) as response:
                 if response.status >= 300:
-                    raise _refusal(response.status, response.headers, await response.read())
+                    raise _refusal(Response(response.status, response.headers, await _read(response)))
                 async for chunk in response.content.iter_any():
                     yield chunk
         except aiohttp.SocketTimeoutError:
-            raise SilenceError(f"watch {path}: nothing for {_SILENCE:g} s") from None
+            raise SilenceError(f"watch {path}: nothing for {_SILENCE_S:g} s") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise UnreachableError(f"watch {path}: {type(error).__name__} {error}") from None
 
@@ -290,21 +318,25 @@ _MANAGED, _AFTER = b'"managedFields":[', b']},"spec":'
 _NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 
 
-def _parsed(status: int, content: bytes) -> Any:
-    try:
-        return orjson.loads(content)
-    except orjson.JSONDecodeError:
-        raise ApiError(status, "NotJson", "the server is not a Kubernetes API server") from None
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Return the body. Raises UnreachableError if it is larger than that of any list of a Kubernetes API server."""
+    chunks, size = [], 0
+    async for chunk in response.content.iter_any():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > _MAX_RESPONSE_BYTES:
+            raise UnreachableError(f"{response.method} {response.url.path}: more than {_MAX_RESPONSE_BYTES} bytes")
+    return b"".join(chunks)
 
 
-def _refusal(status: int, headers: Mapping[str, str], content: bytes) -> ApiError:
+def _refusal(response: Response) -> ApiError:
     try:
-        body = orjson.loads(content)
+        body = orjson.loads(response.content)
         reason, message = str(body.get("reason", "")), str(body.get("message", ""))
     except (orjson.JSONDecodeError, AttributeError):
-        reason, message = "", content[:200].decode(errors="replace")
+        reason, message = "", response.content[:200].decode(errors="replace")
     try:
-        wait = float(headers.get("Retry-After", 0))
+        wait = float(response.headers.get("Retry-After", 0))
     except ValueError:
         wait = 0.0
-    return ApiError(status, reason, message, wait)
+    return ApiError(response.status, reason, message, wait)

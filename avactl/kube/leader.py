@@ -1,22 +1,29 @@
-"""Leader election by a Lease, with client-go's rules and times: one replica schedules, the others stand by."""
+"""Leader election by a Lease, with client-go's rules and times: one replica works, the others stand by."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from typing import Any
 
 from avactl.contracts.names import GROUP
 from avactl.kube import logs
-from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.client import MERGE, ApiError, Client, UnreachableError
+from avactl.kube.replica import is_dead
 from avactl.kube.timestamps import timestamp
 
 DURATION, DEADLINE, RETRY = 15, 10.0, 2.0
 """Lease duration, renewal deadline and retry period, in seconds.
 Source: k8s.io/component-base/config defaults of kube-scheduler."""
-
-
+GIVE_WAY_S = 3 * RETRY
+"""Seconds in which a process that has asked for the lease takes it."""
+_POLL_S = 1.0
+"""Seconds between two checks of a process that waits for the lease."""
+_FORBIDDEN_S = 5.0
+"""Seconds during which a 403 is retried: newly granted RBAC rules take a moment to reach all API servers."""
 REQUESTED = f"{GROUP}/requested-by"
 """Annotation of a Lease: identity of a process that asks the holder to give way."""
 
@@ -25,13 +32,23 @@ class LostError(Exception):
     """The lease was not renewed in time; another replica may hold it."""
 
 
+class HeldError(Exception):
+    """Another process holds the lease."""
+
+
 class Leader:
-    """Leader election of one replica."""
+    """Leader election of one replica.
+
+    A lease of a process of this machine that has exited (`process_identity`) is taken at once, others when they expire.
+    """
 
     def __init__(self, client: Client, namespace: str, name: str, identity: str) -> None:
         self._client = client
-        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self.path = f"{self._collection}/{name}"
         self._namespace, self._name, self._identity = namespace, name, identity
+        self._holder = ""
+        """The other process that holds the lease; empty if there is none, as far as is known."""
         self._renewed = float("-inf")
         self._seen: tuple[Any, float] = (None, 0.0)
         self.tried = asyncio.Event()
@@ -72,6 +89,43 @@ class Leader:
             self.tried.set()
             await asyncio.sleep(RETRY * random.uniform(0.8, 1.2))  # noqa: S311
 
+    @asynccontextmanager
+    async def hold(self, patience: float, waiting: Callable[[str], None] = lambda holder: None) -> AsyncIterator[None]:
+        """Hold the lease for the length of the block. The block must check `leading` before it writes.
+
+        If another process holds it, calls `waiting` with its identity and asks it to give way. Raises HeldError if it
+        still holds it after `patience` seconds, and ApiError if the account lacks permission for the lease.
+        """
+        running = asyncio.create_task(self.run())
+        won = asyncio.create_task(self.won.wait())
+        try:
+            ends, forbidden, asked = monotonic() + patience, monotonic() + _FORBIDDEN_S, False
+            while not (await asyncio.wait([running, won], timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                if self.tried.is_set() and not asked:
+                    waiting(self._holder)
+                    await self._request()
+                    asked = True
+                if self.refused is not None and monotonic() > forbidden:
+                    raise self.refused
+                if monotonic() > ends:
+                    raise HeldError(f"another run holds the lease {self._name} ({self._holder or 'released'})")
+            if running.done():
+                await running
+            yield
+        finally:
+            won.cancel()
+            running.cancel()
+            with suppress(asyncio.CancelledError, LostError):
+                await running
+            await self.release()
+
+    async def _request(self) -> None:
+        """Ask the holder to give way; without the permission for that, only wait."""
+        if self._holder:
+            body = {"metadata": {"annotations": {REQUESTED: self._identity}}}
+            with suppress(ApiError, UnreachableError):
+                await self._client.send("PATCH", self.path, body, content_type=MERGE)
+
     async def release(self) -> None:
         """Release the lease, so that another replica can take over at once."""
         if not self.leading():
@@ -79,20 +133,20 @@ class Leader:
         # What is on its way still must not be sent once another leads.
         self._renewed = float("-inf")
         try:
-            lease = await self._client.request("GET", f"{self._path}/{self._name}", timeout=2.0)
+            lease = await self._client.request("GET", self.path, timeout=2.0)
             if lease["spec"].get("holderIdentity") == self._identity:
                 lease["spec"] = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-                await self._client.request("PUT", f"{self._path}/{self._name}", lease, timeout=2.0)
+                await self._client.request("PUT", self.path, lease, timeout=2.0)
         except (ApiError, UnreachableError):
             pass
 
     async def _try(self) -> bool:
         try:
-            lease = await self._client.request("GET", f"{self._path}/{self._name}")
+            lease = await self._client.request("GET", self.path)
         except ApiError as error:
             if error.status != 404:
                 raise
-            return await self._write("POST", self._path, {
+            return await self._write("POST", self._collection, {
                 "apiVersion": "coordination.k8s.io/v1",
                 "kind": "Lease",
                 "metadata": {"name": self._name, "namespace": self._namespace},
@@ -110,11 +164,16 @@ class Leader:
             record = (holder, spec.get("renewTime"))
             if record != self._seen[0]:
                 self._seen = (record, monotonic())
-            if holder and monotonic() - self._seen[1] < (spec.get("leaseDurationSeconds") or DURATION):
+            remaining = (spec.get("leaseDurationSeconds") or DURATION) - (monotonic() - self._seen[1])
+            if holder and remaining > 0 and not is_dead(holder):
+                if holder != self._holder:
+                    logs.info("standing by", lease=self._name, holder=holder)
+                self._holder = holder
                 return False
+            self._holder = ""
             lease["spec"] = self._spec(changes + 1, None)
             notes.pop(REQUESTED, None)
-        return await self._write("PUT", f"{self._path}/{self._name}", lease)
+        return await self._write("PUT", self.path, lease)
 
     async def _write(self, method: str, path: str, lease: dict[str, Any]) -> bool:
         try:

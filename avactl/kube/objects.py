@@ -12,3 +12,9 @@ def object_key(item: Mapping[str, Any]) -> str:
     namespace = metadata.get("namespace")
     name: str = metadata["name"]
     return f"{namespace}/{name}" if namespace else name
+
+
+def object_reference(api_version: str, kind: str, metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the reference to an object by its metadata, as Events have it."""
+    known = {key: metadata[key] for key in ("name", "namespace", "uid") if metadata.get(key)}
+    return {"apiVersion": api_version, "kind": kind, **known}

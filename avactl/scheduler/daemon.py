@@ -1,4 +1,4 @@
-"""The scheduler daemon: leader election, watches, the scheduling loop and periodic tasks."""
+"""The scheduler daemon: watches, the scheduling loop and periodic tasks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,9 @@ from avactl.contracts import names
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import ApiError, Client, Rate, UnreachableError
-from avactl.kube.daemons import run_elected, run_until_signal
-from avactl.kube.http_server import serve
+from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_elected
 from avactl.kube.identity import identify
-from avactl.kube.leader import Leader
 from avactl.kube.reflector import Reflector
-from avactl.kube.replica import new_identity
 from avactl.scheduler import metrics, metrics_collector
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.dataset_gate import DatasetGate
@@ -60,16 +57,11 @@ _FAILED, _REFUSED = 60.0, 5.0
 """Seconds until retry after a failed decision, and after a binding that the API server rejected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of a scheduler replica."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ReplicaOptions):
+    """Options of a scheduler replica; the namespace is also that of the ConfigMaps."""
 
     policy: Policy
-    lease: str = ""
-    """Name of the Lease; empty for a single replica without leader election."""
-    namespace: str = ""
-    """Namespace of the Lease and the ConfigMaps; empty for the policy's system namespace."""
-    listen: str = ""
     qps: float = 1000.0
     burst: float = 2000.0
     """Burst of API requests; events have a separate budget of the same size, as in kube-scheduler."""
@@ -77,20 +69,19 @@ class Options:
     """Seconds for which a partial gang may hold GPUs."""
 
 
-class Daemon:
+class Daemon(ElectedDaemon):
     """One replica of the scheduler."""
 
+    registry, leader_gauge, stuck_after_s = metrics.REGISTRY, metrics.LEADER, 60.0
+
     def __init__(self, client: Client, options: Options) -> None:
+        super().__init__(options.listen, options.leader(client))
         self._client, self._options = client, options
         policy = options.policy
-        self._namespace = options.namespace or policy.system_namespace
         self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
         self.volumes = VolumeBinding(self.cache.tables)
         self.queue = SchedulingQueue()
         self.reporter = PodReporter(client, Rate(options.qps, options.burst))
-        self._leader: Leader | None = None
-        if options.lease:
-            self._leader = Leader(client, self._namespace, options.lease, new_identity())
         rate = Rate(options.qps, options.burst)
         self.binder = Binder(client, rate, self.cache, self.volumes, self.reporter, self._returned, self.leading)
         self.reporter.yield_to = lambda: self.binder.flying > 0
@@ -115,16 +106,10 @@ class Daemon:
         self.gangs = StaleGangs(client, rate, self.queue, self.reporter, options.gang_grace, self.leading)
         self.timeouts = RunTimeouts(client, rate, self.cache.tables, self.leading)
         self._throttle = NamespaceThrottle()
-        self._wake = asyncio.Event()
         self._retried = 0.0
-        self._ticked = monotonic()
         self._failed: dict[str, float] = {}
         """Units that failed, by key, and when they are tried again."""
-        self._reflectors = self._watch()
-
-    def leading(self) -> bool:
-        """Return True if this replica is the leader."""
-        return self._leader is None or self._leader.leading()
+        self._reflectors += self._watch()
 
     def _watch(self) -> list[Reflector]:
         def reflect(path: str, store: Any, **more: Any) -> Reflector:
@@ -134,6 +119,7 @@ class Daemon:
         cache, volumes, dra = self.cache, self.volumes, "/apis/resource.k8s.io/v1"
         configs = resources.ConfigMapHandler(cache, cache.quotas.put_leaf)
         pods = resources.CallbackStore(self.pod_handler.put, self.pod_handler.drop, lambda: cache.tables.pods)
+        system = f"/api/v1/namespaces/{self._options.namespace}"
         # The account may read this one ConfigMap of the namespace only.
         status = f"/api/v1/namespaces/{names.CACHE_NAMESPACE}/configmaps"
         only = {"fieldSelector": f"metadata.name={names.CACHE_STATUS}"}
@@ -145,9 +131,7 @@ class Daemon:
             reflect("/api/v1/nodes", resources.nodes(cache)),
             reflect("/api/v1/pods", pods),
             reflect("/api/v1/namespaces", resources.namespaces(cache)),
-            reflect(
-                f"/api/v1/namespaces/{self._namespace}/configmaps", configs, query={"labelSelector": names.CONFIG_LABEL}
-            ),
+            reflect(f"{system}/configmaps", configs, query={"labelSelector": names.CONFIG_LABEL}),
             reflect("/api/v1/persistentvolumeclaims", resources.claims(volumes)),
             reflect("/api/v1/persistentvolumes", resources.persistent_volumes(volumes)),
             reflect("/apis/storage.k8s.io/v1/storageclasses", resources.storage_classes(volumes)),
@@ -187,33 +171,11 @@ class Daemon:
 
     # -- running ----------------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Run until cancelled. Raises LostError, in an exception group, if the lease is lost, and WrongClusterError."""
-        options = self._options
-        runner = None
-        if options.listen:
-            runner = await serve(options.listen, self._alive, self._ready, self._collect, metrics.REGISTRY)
-        try:
-            await self._identify()
-            async with asyncio.TaskGroup() as group:
-                for reflector in self._reflectors:
-                    group.create_task(self._follow(reflector))
-                if self._leader is not None:
-                    group.create_task(self._leader.run())
-                group.create_task(self.reporter.run())
-                group.create_task(self.binder.run())
-                group.create_task(self._decide())
-        finally:
-            if self._leader is not None:
-                await asyncio.shield(self._leader.release())
-            if runner is not None:
-                await runner.cleanup()
-
-    async def _identify(self) -> None:
+    async def _prepare(self) -> None:
         """Wait until the API server tells its Cluster. Raises WrongClusterError if the policy is that of another."""
         while self._client.context:  # in a pod, the policy is that of its own cluster
             try:
-                target = await identify(self._client, self._options.policy.cluster, self._namespace)
+                target = await identify(self._client, self._options.policy.cluster, self._options.namespace)
             except (ApiError, UnreachableError) as error:
                 logs.warn("cluster", error=str(error))
                 await asyncio.sleep(_IDENTIFY_RETRY_S)
@@ -221,19 +183,17 @@ class Daemon:
             logs.info("identified", context=target.context, cluster=target.cluster, unverified=target.unverified)
             return
 
-    async def _follow(self, reflector: Reflector) -> None:
-        if self._leader is not None:
-            # Whoever leads at once has nothing to list twice.
-            await self._leader.tried.wait()
-        await reflector.run()
+    def _on_synced(self) -> None:
+        logs.info("synced", nodes=len(self.cache.tables.nodes), pods=len(self.cache.tables.pods))
+
+    async def _work(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.reporter.run())
+            group.create_task(self.binder.run())
+            await self._decide()
 
     async def _decide(self) -> None:
-        for reflector in self._reflectors:
-            await reflector.synced.wait()
-        logs.info("synced", nodes=len(self.cache.tables.nodes), pods=len(self.cache.tables.pods))
         if self._leader is not None:
-            await self._leader.won.wait()
-            self._ticked = monotonic()
             # What the one before did last may not have been told yet: a watch can be behind, or dead and not know it.
             behind = [each for each in self._reflectors if each.kind in _BOOKED and each.since < self._leader.since]
             await asyncio.gather(*(each.again() for each in behind))
@@ -309,8 +269,8 @@ class Daemon:
         ):
             self._retried = now
             self.queue.retry(self.cache.tables.change_epoch)
-        if now - self._ticked >= _TICK:
-            self._ticked = now
+        if now - self._turned >= _TICK:
+            self._turned = now
             for look in (
                 self.reporter.later,
                 self.gangs.tick,
@@ -333,20 +293,7 @@ class Daemon:
             logs.error("periodic tasks failed", what=look.__qualname__, error=repr(error), trace=traceback.format_exc())
             metrics.DECISIONS.labels("failed").inc()
 
-    # -- being looked at --------------------------------------------------------------------------------------------
-
-    def _alive(self) -> bool:
-        return (
-            not all(each.synced.is_set() for each in self._reflectors)
-            or monotonic() - self._ticked < 60.0
-            or (self._leader is not None and not self._leader.won.is_set())
-        )
-
-    def _ready(self) -> bool:
-        return all(reflector.synced.is_set() for reflector in self._reflectors)
-
-    async def _collect(self) -> None:
-        metrics.LEADER.set(self.leading())
+    async def _update_metrics(self) -> None:
         active, waiting = self.queue.lengths()
         metrics.PENDING.labels("active").set(active)
         metrics.PENDING.labels("unschedulable").set(waiting)
@@ -357,8 +304,4 @@ async def run(access: Access, options: Options) -> None:
     """Run a replica until SIGTERM or SIGINT."""
     # Objects that come are trees, which end without it: to look for cycles took half of the time of reading lists.
     gc.set_threshold(*_COLLECT)
-    await run_until_signal(
-        lambda: run_elected(
-            lambda: Client(access, names.CONTROLLER, compressed=False), lambda client: Daemon(client, options).run()
-        )
-    )
+    await run_elected(Client(access, names.CONTROLLER, compressed=False), lambda client: Daemon(client, options))

@@ -11,6 +11,7 @@ from avactl.daemons.cache import daemon, runner
 from avactl.daemons.cache.config import Tier
 from avactl.daemons.cache.daemon import Daemon, Options
 from avactl.daemons.cache.runner import STUCK, TierRunner
+from avactl.kube import elected_daemon
 from avactl.kube.client import Client
 
 TIER = Tier("tier", "alluxio", "read", ("127.0.0.1:9",), "", "", (), None)
@@ -27,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (daemon, runner):
+    for module in (daemon, elected_daemon, runner):
         monkeypatch.setattr(module, "monotonic", clock)
     return clock
 
@@ -64,9 +65,9 @@ def test_a_pass_over_a_tier_that_does_not_end_is_noticed(clock: Clock) -> None:
         task = asyncio.ensure_future(tier.run())
         for _ in range(3):
             clock.now += STUCK
-            world._began, before = clock.now, passes
+            world._turned, before = clock.now, passes
             await until(lambda before=before: passes > before + 1)
-            assert world._alive()
+            assert world._is_alive()
         tier.tasks.clear()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -76,11 +77,11 @@ def test_a_pass_over_a_tier_that_does_not_end_is_noticed(clock: Clock) -> None:
         world.runners["tier"] = tier
         task, before = asyncio.ensure_future(tier.run()), passes
         await until(lambda: passes > before)
-        assert world._alive()
+        assert world._is_alive()
         clock.now += STUCK
-        world._began, before = clock.now, passes
+        world._turned, before = clock.now, passes
         await until(lambda: passes > before + 1)
-        assert not world._alive()
+        assert not world._is_alive()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
@@ -90,11 +91,11 @@ def test_a_pass_over_a_tier_that_does_not_end_is_noticed(clock: Clock) -> None:
 def test_a_daemon_that_does_not_look_any_more_is_noticed(clock: Clock) -> None:
     async def run() -> None:
         world = replica()
-        assert world._alive()
+        assert world._is_alive()
         clock.now += STUCK
-        assert not world._alive()
+        assert not world._is_alive()
         world._reflectors[0].synced.clear()
-        assert world._alive(), "it waits for the API server"
+        assert world._is_alive(), "it waits for the API server"
 
     asyncio.run(run())
 
@@ -103,11 +104,11 @@ def test_a_tier_whose_tasks_ended_is_started_again() -> None:
     async def run() -> None:
         world = replica()
         world.configs.tiers["ns/tier"] = TIER
-        await world._follow()
+        await world._run_tiers()
         first = world.runners["tier"]
         world._running["tier"].cancel()
         await until(world._running["tier"].done)
-        await world._follow()
+        await world._run_tiers()
         assert world.runners["tier"] is not first
         assert not world._running["tier"].done()
         await world._stop(["tier"])

@@ -99,6 +99,15 @@ def test_lists_and_patches(kube: KubeClient, namespace: str) -> None:
     kube.wait_gone("v1", "ConfigMap", "a", namespace)
 
 
+def test_a_watch_shows_changes(kube: KubeClient, namespace: str) -> None:
+    version = kube.create(config_map(namespace)).body["metadata"]["resourceVersion"]
+    kube.patch(config_map(namespace, key="value"))
+    watch = kube.watch(f"/api/v1/namespaces/{namespace}/configmaps", {"resourceVersion": version})
+    event = next(event for event in watch if event["object"]["metadata"]["name"] == "settings")
+    assert (event["type"], event["object"]["data"]) == ("MODIFIED", {"key": "value"})
+    watch.close()
+
+
 def test_discovery_finds_kinds_that_come_later(kube: KubeClient, namespace: str) -> None:
     with pytest.raises(UnknownKindError, match=r"no Widget in test\.avactl\.dev/v1"):
         kube.get("test.avactl.dev/v1", "Widget", "w", namespace)

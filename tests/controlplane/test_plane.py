@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from avactl.kube.client import UnreachableError
 from tools.controlplane import ApiError, ControlPlane, StartError, process
 
 NewPlane = Callable[..., ControlPlane]
@@ -41,7 +41,7 @@ def test_restarts_keep_data_and_address(new_plane: NewPlane) -> None:
     with plane.client() as kube:
         version = kube.apply(CONFIG_MAP).body["metadata"]["resourceVersion"]
         plane.kill("kube-apiserver")
-        with pytest.raises(httpx.TransportError):
+        with pytest.raises(UnreachableError):
             kube.get("v1", "ConfigMap", "kept")
         plane.start("kube-apiserver")
         plane.restart("kube-apiserver")

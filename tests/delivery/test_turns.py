@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from avactl.contracts.names import CONFIG_LABEL, PIPELINE_CONFIG
-from avactl.daemons.delivery.daemon import STUCK, Daemon, Options
+from avactl.daemons.delivery.daemon import Daemon, Options
 from avactl.kube.access import Access
 from avactl.kube.client import Client
 
@@ -41,19 +41,19 @@ def test_a_pipeline_that_waits_holds_up_no_other_team(monkeypatch: pytest.Monkey
 
         monkeypatch.setattr(daemon._pipelines, "advance", advance)
         monkeypatch.setattr(daemon._maps, "write_problem", write)
-        daemon._reflector.synced.set()
+        daemon._reflectors[0].synced.set()
         for name in [*(f"pipeline.slow.p{number}" for number in range(20)), "pipeline.vision.digits"]:
             metadata: dict[str, Any] = {"name": name, "labels": {CONFIG_LABEL: PIPELINE_CONFIG}, "resourceVersion": "1"}
             daemon._maps.put({"metadata": metadata})
-        acting = asyncio.ensure_future(daemon._act())
+        acting = asyncio.ensure_future(daemon._work())
         async with asyncio.timeout(30):
             while begun["pipeline.vision.digits"] < 5:
                 await asyncio.sleep(0.01)
         assert sum(count for name, count in begun.items() if ".slow." in name) == 4
-        assert daemon._alive()
+        assert daemon._is_alive()
         waits = daemon._passes._begun
-        waits[next(iter(waits))] -= STUCK
-        assert not daemon._alive()
+        waits[next(iter(waits))] -= daemon.stuck_after_s
+        assert not daemon._is_alive()
         going.set()
         async with asyncio.timeout(30):
             while begun["pipeline.slow.p19"] < 2:

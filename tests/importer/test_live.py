@@ -23,8 +23,7 @@ from avactl.workbench.importer.live import read
 from avactl.workbench.importer.session import import_objects
 from avactl.workbench.importer.sources.context import Options
 from tests.cli.running import Run
-from tools.controlplane import ControlPlane, KubeClient
-from tools.controlplane.client import ApiError
+from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 SPACES = ("shop", "lab")
 LIMIT = 60.0

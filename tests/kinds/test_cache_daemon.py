@@ -293,6 +293,7 @@ def test_role_is_enough_and_no_more(plane: ControlPlane) -> None:
             "regarding": {"apiVersion": "v1", "kind": "Pod", "name": "train", "namespace": team},
         }  # fmt: skip
         daemon.create(event)
+        daemon.patch({**event, "series": {"count": 2, "lastObservedTime": event["eventTime"]}})
 
         assert refused(daemon.get, "v1", "Secret", "imagenet-s3", space)
         assert refused(daemon.list, "v1", "ConfigMap", team)

@@ -44,7 +44,7 @@ def test_the_plan_and_the_rights() -> None:
     }  # fmt: skip
     rules = body(result, "Role", "web-rollback", "vision")["rules"]
     assert [(each["resources"], each["verbs"], each.get("resourceNames")) for each in rules] == [
-        (["deployments"], ["get"], ["web"]), (["replicasets"], ["list"], None), (["events"], ["create"], None)
+        (["deployments"], ["get"], ["web"]), (["replicasets"], ["list"], None), (["events"], ["create", "patch"], None)
     ]  # fmt: skip
     triples = {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
     assert triples == documented("`NAME-rollback`, in the namespaces of teams")

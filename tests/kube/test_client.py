@@ -3,32 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from aiohttp import web
 
-from avactl.kube.access import Access
-from avactl.kube.client import ApiError, Client, list_all
-from avactl.kube.leader import Leader
+from avactl.kube import client as client_module
+from avactl.kube.client import ApiError, UnreachableError, list_all
+from avactl.kube.leader import HeldError, Leader
+from avactl.kube.object_client import ObjectClient
 from avactl.kube.reflector import Reflector
-
-Handler = Callable[[web.Request], Awaitable[web.Response]]
-
-
-@asynccontextmanager
-async def server(handler: Handler) -> AsyncIterator[Client]:
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", handler)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        async with Client(Access(f"http://127.0.0.1:{runner.addresses[0][1]}", None, lambda: "")) as client:
-            yield client
-    finally:
-        await runner.cleanup()
+from avactl.kube.replica import process_identity
+from tests.kube.fake_api_server import OneLease, server
 
 
 class Nothing:
@@ -147,3 +134,102 @@ def test_a_page_that_is_too_long_is_asked_for_in_parts() -> None:
     asyncio.run(run())
     assert seen == [f"p{number}" for number in range(30)]
     assert set(limits) == {20, 2}
+
+
+def test_a_response_that_is_too_long_is_not_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_MAX_RESPONSE_BYTES", 1000)
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"data": "x" * 2000})
+
+    async def run() -> None:
+        async with server(answer) as client:
+            await client.request("GET", "/api/v1/pods")
+
+    with pytest.raises(UnreachableError, match="more than 1000 bytes"):
+        asyncio.run(run())
+
+
+def test_an_event_that_is_too_long_is_not_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_MAX_EVENT_BYTES", 1000)
+    seen: list[bytes] = []
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=b"\n".join([b"{}"] * 1000) + b"\n" + b"x" * 2000)
+
+    async def run() -> None:
+        async with server(answer) as client:
+            async for lines in client.watch("/api/v1/pods", {"watch": "1"}):
+                seen.extend(lines)
+
+    with pytest.raises(UnreachableError, match="an event has more than 1000 bytes"):
+        asyncio.run(run())
+    assert seen == [b"{}"] * 1000
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_passing_refusal_is_retried(status: int) -> None:
+    answers = iter([status, status, 200])
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({}, status=next(answers))
+
+    async def run() -> None:
+        async with server(answer) as client:
+            assert await ObjectClient(client, patience=30.0).read("/api/v1/namespaces/a") == {}
+
+    asyncio.run(run())
+
+
+def test_retries_end_and_later_requests_are_sent_once() -> None:
+    asked = 0
+
+    async def answer(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.json_response({}, status=503)
+
+    async def run() -> None:
+        async with server(answer) as client:
+            objects = ObjectClient(client, patience=0.3)
+            with pytest.raises(ApiError, match="503"):
+                await objects.read("/api/v1/namespaces/a")
+            assert asked > 1
+            before = asked
+            with pytest.raises(ApiError, match="503"):
+                await objects.read("/api/v1/namespaces/a")
+            assert asked == before + 1
+
+    asyncio.run(run())
+
+
+def test_the_lease_of_a_dead_process_is_taken_at_once() -> None:
+    head, _, tail = process_identity().rsplit("_", 2)
+    lease = OneLease(f"{head}_1_{tail}")  # the same number, but another start time
+
+    async def run() -> None:
+        async with server(lease.answer) as client, asyncio.timeout(10):
+            leader = Leader(client, "system", "lease", "mine")
+            async with leader.hold(patience=5.0):
+                assert leader.leading()
+                assert lease.lease["spec"]["holderIdentity"] == "mine"
+
+    asyncio.run(run())
+    assert lease.lease["spec"]["holderIdentity"] == ""
+
+
+def test_a_living_holder_is_asked_to_give_way_but_keeps_its_lease() -> None:
+    lease, waiting = OneLease("elsewhere_1"), list[str]()
+
+    async def run() -> None:
+        async with (
+            server(lease.answer) as client,
+            Leader(client, "system", "lease", "mine").hold(2.0, waiting.append),
+        ):
+            raise AssertionError
+
+    with pytest.raises(HeldError, match="another run holds the lease lease"):
+        asyncio.run(run())
+    assert waiting == ["elsewhere_1"]
+    assert lease.lease["metadata"]["annotations"] == {"avactl.dev/requested-by": "mine"}
+    assert lease.lease["spec"]["holderIdentity"] == "elsewhere_1"

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import pytest
 
-from avactl.kube.events import events_path, new_event
+from avactl.kube import events
+from avactl.kube.client import ApiError, Client, UnreachableError
+from avactl.kube.events import EventRecorder, events_path, new_event
 from avactl.kube.timestamps import timestamp, unix_time
+from tests.kube.recording_client import RecordingClient
 
 
 @pytest.mark.parametrize("name", ["web-0.a", "x" * 253, "system:controller:job", "-..-", "Ä"])
@@ -42,3 +46,53 @@ def test_times_are_those_of_kubernetes() -> None:
     assert timestamp(1.25, "microseconds") == "1970-01-01T00:00:01.250000Z"
     assert unix_time("1970-01-01T00:00:01.250000Z") == 1.25
     assert unix_time(timestamp()) == pytest.approx(unix_time(timestamp(timespec="microseconds")), abs=2)
+
+
+POD = {"apiVersion": "v1", "kind": "Pod", "namespace": "vision", "name": "p", "uid": "u"}
+
+
+def record(client: Client, *notes: str) -> None:
+    async def run() -> None:
+        recorder = EventRecorder(client, "c", "Testing")
+        for note in notes:
+            await recorder.record(POD, "Waits", note)
+
+    asyncio.run(run())
+
+
+def test_a_repeated_event_counts_in_the_series_of_the_first() -> None:
+    client = RecordingClient()
+    record(client, "a", "a", "b", "a")
+    assert [method for method, _, _ in client.sent] == ["POST", "PATCH", "POST", "PATCH"]
+    (_, posted, first), (_, patched, second), _, (_, again, third) = client.sent
+    assert patched == again == f"{posted}/{first['metadata']['name']}"
+    assert (second["series"]["count"], third["series"]["count"]) == (2, 3)
+
+
+def test_a_series_ends_after_minutes_without_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter((0.0, 300.0, 661.0))
+    monkeypatch.setattr(events, "monotonic", lambda: next(now))
+    client = RecordingClient()
+    record(client, "a", "a", "a")
+    assert [method for method, _, _ in client.sent] == ["POST", "PATCH", "POST"]
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_an_event_that_cannot_be_counted_is_posted_anew(status: int) -> None:
+    client = RecordingClient(PATCH=ApiError(status, "", ""))
+    record(client, "a", "a")
+    assert [method for method, _, _ in client.sent] == ["POST", "PATCH", "POST"]
+
+
+@pytest.mark.parametrize("error", [ApiError(403, "Forbidden", ""), UnreachableError("no answer")])
+def test_a_failed_event_fails_nothing_else_and_begins_no_series(error: Exception) -> None:
+    client = RecordingClient(POST=error)
+    record(client, "a", "a")
+    assert [method for method, _, _ in client.sent] == ["POST", "POST"]
+
+
+def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_MAX_SERIES", 2)
+    client = RecordingClient()
+    record(client, "a", "b", "c", "a", "c")
+    assert [method for method, _, _ in client.sent] == ["POST"] * 4 + ["PATCH"]

@@ -231,7 +231,7 @@ class Arena:
 
         async def run() -> None:
             async with Client(self.access, "avactl-scheduler") as client:
-                daemon = Daemon(client, Options(self.policy))
+                daemon = Daemon(client, Options(self.policy.system_namespace, policy=self.policy))
                 tasks = [asyncio.create_task(daemon.run()), asyncio.create_task(self._settled(daemon))]
                 try:
                     done, _ = await asyncio.wait(tasks, return_when="FIRST_COMPLETED")

@@ -80,7 +80,7 @@ def by_hand(world: World, wanted: Wanted, chance: random.Random, *, delete: floa
     if chance.random() < delete:
         world.kube.delete(version, kind, name, namespace or None)
         return "delete"
-    resource = world.kube.resource(version, kind)
+    path = world.kube.path(version, kind, name, namespace)
     for _ in range(20):
         live = world.kube.get(version, kind, name, namespace or None)
         # Only what git declares is there to be changed, and what people add.
@@ -89,9 +89,7 @@ def by_hand(world: World, wanted: Wanted, chance: random.Random, *, delete: floa
         merged = _merged(live, wanted.body, changed)
         manager = chance.choice(MANAGERS[:2] if "annotation" in done else MANAGERS)
         try:
-            answer = world.kube.request(
-                "PUT", resource.path(namespace or None, name), body=merged, query={"fieldManager": manager}
-            )
+            answer = world.kube.request("PUT", path, body=merged, query={"fieldManager": manager})
         except ApiError as error:
             if error.status not in (400, 403, 409, 422):
                 raise

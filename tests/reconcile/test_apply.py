@@ -12,13 +12,13 @@ import orjson
 import pytest
 
 from avactl.apply.reconcile.actions import Action, Step
-from avactl.apply.reconcile.api import Api
 from avactl.apply.reconcile.options import Options
 from avactl.apply.reconcile.reconciler import Reconciler
 from avactl.apply.reconcile.reporting.commit_status import words
 from avactl.apply.reconcile.reporting.report import Result, as_json, as_text
 from avactl.kube import access
 from avactl.kube.client import Client, UnreachableError
+from avactl.kube.object_client import ObjectClient
 from tests.compute_domains import define_compute_domains
 from tests.definitions import define_monitoring, define_routes
 from tests.kinds.compiling import DIGEST
@@ -304,14 +304,14 @@ def test_a_server_that_is_gone_costs_its_patience_once(world: World) -> None:
     many, patience = 200, 1.0
     with Proxy(world.plane, world.folder) as proxy:
 
-        async def ask(api: Api) -> int:
+        async def ask(api: ObjectClient) -> int:
             asked = (api.read("/api/v1/namespaces/default") for _ in range(many))
             answers = await asyncio.gather(*asked, return_exceptions=True)
             return sum(isinstance(answer, UnreachableError) for answer in answers)
 
         async def go() -> None:
             async with Client(access.find(proxy.kubeconfig)) as client:
-                api = Api(client, patience=patience)
+                api = ObjectClient(client, patience=patience)
                 proxy.faults = {0: 1.0}
                 assert await ask(api) == many
                 assert proxy.counts["GET"] > many, "they are tried again and again at first"

@@ -92,7 +92,7 @@ def test_replicas_of_an_autoscaler(world: World) -> None:
     world.commit({"service.yaml": SERVICE.replace("REPLICAS", "{min: 1, max: 9, cpuUtilization: 60}")})
     assert world.once(wait=False).complete
     assert replicas() == 5
-    path = world.kube.resource("apps/v1", "Deployment").path(namespace, "classify", "/scale")
+    path = world.kube.resource("apps/v1", "Deployment").path(namespace, "classify") + "/scale"
     patch = {"spec": {"replicas": 7}}
     world.kube.request("PATCH", path, body=patch, content_type="application/merge-patch+json")
     result = world.once(wait=False)

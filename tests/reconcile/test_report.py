@@ -10,12 +10,14 @@ import pytest
 
 from avactl.apply.pulumi.resource_plan import Key
 from avactl.apply.reconcile.actions import Action, Step
-from avactl.apply.reconcile.api import Gvk
 from avactl.apply.reconcile.health import Health, State
 from avactl.apply.reconcile.inventory import Records
-from avactl.apply.reconcile.reporting import commit_status, events
+from avactl.apply.reconcile.reporting import commit_status
+from avactl.apply.reconcile.reporting.events import RunEvents
 from avactl.apply.reconcile.reporting.report import Result, as_text
 from avactl.base.terminal import inert
+from avactl.kube.object_client import Gvk
+from tests.kube.recording_client import RecordingClient
 
 HOSTILE = "::error::x\n##[error]y\x1b[2J\r\nsection_start:1:z " + "a" * 100_000
 
@@ -36,17 +38,12 @@ def test_a_report() -> None:
     assert len(text.splitlines()) < 8
 
 
-def test_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[dict[str, Any]] = []
-
-    async def send(_api: object, event: dict[str, Any]) -> None:
-        sent.append(event)
-
-    monkeypatch.setattr(events, "_send", send)
+def test_events() -> None:
+    client = RecordingClient()
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "namespace": "n", "name": "i", "uid": "u"}
-    asyncio.run(events.tell(None, reference, result()))  # type: ignore[arg-type]
-    assert len(sent) == 2
-    for event in sent:
+    asyncio.run(RunEvents(client).report_run(reference, result()))
+    assert len(client.sent) == 2
+    for _, _, event in client.sent:
         assert event["note"].isprintable()
         assert len(event["note"].encode()) <= 1024
 

@@ -90,4 +90,4 @@ async def _hold_lease(world: World) -> bool:
     async with Client(access.find(world.kubeconfig)) as client:
         reconciler = Reconciler(client, Options(namespace=f"{world.name}-system", inventory="lab"))
         async with reconciler.lease.hold(patience=30.0):
-            return reconciler.lease.held()
+            return reconciler.lease.leading()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 import time
 from collections import Counter
@@ -10,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-import httpx
 import orjson
 
+from avactl.kube.client import UnreachableError
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 
 Object = dict[str, Any]
@@ -92,16 +91,12 @@ class _Watch(threading.Thread):
         self.done = threading.Event()
 
     def run(self) -> None:
-        headers = {"Authorization": f"Bearer {self._plane.token()}"}
-        context = ssl.create_default_context(cafile=str(self._plane.ca_file))
-        while not self.done.is_set():
-            try:
-                with httpx.Client(
-                    base_url=self._plane.url, headers=headers, verify=context, trust_env=False, timeout=30
-                ) as client:
-                    self._follow(client)
-            except (httpx.HTTPError, orjson.JSONDecodeError):
-                self.done.wait(0.1)
+        with self._plane.client() as kube:
+            while not self.done.is_set():
+                try:
+                    self._follow(kube)
+                except (ApiError, UnreachableError, orjson.JSONDecodeError):
+                    self.done.wait(0.1)
 
     def _check(self, known: dict[str, Object], item: Object) -> None:
         try:
@@ -109,26 +104,24 @@ class _Watch(threading.Thread):
         except Exception as error:  # what is not looked at is not right because of that
             self._failed(f"the auditor does not understand {name_of(item)}: {error!r}")
 
-    def _follow(self, client: httpx.Client) -> None:
-        body = client.get(self._path).raise_for_status().json()
+    def _follow(self, kube: KubeClient) -> None:
+        body = kube.request("GET", self._path).body
         self.known = {item["metadata"]["uid"]: item for item in body["items"]}
         for item in body["items"]:
             self._check(self.known, item)
-        query = {"watch": "1", "resourceVersion": body["metadata"]["resourceVersion"], "timeoutSeconds": "20"}
-        with client.stream("GET", self._path, params=query) as stream:
-            for line in stream.iter_lines():
-                event = orjson.loads(line)
-                item = event["object"]
-                if event["type"] == "ERROR":
-                    return
-                self.events += 1
-                if event["type"] == "DELETED":
-                    self.known.pop(item["metadata"]["uid"], None)
-                else:
-                    self.known[item["metadata"]["uid"]] = item
-                    self._check(self.known, item)
-                if self.done.is_set():
-                    return
+        query = {"resourceVersion": body["metadata"]["resourceVersion"], "timeoutSeconds": "20"}
+        for event in kube.watch(self._path, query):
+            item = event["object"]
+            if event["type"] == "ERROR":
+                return
+            self.events += 1
+            if event["type"] == "DELETED":
+                self.known.pop(item["metadata"]["uid"], None)
+            else:
+                self.known[item["metadata"]["uid"]] = item
+                self._check(self.known, item)
+            if self.done.is_set():
+                return
 
 
 class Auditor:
@@ -344,7 +337,7 @@ def patient(call: Callable[[], Any]) -> Any:
     for _ in range(600):
         try:
             return call()
-        except httpx.TransportError:
+        except UnreachableError:
             pass
         except ApiError as error:
             if error.status in (404, 409, 422):

@@ -25,7 +25,7 @@ def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:
 
 
 def daemon_of_one_machine() -> Daemon:
-    daemon = Daemon(Client(Access("http://nobody", None, lambda: "")), Options(POLICY))
+    daemon = Daemon(Client(Access("http://nobody", None, lambda: "")), Options("avactl-system", policy=POLICY))
     status = {"allocatable": {"cpu": "4", "memory": "1Gi", "pods": "10"}}
     daemon.cache.put_node({"metadata": {"name": "a"}, "spec": {}, "status": status})
     return daemon
@@ -79,17 +79,17 @@ def test_what_comes_free_right_after_a_try_is_not_left_until_the_next_tick(monke
 def test_a_replica_that_takes_over_after_long_is_alive_while_it_lists_anew() -> None:
     async def run() -> None:
         client = Client(Access("http://nobody", None, lambda: ""))
-        daemon = Daemon(client, Options(POLICY, lease="lease"))
+        daemon = Daemon(client, Options("avactl-system", "lease", policy=POLICY))
         for reflector in daemon._reflectors:
             reflector.synced.set()
-        daemon._ticked -= 3600.0  # so long did it stand by
-        deciding = asyncio.ensure_future(daemon._decide())
+        daemon._turned -= 3600.0  # so long did it stand by
+        deciding = asyncio.ensure_future(daemon._lead())
         assert daemon._leader is not None
         daemon._leader.since = monotonic()
         daemon._leader.won.set()
         await asyncio.sleep(0.01)
         assert not deciding.done()
-        assert daemon._alive()
+        assert daemon._is_alive()
         deciding.cancel()
 
     asyncio.run(run())

@@ -229,10 +229,10 @@ def test_who_looks_on_for_days_forgets_pods_too() -> None:
 def test_events_of_pods_with_the_longest_names_can_be_written() -> None:
     reporter = PodReporter(Client(Access("http://nobody", None, lambda: "")), Rate(0, 0))
     reporter.scheduled(PodInfo(pod("x" * 235 + "-" + "y" * 17, 0), 0.0), "a")
-    (request,) = reporter._queue
-    name, _, number = request.body["metadata"]["name"].partition(".")
+    (report,) = reporter._queue
+    name, _, number = report.body["metadata"]["name"].partition(".")
     assert (name, len(number)) == ("x" * 235, 16)
-    assert request.body["regarding"]["kind"] == "Pod"
+    assert report.body["regarding"]["kind"] == "Pod"
 
 
 def near(app: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from avactl.contracts.names import ROLLOUT
-from avactl.daemons.serving.daemon import STUCK, Daemon, Options
+from avactl.daemons.serving.daemon import Daemon, Options
 from avactl.kube.access import Access
 from avactl.kube.client import Client
 
@@ -48,14 +48,14 @@ class Passes:
 def test_a_team_s_slow_queries_hold_up_no_other_team(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         passes = Passes(monkeypatch, *(f"slow/web-{number}" for number in range(100)), "vision/web")
-        acting = asyncio.ensure_future(passes.daemon._act())
+        acting = asyncio.ensure_future(passes.daemon._work())
         await passes.until("vision/web", 5)
         assert sum(count for key, count in passes.begun.items() if key.startswith("slow/")) == 4
         # Waiting for a turn is not being stuck; a pass that does not end is.
-        assert passes.daemon._alive()
+        assert passes.daemon._is_alive()
         begun = passes.daemon._passes._begun
-        begun[next(iter(begun))] -= STUCK
-        assert not passes.daemon._alive()
+        begun[next(iter(begun))] -= passes.daemon.stuck_after_s
+        assert not passes.daemon._is_alive()
         passes.going.set()
         for number in range(100):
             await passes.until(f"slow/web-{number}", 2)
@@ -67,7 +67,7 @@ def test_a_team_s_slow_queries_hold_up_no_other_team(monkeypatch: pytest.MonkeyP
 def test_what_changes_during_a_pass_is_seen_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         passes = Passes(monkeypatch, "slow/web")
-        acting = asyncio.ensure_future(passes.daemon._act())
+        acting = asyncio.ensure_future(passes.daemon._work())
         await passes.until("slow/web", 1)
         passes.daemon._wake.set()
         async with asyncio.timeout(30):
@@ -92,7 +92,7 @@ def test_a_defect_with_one_object_does_not_end_the_daemon(monkeypatch: pytest.Mo
             raise ZeroDivisionError
 
         monkeypatch.setattr(passes.daemon._weights, "sync", fail)
-        acting = asyncio.ensure_future(passes.daemon._act())
+        acting = asyncio.ensure_future(passes.daemon._work())
         await passes.until("vision/a-headless", 2)
         await passes.until("vision/web", passes.begun["vision/web"] + 1)
         acting.cancel()

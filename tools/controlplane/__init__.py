@@ -4,8 +4,9 @@
 `ControlPlane` starts them, hands out a kubeconfig, and leaves no process behind; `KubeClient` speaks to it.
 """
 
+from avactl.kube.client import ApiError
 from tools.controlplane.build import BuildError, UnavailableError, build_binaries, is_required
-from tools.controlplane.client import ApiError, KubeClient, Reply, UnknownKindError
+from tools.controlplane.client import KubeClient, Reply, UnknownKindError
 from tools.controlplane.plane import ControlPlane, StartError
 
 __all__ = [

@@ -1,24 +1,28 @@
 """A small synchronous client of the Kubernetes API for tests: plain dicts in, plain dicts and warnings out."""
 
+import asyncio
 import re
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from pathlib import Path
 from ssl import create_default_context
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-import httpx
 import orjson
 
+from avactl.kube.access import Access
+from avactl.kube.client import JSON, MERGE, Client
+from avactl.kube.object_client import APPLY, Gvk, ObjectClient, Resource
 from tools.controlplane.process import Closing
 
-TIMEOUT = 30.0  # seconds for one request
 POLL = 0.05  # seconds
 
 # RFC 9111, 5.5: code, agent, quoted text, and possibly a date; several may share one header.
 _WARNING = re.compile(r'\d{3} \S+ "((?:[^"\\]|\\.)*)"')
 
 Manifest = Mapping[str, Any]
+_T = TypeVar("_T")
 
 
 class Reply(NamedTuple):
@@ -28,90 +32,62 @@ class Reply(NamedTuple):
     warnings: list[str]
 
 
-class ApiError(Exception):
-    """The API server refused; `status` is the HTTP status, `reason` the machine's word, `body` the Status object."""
-
-    def __init__(self, status: int, body: dict[str, Any], warnings: list[str]) -> None:
-        super().__init__(f"{status} {body.get('reason', '')}: {body.get('message', '')}")
-        self.status = status
-        self.reason = str(body.get("reason", ""))
-        self.body = body
-        self.warnings = warnings
-
-
 class UnknownKindError(Exception):
     """The API server does not serve the kind."""
-
-
-class Resource(NamedTuple):
-    """A resource of the API: root of its group version, plural name, and whether it is namespaced."""
-
-    root: str
-    plural: str
-    namespaced: bool
-
-    def path(self, namespace: str | None, name: str = "", subresource: str = "") -> str:
-        """The URL path of an object, or without a name of all of them; no namespace means all, or `default`."""
-        inside = f"/namespaces/{namespace or 'default'}" if self.namespaced and (namespace or name) else ""
-        return f"{self.root}{inside}/{self.plural}" + (f"/{name}" if name else "") + subresource
 
 
 class KubeClient(Closing):
     """A connection to one API server with one bearer token; close it, or use it in a `with` block.
 
-    Every method that asks the server raises ApiError if that refuses, UnknownKindError for a kind it does not serve,
-    and httpx.TransportError if it does not answer. Where objects come with a namespace of their own it is taken
-    from there, and `default` where there is none.
+    Requests are those of `avactl.kube`, made in a thread of its own and sent once: tests see every refusal. Every
+    method that asks the server raises ApiError if that refuses, UnknownKindError for a kind it does not serve, and
+    UnreachableError if it does not answer. Where objects come with a namespace of their own it is taken from there,
+    and `default` where there is none.
     """
 
-    def __init__(self, url: str, token: str, ca_file: Path) -> None:
-        self._http = httpx.Client(
-            base_url=url,
-            headers={"Authorization": f"Bearer {token}"},
-            verify=create_default_context(cafile=ca_file),
-            timeout=TIMEOUT,
-            # Proxies from the environment cannot reach loopback.
-            trust_env=False,
-        )
-        self._resources: dict[str, dict[str, Resource]] = {}
+    def __init__(self, url: str, token: str, ca_file: Path, headers: tuple[tuple[str, str], ...] = ()) -> None:
+        context = create_default_context(cafile=ca_file)
+        self._client = Client(Access(url, context, lambda: token, headers=headers), "avactl-test")
+        self._objects = ObjectClient(self._client, patience=0.0)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._run(self._client.__aenter__())
 
     def close(self) -> None:
         """Close the connection."""
-        self._http.close()
+        if self._thread.is_alive():
+            self._run(self._client.__aexit__())
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> dict[str, Any]:
         """Return the object. Raises ApiError with status 404 if there is none."""
-        return self.request("GET", self.resource(api_version, kind).path(namespace, name)).body
+        return self.request("GET", self.path(api_version, kind, name, namespace)).body
 
     def find(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         """Return the object, or None."""
-        try:
-            return self.get(api_version, kind, name, namespace)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        return self._run(self._objects.read(self.path(api_version, kind, name, namespace)))
 
     def list(
         self, api_version: str, kind: str, namespace: str | None = None, *, label_selector: str = ""
     ) -> list[dict[str, Any]]:
         """Return all objects of a kind, in one namespace or in all, each with its apiVersion and kind."""
-        query = {"labelSelector": label_selector} if label_selector else {}
-        body = self.request("GET", self.resource(api_version, kind).path(namespace), query=query).body
-        return [{"apiVersion": api_version, "kind": kind, **item} for item in body["items"]]
+        self.resource(api_version, kind)
+        return self._run(self._objects.items(Gvk(api_version, kind), label_selector, namespace or ""))
 
     def create(self, manifest: Manifest, *, dry_run: bool = False, validation: str = "Strict") -> Reply:
         """Create an object. With `validation` Strict, unknown and duplicate fields are refused (Warn, Ignore)."""
-        resource, namespace, _ = self._address(manifest)
         query = {"fieldValidation": validation, **_dry(dry_run)}
-        path = resource.path(namespace or ("default" if resource.namespaced else None))
+        resource = self.resource(manifest["apiVersion"], manifest["kind"])
+        path = resource.path(manifest["metadata"].get("namespace") or "default")
         return self.request("POST", path, body=manifest, query=query)
 
     def replace(self, manifest: Manifest, *, subresource: str = "", dry_run: bool = False) -> Reply:
         """Replace an object; `subresource` is for instance `/status`."""
-        resource, namespace, name = self._address(manifest)
         query = {"fieldValidation": "Strict", **_dry(dry_run)}
-        return self.request("PUT", resource.path(namespace, name, subresource), body=manifest, query=query)
+        return self.request("PUT", self._path_of(manifest) + subresource, body=manifest, query=query)
 
     def apply(
         self,
@@ -124,10 +100,9 @@ class KubeClient(Closing):
         subresource: str = "",
     ) -> Reply:
         """Server-side apply. Raises ApiError with status 409 if another manager owns a field, unless `force`."""
-        resource, namespace, name = self._address(manifest)
         return self.request(
             "PATCH",
-            resource.path(namespace, name, subresource),
+            self._path_of(manifest) + subresource,
             body=manifest,
             query={
                 "fieldManager": field_manager,
@@ -135,18 +110,16 @@ class KubeClient(Closing):
                 "force": str(force).lower(),
                 **_dry(dry_run),
             },
-            # JSON is valid YAML and faster to write.
-            content_type="application/apply-patch+yaml",
+            content_type=APPLY,
         )
 
     def patch(
         self, manifest: Manifest, *, field_manager: str = "avactl-test", subresource: str = "", dry_run: bool = False
     ) -> Reply:
         """Merge-patch the object that the manifest names with the manifest: None removes, lists are replaced."""
-        resource, namespace, name = self._address(manifest)
         query = {"fieldManager": field_manager, "fieldValidation": "Strict", **_dry(dry_run)}
-        path = resource.path(namespace, name, subresource)
-        return self.request("PATCH", path, body=manifest, query=query, content_type="application/merge-patch+json")
+        path = self._path_of(manifest) + subresource
+        return self.request("PATCH", path, body=manifest, query=query, content_type=MERGE)
 
     def delete(
         self,
@@ -159,7 +132,7 @@ class KubeClient(Closing):
         dry_run: bool = False,
     ) -> Reply:
         """Delete an object, its dependents by `propagation` (Background, Foreground, Orphan)."""
-        path = self.resource(api_version, kind).path(namespace, name)
+        path = self.path(api_version, kind, name, namespace)
         return self.request("DELETE", path, query={"propagationPolicy": propagation, **_dry(dry_run)})
 
     def wait_gone(
@@ -196,71 +169,62 @@ class KubeClient(Closing):
         spec = definition["spec"]
         deadline = time.monotonic() + timeout
         for version in (each["name"] for each in spec["versions"] if each["served"]):
-            while spec["names"]["kind"] not in self._discover(f"{spec['group']}/{version}"):
+            while not self._is_served(Gvk(f"{spec['group']}/{version}", spec["names"]["kind"])):
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"{definition['metadata']['name']} is not served after {timeout:g} s")
                 time.sleep(POLL)
 
     def resource(self, api_version: str, kind: str) -> Resource:
         """Return the resource of a kind by discovery; cached, and refreshed for an unknown kind."""
-        known = self._resources.get(api_version, {})
-        if kind not in known:
-            known = self._resources[api_version] = self._discover(api_version)
-        if kind not in known:
+        if not self._is_served(Gvk(api_version, kind)):
             raise UnknownKindError(f"the API server serves no {kind} in {api_version}")
-        return known[kind]
+        return self._objects.resource(Gvk(api_version, kind))
+
+    def path(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> str:
+        """Return the path of an object; without a namespace, of one in `default`."""
+        return self.resource(api_version, kind).path(namespace or "default", name)
 
     def request(
         self,
         method: str,
         path: str,
         *,
-        body: Manifest | None = None,
+        body: Any = None,
         query: Mapping[str, str] | None = None,
-        content_type: str = "application/json",
+        content_type: str = JSON,
     ) -> Reply:
         """Send any other request. Raises ApiError for every status but 2xx."""
-        content = None if body is None else orjson.dumps(body)
-        response = self._http.request(
-            method, path, content=content, params=dict(query or {}), headers={"Content-Type": content_type}
-        )
-        answer = _object(response)
+        response = self._run(self._client.exchange(method, path, body, query=query, content_type=content_type))
         warnings = [
             re.sub(r"\\(.)", r"\1", text)
-            for header in response.headers.get_list("Warning")
+            for header in response.headers.getall("Warning", ())
             for text in _WARNING.findall(header)
         ]
-        if not response.is_success:
-            raise ApiError(response.status_code, answer, warnings)
-        return Reply(answer, warnings)
+        return Reply(response.parse(), warnings)
 
-    def _address(self, manifest: Manifest) -> tuple[Resource, str | None, str]:
-        metadata = manifest["metadata"]
-        resource = self.resource(manifest["apiVersion"], manifest["kind"])
-        return resource, metadata.get("namespace"), metadata.get("name", "")
+    def watch(self, path: str, query: Mapping[str, str] | None = None) -> Generator[dict[str, Any], None, None]:
+        """Yield the events of a watch until the API server ends it."""
+        batches = self._client.watch(path, {"watch": "1", **(query or {})})
 
-    def _discover(self, api_version: str) -> dict[str, Resource]:
-        root = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
+        async def next_batch() -> list[bytes] | None:
+            return await anext(batches, None)
+
         try:
-            served = self.request("GET", root).body["resources"]
-        except ApiError as error:
-            if error.status == 404:
-                return {}
-            raise
-        # A name with a slash is a subresource, listed with the kind of its input: Scale, Binding.
-        return {
-            item["kind"]: Resource(root, item["name"], item["namespaced"]) for item in served if "/" not in item["name"]
-        }
+            while (lines := self._run(next_batch())) is not None:
+                yield from (orjson.loads(line) for line in lines if line)
+        finally:
+            self._run(batches.aclose())
+
+    def _path_of(self, manifest: Manifest) -> str:
+        metadata = manifest["metadata"]
+        return self.path(manifest["apiVersion"], manifest["kind"], metadata["name"], metadata.get("namespace"))
+
+    def _is_served(self, gvk: Gvk) -> bool:
+        return not self._run(self._objects.find_kinds({gvk}))
+
+    def _run(self, request: Coroutine[Any, Any, _T]) -> _T:
+        return asyncio.run_coroutine_threadsafe(request, self._loop).result()
 
 
 def _dry(dry_run: bool) -> dict[str, str]:
     return {"dryRun": "All"} if dry_run else {}
-
-
-def _object(response: httpx.Response) -> dict[str, Any]:
-    try:
-        answer = orjson.loads(response.content)
-    except orjson.JSONDecodeError:
-        answer = None
-    # Health checks and proxies in between answer in plain text.
-    return answer if isinstance(answer, dict) else {"message": response.text.strip()}

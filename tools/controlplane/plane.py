@@ -10,9 +10,10 @@ from typing import Self
 
 import httpx
 
+from avactl.kube.client import ApiError, UnreachableError
 from tools.controlplane import credentials, process
 from tools.controlplane.build import build_binaries
-from tools.controlplane.client import ApiError, KubeClient
+from tools.controlplane.client import KubeClient
 from tools.controlplane.components import API_SERVER, COMPONENTS, CONTROLLER_MANAGER, SCHEDULER, Layout
 from tools.controlplane.folder import OwnedFolder
 
@@ -221,6 +222,6 @@ class ControlPlane(process.Processes):
         with self.client() as client:
             try:
                 client.request("GET", path)
-            except (ApiError, httpx.TransportError):
+            except (ApiError, UnreachableError):
                 return False
         return True

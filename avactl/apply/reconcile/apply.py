@@ -11,7 +11,6 @@ from typing import Any
 
 from avactl.apply.pulumi.resource_plan import Key
 from avactl.apply.reconcile.actions import Action, Step, holds_data
-from avactl.apply.reconcile.api import FIELD_MANAGER, Api, Body, Gvk
 from avactl.apply.reconcile.desired import PATCHED, inventory_of, marks
 from avactl.apply.reconcile.diffing import managed_fields
 from avactl.apply.reconcile.diffing.field_policy import Hands
@@ -25,6 +24,7 @@ from avactl.change.diff.rules import classify
 from avactl.compiler.normalise import RANK
 from avactl.kinds.cluster.daemons import builtin
 from avactl.kube.client import ApiError, UnreachableError
+from avactl.kube.object_client import FIELD_MANAGER, Body, Gvk, ObjectClient
 
 APPLIED = frozenset({Action.create, Action.change, Action.recreate, Action.restore})
 _HANDOVER = f"{FIELD_MANAGER}-handover"
@@ -48,7 +48,7 @@ def to_do(steps: Iterable[Step]) -> bool:
     return any(step.action in APPLIED or step.action is Action.prune for step in steps)
 
 
-async def settle(api: Api, steps: Iterable[Step]) -> None:
+async def settle(api: ObjectClient, steps: Iterable[Step]) -> None:
     """Resolve comparisons that need a dry run on the API server. Writes nothing."""
 
     async def resolve(step: Step) -> None:
@@ -69,7 +69,7 @@ async def settle(api: Api, steps: Iterable[Step]) -> None:
         """
         assert step.live is not None
         try:
-            answer = await api.take_out(step.live, _pointers(step.live, step.comparison.take_out), dry_run=True)
+            answer = await api.remove_fields(step.live, _pointers(step.live, step.comparison.take_out), dry_run=True)
         except ApiError:
             return
         if answer is None:
@@ -99,7 +99,7 @@ class Applier:
 
     def __init__(
         self,
-        api: Api,
+        api: ObjectClient,
         inventory: str,
         hands: Hands,
         *,
@@ -193,7 +193,7 @@ class Applier:
             there = [d for d in differences if managed_fields.find(live, d.path) is not ABSENT]
             if not there:
                 return live
-            done = await self._api.take_out(live, _pointers(live, there))
+            done = await self._api.remove_fields(live, _pointers(live, there))
             if done is not None:
                 return done
             found = await self._api.get(step.wanted.gvk, step.key.namespace, step.key.name)
@@ -234,7 +234,7 @@ class Applier:
 
     async def _gone(self, live: Body) -> None:
         """Wait until this object is deleted."""
-        found = await self._api.gone(live, self._patience)
+        found = await self._api.wait_deleted(live, self._patience)
         if found is not None:
             # One time limit for the whole run, not one per wave.
             self._patience = min(self._patience, _AGAIN)

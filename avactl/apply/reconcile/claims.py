@@ -10,9 +10,9 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from avactl.apply.reconcile.api import Api
 from avactl.apply.reconcile.inventory import Record, Records
 from avactl.kube.identity import is_name, place_of, read_cluster, system_namespaces
+from avactl.kube.object_client import ObjectClient
 
 if TYPE_CHECKING:
     from avactl.apply.reconcile.options import Options
@@ -35,7 +35,7 @@ class Claims:
     """Their inventories."""
 
 
-async def read_claims(api: Api, records: Records, cluster: str) -> Claims:
+async def read_claims(api: ObjectClient, records: Records, cluster: str) -> Claims:
     """Read the identity of the cluster. Raises ApiError and UnreachableError."""
     kube_system = await api.read("/api/v1/namespaces/kube-system")
     uid = str(kube_system["metadata"]["uid"]) if kube_system is not None else ""

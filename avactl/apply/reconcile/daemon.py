@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -13,14 +12,15 @@ from avactl.apply.reconcile.command import AGENT, Declared, Request, declare, so
 from avactl.apply.reconcile.drift import Watcher
 from avactl.apply.reconcile.readiness import wait_healthy
 from avactl.apply.reconcile.reconciler import Reconciler
-from avactl.apply.reconcile.reporting import commit_status, events, metrics
+from avactl.apply.reconcile.reporting import commit_status, metrics
 from avactl.apply.reconcile.reporting.report import Result
 from avactl.base.exit_codes import INCOMPLETE, MISSING, OK
 from avactl.diagnostics.text import render_problems
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
-from avactl.kube.http_server import serve
-from avactl.kube.leader import RETRY, LostError
+from avactl.kube.daemons import run_until_signal
+from avactl.kube.elected_daemon import ElectedDaemon, wait_first
+from avactl.kube.leader import GIVE_WAY_S, LostError
 from avactl.spec.repository.git import GitError
 
 _SETTLE = 1.0
@@ -29,14 +29,13 @@ _FIGHT = (60.0, 300.0)
 """If drift recurs within this many seconds, another writer is fighting back: runs are then at least this far apart."""
 
 
-_GIVE_WAY = 3 * RETRY
-"""Seconds in which a run that has asked for the lease takes it."""
-
-
-class Daemon:
+class Daemon(ElectedDaemon):
     """One replica of the reconciler."""
 
+    registry, leader_gauge = metrics.REGISTRY, metrics.LEADER
+
     def __init__(self, request: Request) -> None:
+        super().__init__(request.listen, None)
         self._request = request
         self._source = source_of(request)
         self._declared: Declared | None = None
@@ -48,65 +47,55 @@ class Daemon:
         self._watcher: Watcher | None = None
         self._health: asyncio.Task[None] | None = None
         self._drifted, self._pause = float("-inf"), _SETTLE
-        self.stop = asyncio.Event()
-        self.leading = False
+        self.exit_code = OK
 
-    async def run(self) -> int:
-        """Run until stopped; return the exit code. Raises LostError."""
-        runner = None
-        if self._request.listen:
-            runner = await serve(
-                self._request.listen, lambda: True, lambda: self._declared is not None, self._collect, metrics.REGISTRY
-            )
-        try:
+    async def run(self) -> None:
+        """Run until stopped, and give way to runs that ask for the lease. Raises LostError, in an exception group."""
+        async with self._serve_probes():
             while not await self._look() and not self.stop.is_set():
                 await self._sleep(self._request.interval)
             if self._declared is None:
-                return OK
+                return
             # The name of the Cluster, which only the specs tell, selects the context.
             access = await asyncio.to_thread(self._request.connect, self._declared.cluster)
             async with Client(access, agent=AGENT) as client:
-                while (code := await self._lead(client, self._declared)) is None:
+                while await self._join(client, self._declared):
+                    await self._run_replica()
+                    if self.stop.is_set() or self.exit_code != OK:
+                        return
                     logs.info("giving way to a run by hand")
-                    await self._sleep(_GIVE_WAY)
-                return code
-        finally:
-            if runner is not None:
-                await runner.cleanup()
+                    await self._sleep(GIVE_WAY_S)
 
-    async def _lead(self, client: Client, declared: Declared) -> int | None:
-        """Work while holding the lease; return the exit code, or None to give way to a run that asks for the lease.
+    def leading(self) -> bool:
+        """Return True if this replica holds the lease."""
+        return self._leader is not None and self._leader.leading()
 
-        Raises LostError.
-        """
-        options = declared.options
-        self._reconciler = reconciler = Reconciler(client, options)
-        refused = await self._prepare(reconciler, declared)
+    async def _join(self, client: Client, declared: Declared) -> bool:
+        """Prepare to be elected; return False if this is the wrong cluster."""
+        self._reconciler = reconciler = Reconciler(client, declared.options)
+        refused = await self._create_namespace(reconciler, declared)
         if refused:
             logs.error("refused", context=client.context, cluster=declared.cluster, problem=refused)
-            return INCOMPLETE
+            self.exit_code = INCOMPLETE
+            return False
         logs.info("identified", context=client.context, cluster=declared.cluster)
-        try:
-            async with reconciler.lease.hold(lambda holder: logs.info("standing by", holder=holder)) as lease:
-                reconciler.api.allowed = reconciler.lease.held
-                self.leading = True
-                self._watcher = Watcher(client, reconciler.api, options.inventory, options.hands)
-                work = asyncio.create_task(self._work(reconciler, self._watcher))
-                await asyncio.wait([work, lease], return_when=asyncio.FIRST_COMPLETED)
-                self.leading = False
-                if not work.done():
-                    work.cancel()
-                    with suppress(asyncio.CancelledError):
-                        await work
-                    await lease
-                return await work
-        finally:
-            if self._watcher is not None:
-                await self._watcher.stop()
-            if self._health is not None:
-                self._health.cancel()
+        self._leader = reconciler.lease
+        self._watcher = Watcher(client, reconciler.api, declared.options.inventory, declared.options.hands)
+        return True
 
-    async def _prepare(self, reconciler: Reconciler, declared: Declared) -> str:
+    async def _clean_up(self) -> None:
+        if self._watcher is not None:
+            await self._watcher.stop()
+        if self._health is not None:
+            self._health.cancel()
+
+    def _is_ready(self) -> bool:
+        return self._declared is not None
+
+    def _is_stuck(self) -> bool:
+        return False
+
+    async def _create_namespace(self, reconciler: Reconciler, declared: Declared) -> str:
         """Create the system namespace, unless this is the wrong cluster; return the reason, or an empty string."""
         while not self.stop.is_set():
             try:
@@ -119,13 +108,16 @@ class Daemon:
                 await self._sleep(_SETTLE)
         return ""
 
-    async def _work(self, reconciler: Reconciler, watcher: Watcher) -> int | None:
+    async def _work(self) -> None:
+        """Reconcile until stopped, until another run asks for the lease, or the namespace of the lease changes."""
+        reconciler, watcher = self._reconciler, self._watcher
+        assert reconciler is not None
+        assert watcher is not None
+        reconciler.api.allowed = reconciler.lease.leading
+        requested = reconciler.lease.requested
         look_again, all_again = 0.0, 0.0
         new = True
-        requested = reconciler.lease.requested
-        while not self.stop.is_set():
-            if requested.is_set():
-                return None
+        while not self.stop.is_set() and not requested.is_set():
             now = monotonic()
             if now >= look_again:
                 new = await self._look() or new
@@ -133,7 +125,8 @@ class Daemon:
             assert self._declared is not None
             if self._declared.options.namespace != reconciler.options.namespace:
                 logs.info("the system namespace was renamed; restarting")
-                return INCOMPLETE
+                self.exit_code = INCOMPLETE
+                return
             if new or watcher.differs.is_set() or now >= all_again:
                 watcher.differs.clear()
                 reconciler.options = replace(self._declared.options, wait=False)
@@ -144,11 +137,7 @@ class Daemon:
                 # Failures are retried soon; a full pass runs from time to time.
                 all_again = monotonic() + (self._request.resync if done else self._request.interval)
                 await self._sleep(self._pause)
-            waiters = [asyncio.create_task(event.wait()) for event in (watcher.differs, requested)]
-            await self._sleep(max(0.0, min(look_again, all_again) - monotonic()), *waiters)
-            for waiter in waiters:
-                waiter.cancel()
-        return OK
+            await self._sleep(max(0.0, min(look_again, all_again) - monotonic()), watcher.differs, requested)
 
     async def _look(self) -> bool:
         """Fetch from git; return whether there is a new commit to apply."""
@@ -171,9 +160,9 @@ class Daemon:
         sys.stderr.write(render_problems(declared.compilation.diagnostics, declared.compilation.program.read_file))
         logs.error("commit does not compile; nothing was changed", commit=revision.commit, errors=errors)
         await commit_status.tell(revision, declared.cluster, "failure", f"{errors} errors; nothing was changed")
-        if self.leading and self._reconciler is not None:
+        if self.leading() and self._reconciler is not None:
             reference = self._reconciler.records.reference(self._reconciler.record)
-            await events.tell_broken(self._reconciler.api, reference, revision.commit, errors)
+            await self._reconciler.events.report_broken(reference, revision.commit, errors)
         return False
 
     async def _once(self, reconciler: Reconciler) -> bool:
@@ -227,25 +216,17 @@ class Daemon:
                 self._told = (result.commit, words)
                 await commit_status.tell(revision, cluster, *words)
 
-    def _collect(self) -> None:
-        metrics.LEADER.set(self.leading)
-
-    async def _sleep(self, seconds: float, *others: asyncio.Task[bool]) -> None:
-        """Sleep until the time is over, the daemon is stopped, or one of the other tasks has ended."""
-        stop = asyncio.create_task(self.stop.wait())
-        await asyncio.wait([stop, *others], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
+    async def _sleep(self, seconds: float, *events: asyncio.Event) -> None:
+        """Sleep until the time is over, the daemon is stopped, or one of the events is set."""
+        await wait_first(self.stop, *events, timeout=seconds)
 
 
 async def follow(request: Request) -> int:
     """Run until a signal; return the exit code."""
-    logs.configure()
     daemon = Daemon(request)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, daemon.stop.set)
     try:
-        return await daemon.run()
-    except LostError as error:
-        logs.error("lease lost", error=str(error))
-        return MISSING
+        await run_until_signal(daemon.run, daemon.stop.set)
+    except* LostError as group:
+        logs.error("lease lost", error=str(group.exceptions[0]))
+        daemon.exit_code = MISSING
+    return daemon.exit_code

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.apply.pulumi.resource_plan import Key, needs
-from avactl.apply.reconcile.api import Gvk
 from avactl.apply.reconcile.diffing.field_policy import left, without
 from avactl.apply.reconcile.diffing.managed_fields import Path
 from avactl.change.diff.model import Disruption
@@ -17,6 +16,7 @@ from avactl.change.diff.rules import deletion
 from avactl.compiler import Compilation
 from avactl.compiler.normalise import RANK
 from avactl.contracts import names
+from avactl.kube.object_client import Gvk
 from avactl.program.manifest import Manifest
 
 INVENTORY = f"{names.GROUP}/inventory"

@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 from avactl.apply.pulumi.resource_plan import Key
-from avactl.apply.reconcile.api import Api, Gvk
 from avactl.apply.reconcile.desired import INVENTORY, Wanted
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.object_diff import compare
 from avactl.kube.client import Client
+from avactl.kube.object_client import Gvk, ObjectClient
 from avactl.kube.reflector import Reflector
 
 
@@ -47,7 +47,7 @@ class _Kind:
 class Watcher:
     """Watches of all declared kinds."""
 
-    def __init__(self, client: Client, api: Api, inventory: str, hands: Hands) -> None:
+    def __init__(self, client: Client, api: ObjectClient, inventory: str, hands: Hands) -> None:
         self._client, self._api, self._inventory, self._hands = client, api, inventory, hands
         self._tasks: list[asyncio.Task[None]] = []
         self.differs = asyncio.Event()

@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 
 from avactl.apply.pulumi.resource_plan import Key
-from avactl.apply.reconcile.api import Api, Gvk
 from avactl.apply.reconcile.desired import Wanted
 from avactl.contracts import names
 from avactl.kube.client import ApiError
+from avactl.kube.object_client import Gvk, ObjectClient
 
 _ID, _DIGEST = 6, 6
 """Bytes per object (identity and content digest): one ConfigMap holds 65,000 objects."""
@@ -71,7 +71,7 @@ def content(wanted: Iterable[Wanted]) -> dict[bytes, bytes]:
 class Records:
     """Reads and writes the ConfigMap of one inventory."""
 
-    def __init__(self, api: Api, namespace: str, inventory: str) -> None:
+    def __init__(self, api: ObjectClient, namespace: str, inventory: str) -> None:
         self.api, self.namespace, self.name = api, namespace, _PREFIX + inventory
 
     async def read(self) -> Record:
@@ -131,7 +131,7 @@ class Records:
         path = self.api.resource(_KIND).path(self.namespace)
         while True:
             try:
-                done = await self.api.put(path, self.name, body)
+                done = await self.api.create_or_replace(path, self.name, body)
                 break
             except ApiError as error:
                 # Our own write whose answer was lost, or a manual edit. We hold the lease, so our record wins.

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from avactl.apply.pulumi.resource_plan import Key
-from avactl.apply.reconcile.api import Api, Body, Gvk
 from avactl.apply.reconcile.desired import INVENTORY, Wanted, inventory_of
 from avactl.apply.reconcile.inventory import Record, kinds_of
 from avactl.compiler.normalise import APPLY_ORDER
 from avactl.kube.client import ApiError
+from avactl.kube.object_client import Body, Gvk, ObjectClient
 
 _FEW = 8
 """Up to so many missing objects of a kind are fetched one by one; more are listed."""
@@ -46,7 +46,7 @@ class Observed(NamedTuple):
     """Kinds that the account is not permitted to list: removed objects of these kinds are not pruned."""
 
 
-async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Observed:
+async def observe(api: ObjectClient, wanted: Collection[Wanted], record: Record) -> Observed:
     """Read all relevant live objects. Raises ApiError and UnreachableError."""
     declared = kinds_of(wanted)
     unserved = await api.find_kinds(set(declared | record.kinds | ALWAYS))
@@ -76,7 +76,7 @@ async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Obser
     return Observed(live, frozenset(unserved), frozenset(unseen))
 
 
-async def find(api: Api, missing: Iterable[Wanted], live: dict[Key, Body], *, marked: bool = False) -> None:
+async def find(api: ObjectClient, missing: Iterable[Wanted], live: dict[Key, Body], *, marked: bool = False) -> None:
     """Add declared objects that exist without the label: created by others, or with the label removed.
 
     `marked`: include objects of these kinds that have the label.

@@ -11,7 +11,6 @@ from typing import Any
 from avactl.apply.pulumi.resource_plan import Key
 from avactl.apply.reconcile import role_sets
 from avactl.apply.reconcile.actions import Action, Step
-from avactl.apply.reconcile.api import Api, Body, Gvk
 from avactl.apply.reconcile.desired import INVENTORY, title
 from avactl.apply.reconcile.health import (
     JUDGED,
@@ -26,12 +25,13 @@ from avactl.apply.reconcile.health import (
 )
 from avactl.contracts.names import DISAGGREGATED_NAME, LWS_NAME
 from avactl.kube.client import ApiError
+from avactl.kube.object_client import Body, Gvk, ObjectClient
 
 _POLL = (0.5, 3.0)
 
 
 async def wait_healthy(
-    api: Api,
+    api: ObjectClient,
     steps: Collection[Step],
     inventory: str,
     *,
@@ -74,12 +74,12 @@ async def wait_healthy(
         await _refresh(api, inventory, {key: Gvk.of(live[key]) for key in late}, live)
 
 
-async def wait_gone(api: Api, steps: Collection[Step], *, patience: float) -> None:
+async def wait_gone(api: ObjectClient, steps: Collection[Step], *, patience: float) -> None:
     """Wait until pruned objects are deleted; record those that are not."""
 
     async def one(step: Step) -> None:
         assert step.live is not None
-        found = await api.gone(step.live, patience)
+        found = await api.wait_deleted(step.live, patience)
         if found is not None:
             held = ", ".join(found["metadata"].get("finalizers") or ())
             step.reason = "is being deleted" + (f", finalizers: {held}" if held else "")
@@ -88,7 +88,7 @@ async def wait_gone(api: Api, steps: Collection[Step], *, patience: float) -> No
     await asyncio.gather(*map(one, pruned))
 
 
-async def _refresh(api: Api, inventory: str, wanted: Mapping[Key, Gvk], live: dict[Key, Body]) -> None:
+async def _refresh(api: ObjectClient, inventory: str, wanted: Mapping[Key, Gvk], live: dict[Key, Body]) -> None:
     """Reread these objects if their kind has a health check."""
 
     async def look(gvk: Gvk) -> None:
@@ -99,7 +99,7 @@ async def _refresh(api: Api, inventory: str, wanted: Mapping[Key, Gvk], live: di
     await asyncio.gather(*(look(gvk) for gvk in set(wanted.values()) if gvk.kind in JUDGED))
 
 
-async def _groups(api: Api, live: Mapping[Key, Body]) -> dict[Key, list[Mapping[str, Any]]]:
+async def _groups(api: ObjectClient, live: Mapping[Key, Body]) -> dict[Key, list[Mapping[str, Any]]]:
     """Return the LeaderWorkerSets that the controllers of DisaggregatedSets have made of them."""
     sets = {key: body for key, body in live.items() if key.kind == role_sets.KIND}
     if not sets or await api.find_kinds({role_sets.GROUPS}):
@@ -123,7 +123,7 @@ def _selector(live: Body) -> Mapping[str, str]:
     return found
 
 
-async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
+async def _look_closer(api: ObjectClient, late: Mapping[Key, Body]) -> dict[Key, Health]:
     """Return the health of unready objects that wait for capacity or a storage class, or whose containers crash."""
     found: dict[Key, Health] = {}
     spaces: dict[str, list[Key]] = defaultdict(list)
@@ -157,7 +157,7 @@ async def _look_closer(api: Api, late: Mapping[Key, Body]) -> dict[Key, Health]:
     return found
 
 
-async def _claim(api: Api, live: Body) -> Health:
+async def _claim(api: ObjectClient, live: Body) -> Health:
     spec = live["spec"]
     if spec.get("volumeName"):
         return Health(State.progressing, "not bound to its volume yet")

@@ -9,21 +9,21 @@ from time import monotonic
 from typing import Any
 
 from avactl.apply.reconcile.actions import Action, plan
-from avactl.apply.reconcile.api import Api, Gvk, LostLeaseError
 from avactl.apply.reconcile.apply import Applier, settle, to_do
 from avactl.apply.reconcile.claims import Claims, confirm, read_claims, refusal, take_over
 from avactl.apply.reconcile.desired import Wanted
 from avactl.apply.reconcile.inventory import Record, Records, content, kinds_of
-from avactl.apply.reconcile.lease import HeldError, Lease
 from avactl.apply.reconcile.live_state import Observed, observe
 from avactl.apply.reconcile.options import Options
 from avactl.apply.reconcile.readiness import wait_gone, wait_healthy
-from avactl.apply.reconcile.reporting import events
+from avactl.apply.reconcile.reporting.events import RunEvents
 from avactl.apply.reconcile.reporting.listener import Listener
 from avactl.apply.reconcile.reporting.report import Result
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client, UnreachableError
-from avactl.kube.leader import LostError
+from avactl.kube.leader import HeldError, Leader, LostError
+from avactl.kube.object_client import Gvk, LostLeaseError, ObjectClient
+from avactl.kube.replica import process_identity
 
 _FIRST = 15.0
 """Seconds for which the first request of a run is retried."""
@@ -35,9 +35,10 @@ class Reconciler:
     """Runs reconciliation on one cluster."""
 
     def __init__(self, client: Client, options: Options, listener: Listener | None = None) -> None:
-        self.api = Api(client, patience=options.patience)
+        self.api = ObjectClient(client, patience=options.patience)
         self.options = options
-        self.lease = Lease(self.api, options.namespace, options.inventory)
+        self.events = RunEvents(client)
+        self.lease = Leader(client, options.namespace, f"avactl-reconcile-{options.inventory}", process_identity())
         self.records = Records(self.api, options.namespace, options.inventory)
         self.record = Record()
         self.claims = Claims()
@@ -56,14 +57,14 @@ class Reconciler:
         self.api.patience = min(options.patience, _FIRST)
         await self.api.find_kinds({Gvk("v1", "ConfigMap"), Gvk("v1", "Namespace")})
         self.api.patience = options.patience
-        before = (await self.lease.look())[1]
+        before = await self._lease_transitions()
         result.problem = await self._plan(wanted, result)
         if result.problem or options.dry_run:
             return result
         if to_do(result.steps) or self._following(wanted, result) != self.record:
             try:
                 async with self._held(wanted, holding):
-                    if not holding and (await self.lease.look())[1] != max(before + 1, 0):
+                    if not holding and await self._lease_transitions() != max(before + 1, 0):
                         # Another process has written since the live state was read.
                         result.problem = await self._plan(wanted, result)
                         if result.problem:
@@ -94,7 +95,7 @@ class Reconciler:
     async def tell(self, result: Result) -> None:
         """Write the Events of a run; none if nothing changed."""
         if result.changed or result.failed:
-            await events.tell(self.api, self.records.reference(self.record), result)
+            await self.events.report_run(self.records.reference(self.record), result)
 
     async def refusal(self) -> str:
         """Read the identity of the cluster; return the reason why a run must not write to it, or an empty string."""
@@ -140,9 +141,14 @@ class Reconciler:
             yield
             return
         await self.prepare(wanted)
-        async with self.lease.hold(self.listener.lease, patience=self.options.timeout):
-            self.api.allowed = self.lease.held
+        async with self.lease.hold(self.options.timeout, self.listener.lease):
+            self.api.allowed = self.lease.leading
             yield
+
+    async def _lease_transitions(self) -> int:
+        """Return how often the lease has passed to another process; -1 if it does not exist."""
+        lease = await self.api.read(self.lease.path)
+        return -1 if lease is None else int((lease.get("spec") or {}).get("leaseTransitions") or 0)
 
     async def prepare(self, wanted: Collection[Wanted]) -> None:
         """Create the system namespace, which contains the Lease. Raises ApiError, UnreachableError."""
@@ -150,7 +156,7 @@ class Reconciler:
         await self.api.find_kinds({kind})
         live = await self.api.get(kind, "", self.options.namespace)
         if live is not None and live["metadata"].get("deletionTimestamp"):
-            live = await self.api.gone(live, self.options.timeout)
+            live = await self.api.wait_deleted(live, self.options.timeout)
             if live is not None:
                 text = f"namespace {self.options.namespace} is being deleted: run again once it is deleted"
                 raise ApiError(409, "Conflict", text)

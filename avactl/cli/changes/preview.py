@@ -12,7 +12,7 @@ import typer
 
 from avactl.base.exit_codes import CHANGES, USAGE
 from avactl.base.terminal import inert
-from avactl.cli.cluster.cluster_session import chosen_context, connection, packages, plain, refused
+from avactl.cli.cluster.cluster_session import chosen_context, connection, packages, plain, with_client
 from avactl.cli.common import fail, open_repository, report
 from avactl.cli.completion import stacks
 from avactl.cli.environments import EnvironmentOption, SourceOption
@@ -123,18 +123,19 @@ def identify_stack(session: Session, kubeconfig: Path | None, carries: list[str]
     context = session.context or chosen_context(kubeconfig, "")
     namespace = session.compilation.program.cluster_spec(cluster).system_namespace
 
-    async def ask(found: access.Access) -> Target:
-        async with Client(found, connections=2) as client:
-            return await identify(client, cluster, namespace, carries or ())
+    async def identified(_: Client, target: Target) -> Target:
+        return target
 
     if apply:
         found = connection(kubeconfig, context)
-        try:
-            return asyncio.run(ask(found))
-        except (ApiError, UnreachableError) as error:
-            refused(error, found)
+        return with_client(found, identified, cluster, namespace, known=carries or ())
+
+    async def ask() -> Target:
+        async with Client(access.find(kubeconfig, context), connections=2) as client:
+            return await identify(client, cluster, namespace, carries or ())
+
     try:
-        return asyncio.run(ask(access.find(kubeconfig, context)))
+        return asyncio.run(ask())
     except (access.AccessError, ApiError, UnreachableError) as error:
         return Target(context, cluster, plain(str(error)))
 

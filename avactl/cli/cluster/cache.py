@@ -6,41 +6,40 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
 
 from avactl.base.exit_codes import INCOMPLETE, USAGE
-from avactl.base.terminal import duration, json_output
+from avactl.base.terminal import duration
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
     DaemonKubeconfig,
     Kubeconfig,
     connection,
-    console,
     listening,
     packages,
     plain,
-    refused,
     tell_target,
-    write,
+    with_client,
 )
+from avactl.cli.cluster.tables import Once, show_status
 from avactl.cli.common import fail
 from avactl.cli.options import Output, OutputFormat
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from avactl.kube.client import Client
     from avactl.kube.identity import Target
 
 cache = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="Run the cache daemon, and show or flush what tiers hold."
 )
 Namespace = Annotated[str, typer.Option(help="Namespace of the cache tiers.")]
-_PAUSE = 1.0
-"""Seconds between two refreshes."""
 _BAR = 24
 """Characters of a bar."""
 
@@ -75,7 +74,7 @@ def run(
 @cache.command()
 def status(
     format: OutputFormat = Output.text,
-    once: Annotated[bool, typer.Option("--once", help="Print once; default if the output is not a terminal.")] = False,
+    once: Once = False,
     namespace: Namespace = "avactl-cache",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
@@ -84,30 +83,11 @@ def status(
     """Show tiers and datasets as the daemon reports them, live until Ctrl-C. Read-only."""
     with packages():
         from avactl.daemons.cache.status import StatusWriter
-        from avactl.kube.client import ApiError, Client, UnreachableError
-        from avactl.kube.identity import identify
-    access = connection(kubeconfig, context, cluster)
-    live = format is Output.text and not once and sys.stdout.isatty()
 
-    async def show() -> None:
-        async with Client(access, connections=2) as client:
-            target = await identify(client, cluster)
-            reader = StatusWriter(client, namespace)
-            if live:
-                await _live(reader, target)
-                return
-            data = await reader.read()
-            if format is Output.json:
-                sys.stdout.write(json_output({**target.as_json(), **data}))
-            else:
-                write(plain(str(target)), _page(data))
+    def read(client: Client) -> Awaitable[dict[str, Any]]:
+        return StatusWriter(client, namespace).read()
 
-    try:
-        asyncio.run(show())
-    except (ApiError, UnreachableError) as error:
-        refused(error, access)
-    except KeyboardInterrupt:
-        raise typer.Exit from None
+    show_status(connection(kubeconfig, context, cluster), cluster, read, _page, lambda data: data, format, once)
 
 
 @cache.command()
@@ -126,39 +106,20 @@ def flush(
     with packages():
         from avactl.daemons.cache.config import ConfigError, parse_flush
         from avactl.daemons.cache.flush import flush as wait_for
-        from avactl.kube.client import ApiError, Client, UnreachableError
-        from avactl.kube.identity import identify
     try:
         parse_flush(orjson.dumps({"path": path}).decode())
     except ConfigError as error:
         fail(f"{path}: {error}", USAGE)
-    access = connection(kubeconfig, context, cluster)
 
-    async def wait() -> int:
-        async with Client(access, connections=2) as client:
-            tell_target(await identify(client, cluster))
-            return await wait_for(client, namespace, path, timeout, lambda text: print(text, file=sys.stderr))
+    async def wait(client: Client, target: Target) -> int:
+        tell_target(target)
+        return await wait_for(client, namespace, path, timeout, lambda text: print(text, file=sys.stderr))
 
-    try:
-        left = asyncio.run(wait())
-    except (ApiError, UnreachableError) as error:
-        refused(error, access)
-    except KeyboardInterrupt:
-        raise typer.Exit(INCOMPLETE) from None
+    left = with_client(connection(kubeconfig, context, cluster), wait, cluster, interrupted=INCOMPLETE)
     if left:
         print(f"{path}: not all files are in the object store after {timeout:g} s")
         raise typer.Exit(INCOMPLETE)
     print(f"{path}: all files are in the object store")
-
-
-async def _live(reader: Any, target: Target) -> None:
-    from rich.console import Group
-    from rich.live import Live
-
-    with Live(console=console(), screen=True, auto_refresh=False) as screen:
-        while True:
-            screen.update(Group(plain(str(target)), _page(await reader.read())), refresh=True)
-            await asyncio.sleep(_PAUSE)
 
 
 def _page(data: dict[str, Any]) -> RenderableType:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 import typer
 
-from avactl.base.exit_codes import MISSING, USAGE
+from avactl.base.exit_codes import MISSING, OK, USAGE
 from avactl.base.installation import install_command
 from avactl.base.terminal import colour, duration, inert, shortened
 from avactl.cli.common import fail
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from avactl.kube.access import Access
+    from avactl.kube.client import Client
     from avactl.kube.identity import Target
     from avactl.scheduler.inspection.cluster_view import ClusterView
 
@@ -45,6 +46,8 @@ ClusterName = Annotated[
 SystemNamespace = Annotated[str, typer.Option(help="Namespace of avactl's ConfigMaps.")]
 
 
+INTERRUPTED = 130
+_T = TypeVar("_T")
 _WIDE = 100_000
 """Width if the output is not a terminal."""
 _LONGEST = 4096
@@ -109,6 +112,38 @@ def listening(listen: str) -> Iterator[None]:
         fail(f"`--listen {listen}`: {error}", MISSING)
 
 
+def with_client(
+    access: Access,
+    work: Callable[[Client, Target], Awaitable[_T]],
+    cluster: str,
+    system_namespace: str = "avactl-system",
+    *,
+    known: Collection[str] | None = None,
+    agent: str = "avactl",
+    connections: int = 128,
+    interrupted: int = INTERRUPTED,
+) -> _T:
+    """Run `work` with a client of the API server. Exits with USAGE if it carries another Cluster than the one meant.
+
+    `known`: other Clusters that it may carry. Exits with MISSING if the API server does not answer or denies a request,
+    and with `interrupted` after Ctrl-C.
+    """
+    with packages():
+        from avactl.kube.client import ApiError, Client, UnreachableError
+        from avactl.kube.identity import identify
+
+    async def run() -> _T:
+        async with Client(access, agent, connections) as client:
+            return await work(client, await identify(client, cluster, system_namespace, known))
+
+    try:
+        return asyncio.run(run())
+    except (ApiError, UnreachableError) as error:
+        refused(error, access)
+    except KeyboardInterrupt:
+        raise typer.Exit(interrupted) from None
+
+
 def viewing(
     show: Callable[[ClusterView, Target], Awaitable[None]],
     kubeconfig: Path | None,
@@ -124,25 +159,15 @@ def viewing(
     Exits with MISSING without a kubeconfig, or if the API server does not answer or denies the request.
     """
     with packages():
-        from avactl.kube.client import ApiError, Client, UnreachableError
-        from avactl.kube.identity import identify
         from avactl.scheduler.inspection.cluster_view import ClusterView
-    found = connection(kubeconfig, context, cluster)
 
-    async def run() -> None:
-        async with Client(found, connections=32) as client:
-            target = await identify(client, cluster, system_namespace)
-            view = ClusterView(client, system_namespace, namespace, with_volumes)
-            await view.load()
-            _allowed(view, namespace, everything)
-            await show(view, target)
+    async def work(client: Client, target: Target) -> None:
+        view = ClusterView(client, system_namespace, namespace, with_volumes)
+        await view.load()
+        _allowed(view, namespace, everything)
+        await show(view, target)
 
-    try:
-        asyncio.run(run())
-    except (ApiError, UnreachableError) as error:
-        refused(error, found)
-    except KeyboardInterrupt:
-        raise typer.Exit from None
+    with_client(connection(kubeconfig, context, cluster), work, cluster, system_namespace, interrupted=OK)
 
 
 def refused(error: Exception, access: Access) -> NoReturn:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avactl.base.exit_codes import USAGE
-from avactl.base.terminal import duration, json_output, plural
+from avactl.base.terminal import duration, plural
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
@@ -22,15 +21,16 @@ from avactl.cli.cluster.cluster_session import (
     listening,
     packages,
     plain,
-    refused,
-    write,
 )
+from avactl.cli.cluster.tables import Once, show_status
 from avactl.cli.common import fail
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from avactl.kube.client import Client
 
 delivery = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="Run the daemon of pipelines, show them, and publish models."
@@ -173,30 +173,21 @@ def run(
 @delivery.command()
 def status(
     format: OutputFormat = Output.text,
+    once: Once = False,
     namespace: Annotated[str, typer.Option(help="System namespace.")] = "avactl-system",
     kubeconfig: Kubeconfig = None,
     context: Context = "",
     cluster: ClusterName = "",
 ) -> None:
-    """Show the pipelines of a cluster: what their runs do, and how the last ones ended. Read-only."""
+    """Show pipelines: what their runs do and how the last ones ended, live until Ctrl-C. Read-only."""
     with packages():
-        from avactl.daemons.delivery.status import entries, read
-        from avactl.kube.client import ApiError, Client, UnreachableError
-        from avactl.kube.identity import Target, identify
+        from avactl.daemons.delivery import status as pipelines
+
+    async def read(client: Client) -> list[dict[str, Any]]:
+        return pipelines.entries(await pipelines.read(client, namespace))
+
     access = connection(kubeconfig, context, cluster)
-
-    async def show() -> tuple[Target, list[dict[str, Any]]]:
-        async with Client(access, connections=2) as client:
-            return await identify(client, cluster, namespace), entries(await read(client, namespace))
-
-    try:
-        target, found = asyncio.run(show())
-    except (ApiError, UnreachableError) as error:
-        refused(error, access)
-    if format is Output.json:
-        sys.stdout.write(json_output({**target.as_json(), "pipelines": found}))
-    else:
-        write(plain(str(target)), _page(found))
+    show_status(access, cluster, read, _page, lambda found: {"pipelines": found}, format, once, namespace)
 
 
 def _page(found: list[dict[str, Any]]) -> RenderableType:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from avactl.cli.cluster.cluster_session import (
     connection,
     packages,
     plain,
-    refused,
+    with_client,
     write,
 )
 from avactl.cli.common import fail, open_repository, report
@@ -111,21 +110,16 @@ def _findings(
 ) -> tuple[Target, str, list[Finding]]:
     """Exits with USAGE if the cluster carries another Cluster. Exits with MISSING if the API server does not answer."""
     from avactl.apply.doctor import checks, live
-    from avactl.kube.client import ApiError, Client, UnreachableError
-    from avactl.kube.identity import identify
+    from avactl.kube.client import Client
 
-    async def look() -> tuple[Target, live.Live]:
-        async with Client(access, connections=16) as client, Client(applier, connections=16) as other:
-            target = await identify(client, cluster, namespace)
+    async def look(client: Client, target: Target) -> tuple[Target, live.Live]:
+        async with Client(applier, connections=16) as other:
             secrets = [(need.namespace, need.name) for need in needs.secrets]
             objects = [(need.kind, need.namespace, need.name) for need in needs.objects]
             kinds = needs.kinds if rights else {}
             return target, await live.read(client, needs.kinds, secrets, objects, kinds, other)
 
-    try:
-        target, found = asyncio.run(look())
-    except (ApiError, UnreachableError) as error:
-        refused(error, access)
+    target, found = with_client(access, look, cluster, namespace, connections=16)
     return target, found.version, checks.check(needs, found, rights)
 
 

@@ -43,10 +43,10 @@ def scheduler(
     except ValueError as error:
         fail(str(error), USAGE)
     options = daemon.Options(
+        namespace or os.environ.get("POD_NAMESPACE", "") or policy.system_namespace,
+        lease,
+        listen,
         policy=policy,
-        lease=lease,
-        namespace=namespace or os.environ.get("POD_NAMESPACE", ""),
-        listen=listen,
         qps=qps,
         burst=burst,
         gang_grace=gang_grace,

@@ -4,36 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from avactl.base.terminal import duration, json_output
+from avactl.base.terminal import duration
 from avactl.cli.cluster.cluster_session import (
     ClusterName,
     Context,
     DaemonKubeconfig,
     Kubeconfig,
     connection,
-    console,
     listening,
     packages,
     plain,
-    refused,
-    write,
 )
+from avactl.cli.cluster.tables import Once, show_status
 from avactl.cli.options import Output, OutputFormat
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from avactl.kube.client import Client
+
 serving = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="Run the daemon of rollouts, and show the rollouts of services."
 )
-_PAUSE = 1.0
-"""Seconds between two refreshes."""
 
 
 @serving.command()
@@ -64,7 +61,7 @@ def run(
 @serving.command()
 def status(
     format: OutputFormat = Output.text,
-    once: Annotated[bool, typer.Option("--once", help="Print once; default if the output is not a terminal.")] = False,
+    once: Once = False,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", help="Only services of this namespace.", show_default="all")
     ] = "",
@@ -76,35 +73,12 @@ def status(
     with packages():
         from avactl.daemons.serving.daemon import services
         from avactl.daemons.serving.status import entries
-        from avactl.kube.client import ApiError, Client, UnreachableError
-        from avactl.kube.identity import identify
+
+    async def read(client: Client) -> list[dict[str, Any]]:
+        return entries(await services(client, namespace))
+
     access = connection(kubeconfig, context, cluster)
-    live = format is Output.text and not once and sys.stdout.isatty()
-
-    async def show() -> None:
-        async with Client(access, connections=2) as client:
-            target = await identify(client, cluster)
-            if live:
-                from rich.console import Group
-                from rich.live import Live
-
-                with Live(console=console(), screen=True, auto_refresh=False) as screen:
-                    while True:
-                        page = _page(entries(await services(client, namespace)))
-                        screen.update(Group(plain(str(target)), page), refresh=True)
-                        await asyncio.sleep(_PAUSE)
-            found = entries(await services(client, namespace))
-            if format is Output.json:
-                sys.stdout.write(json_output({**target.as_json(), "services": found}))
-            else:
-                write(plain(str(target)), _page(found))
-
-    try:
-        asyncio.run(show())
-    except (ApiError, UnreachableError) as error:
-        refused(error, access)
-    except KeyboardInterrupt:
-        raise typer.Exit from None
+    show_status(access, cluster, read, _page, lambda found: {"services": found}, format, once)
 
 
 def _page(found: list[dict[str, Any]]) -> RenderableType:

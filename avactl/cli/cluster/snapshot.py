@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,13 +15,14 @@ from avactl.cli.cluster.cluster_session import (
     Kubeconfig,
     connection,
     packages,
-    refused,
     tell_target,
+    with_client,
 )
 from avactl.cli.common import accessing
 
 if TYPE_CHECKING:
-    from avactl.kube.access import Access
+    from avactl.kube.client import Client
+    from avactl.kube.identity import Target
 
 
 def snapshot(
@@ -41,24 +41,16 @@ def snapshot(
     For pods, only scheduling data is included: no environment, arguments or images, and only avactl's own annotations.
     """
     with packages():
-        from avactl.change.plan.snapshot import capture  # noqa: F401 - what reads snapshots schedules too
-    text = asyncio.run(_take(connection(kubeconfig, context, cluster), cluster, namespace))
+        from avactl.change.plan.snapshot import capture
+
+    async def take(client: Client, target: Target) -> bytes:
+        tell_target(target)
+        return await capture.take(client, namespace)
+
+    text = with_client(connection(kubeconfig, context, cluster), take, cluster, namespace, agent="avactl-snapshot")
     if out is None:
         sys.stdout.buffer.write(text)
         return
     with accessing(out, USAGE):
         out.write_bytes(text)
     print(f"{out}: {len(text) / 1e6:.1f} MB", file=sys.stderr)
-
-
-async def _take(found: Access, cluster: str, namespace: str) -> bytes:
-    from avactl.change.plan.snapshot.capture import take
-    from avactl.kube.client import ApiError, Client, UnreachableError
-    from avactl.kube.identity import identify
-
-    async with Client(found, "avactl-snapshot", connections=8) as client:
-        try:
-            tell_target(await identify(client, cluster, namespace))
-            return await take(client, namespace)
-        except (ApiError, UnreachableError) as error:
-            refused(error, found)

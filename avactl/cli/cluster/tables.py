@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from avactl.cli.cluster.cluster_session import console, plain
+import typer
+
+from avactl.base.exit_codes import OK
+from avactl.base.terminal import json_output
+from avactl.cli.cluster.cluster_session import console, plain, with_client, write
+from avactl.cli.options import Output
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
     from rich.text import Text
 
+    from avactl.kube.access import Access
+    from avactl.kube.client import Client
+    from avactl.kube.identity import Target
+
+Once = Annotated[bool, typer.Option("--once", help="Print once; default if the output is not a terminal.")]
+_T = TypeVar("_T")
+_POLL_INTERVAL_S = 1.0
 _PAUSE = 0.5
 """Minimum time between two refreshes, in seconds."""
 _CLOCK = 5.0
@@ -52,6 +65,7 @@ async def live(
     screen_of, changed = console(), asyncio.Event()
     with Live(console=screen_of, screen=True, auto_refresh=False) as screen:
         following = asyncio.ensure_future(follow(changed.set))
+        following.add_done_callback(lambda _: changed.set())
         try:
             while not following.done():
                 if before is not None:
@@ -64,3 +78,42 @@ async def live(
         finally:
             following.cancel()
     await following
+
+
+def show_status(
+    access: Access,
+    cluster: str,
+    read: Callable[[Client], Awaitable[_T]],
+    page: Callable[[_T], RenderableType],
+    as_json: Callable[[_T], dict[str, Any]],
+    format: Output,
+    once: bool,
+    system_namespace: str = "avactl-system",
+) -> None:
+    """Show what a daemon reports, as `read` returns it; in a terminal until Ctrl-C, unless `once`.
+
+    Exits as `with_client`.
+    """
+
+    async def show(client: Client, target: Target) -> None:
+        data = await read(client)
+        if format is Output.json:
+            sys.stdout.write(json_output({**target.as_json(), **as_json(data)}))
+        elif once or not sys.stdout.isatty():
+            write(plain(str(target)), page(data))
+        else:
+            await follow(client, target, data)
+
+    async def follow(client: Client, target: Target, data: _T) -> None:
+        from rich.console import Group
+
+        async def poll(changed: Callable[[], None]) -> None:
+            nonlocal data
+            while True:
+                await asyncio.sleep(_POLL_INTERVAL_S)
+                data = await read(client)
+                changed()
+
+        await live(lambda height: Group(plain(str(target)), page(data)), poll)
+
+    with_client(access, show, cluster, system_namespace, interrupted=OK)

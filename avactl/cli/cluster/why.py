@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -17,16 +16,16 @@ from avactl.cli.cluster.cluster_session import (
     age,
     connection,
     plain,
-    refused,
     tell_target,
+    with_client,
     write,
 )
 from avactl.cli.common import fail
 from avactl.contracts import names
 
 if TYPE_CHECKING:
-    from avactl.kube.access import Access
     from avactl.kube.client import Client
+    from avactl.kube.identity import Target
     from avactl.scheduler.inspection.pod_controllers import Maker
 
 _JOB_LABELS = ("batch.kubernetes.io/job-name", "job-name", names.GANG_LABEL, "app.kubernetes.io/instance")
@@ -68,31 +67,26 @@ def why(
         namespace, name = name.split("/", 1)
     if not name or not namespace or "/" in name:
         fail("the name of the pod or job is empty or malformed", USAGE, "write NAME, or NAMESPACE/NAME")
-    found = asyncio.run(_look(connection(kubeconfig, context, cluster), cluster, namespace, name))
+
+    async def find(client: Client, target: Target) -> Found:
+        tell_target(target)
+        return await _find(client, namespace, name)
+
+    found = with_client(connection(kubeconfig, context, cluster), find, cluster)
     if not found.pods and not found.makers:
         fail(f"no pod or job {name} in namespace {namespace}", USAGE, "use `-n NAMESPACE` for another namespace")
     _print(f"{namespace}/{name}", rows(found, datetime.now(UTC)))
 
 
-async def _look(access: Access, cluster: str, namespace: str, name: str) -> Found:
-    from avactl.kube.client import ApiError, Client, UnreachableError
-    from avactl.kube.identity import identify
+async def _find(client: Client, namespace: str, name: str) -> Found:
     from avactl.scheduler.inspection import pod_controllers
 
-    async with Client(access, connections=1) as client:
-        try:
-            tell_target(await identify(client, cluster))
-            answer = await client.request("GET", f"/api/v1/namespaces/{namespace}/pods")
-            pods = select(answer["items"] or [], name)
-            lacking = (
-                []
-                if any(pod["metadata"]["name"] == name for pod in pods)
-                else await pod_controllers.short(client, namespace, name)
-            )
-            has = any(pod["spec"].get("resourceClaims") and pod["spec"].get("nodeName") for pod in pods)
-            return Found(pods, lacking, await _devices(client, namespace) if has else {})
-        except (ApiError, UnreachableError) as error:
-            refused(error, access)
+    answer = await client.request("GET", f"/api/v1/namespaces/{namespace}/pods")
+    pods = select(answer["items"] or [], name)
+    exact = any(pod["metadata"]["name"] == name for pod in pods)
+    lacking = [] if exact else await pod_controllers.short(client, namespace, name)
+    has = any(pod["spec"].get("resourceClaims") and pod["spec"].get("nodeName") for pod in pods)
+    return Found(pods, lacking, await _devices(client, namespace) if has else {})
 
 
 async def _devices(client: Client, namespace: str) -> dict[str, str]:

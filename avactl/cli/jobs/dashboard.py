@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import MISSING, OK, USAGE
-from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, SystemNamespace, tell_target
+from avactl.cli.cluster.cluster_session import (
+    ClusterName,
+    Context,
+    Kubeconfig,
+    SystemNamespace,
+    connection,
+    tell_target,
+    with_client,
+)
 from avactl.cli.common import fail
-from avactl.cli.jobs.session import load_view, with_client
+from avactl.cli.jobs.session import load_view
 
 if TYPE_CHECKING:
-    from avactl.kube.access import Access
     from avactl.kube.client import Client
     from avactl.kube.identity import Target
 
@@ -37,7 +44,9 @@ def dashboard(
     """
     _want_loopback(listen)
 
-    async def show(client: Client, access: Access, target: Target) -> None:
+    access = connection(kubeconfig, context, cluster)
+
+    async def show(client: Client, target: Target) -> None:
         from avactl.kube.listen import ListenError
         from avactl.scheduler.inspection.cluster_view import ClusterView
         from avactl.workbench.jobs.dashboard.server import serve
@@ -56,7 +65,7 @@ def dashboard(
         except ListenError as error:
             fail(f"`--listen {listen}`: {error}", MISSING)
 
-    with_client(kubeconfig, context, cluster, show, interrupted=OK, system_namespace=system_namespace)
+    with_client(access, show, cluster, system_namespace, connections=0, interrupted=OK)
 
 
 def _want_loopback(listen: str) -> None:

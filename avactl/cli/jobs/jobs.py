@@ -12,16 +12,24 @@ import typer
 
 from avactl.base.exit_codes import OK, USAGE
 from avactl.base.terminal import duration, json_output
-from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, age, plain, write
+from avactl.cli.cluster.cluster_session import (
+    ClusterName,
+    Context,
+    Kubeconfig,
+    age,
+    connection,
+    plain,
+    with_client,
+    write,
+)
 from avactl.cli.cluster.tables import cell, live, table
 from avactl.cli.common import fail
-from avactl.cli.jobs.session import load_view, with_client
+from avactl.cli.jobs.session import load_view
 from avactl.cli.options import Output, OutputFormat
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from avactl.kube.access import Access
     from avactl.kube.client import Client
     from avactl.kube.identity import Target
     from avactl.workbench.jobs.state import TrainingJob
@@ -48,7 +56,9 @@ def jobs(
     if watch and (format is Output.json or not sys.stdout.isatty()):
         fail("`--watch` needs a terminal, and prints a table", USAGE, "leave it out to print once")
 
-    async def show(client: Client, access: Access, target: Target) -> None:
+    access = connection(kubeconfig, context, cluster)
+
+    async def show(client: Client, target: Target) -> None:
         view = await load_view(client, namespace, access.namespace)
         if watch:
             await live(lambda height: _page(view, target, height), view.follow, view.explain_quietly)
@@ -58,7 +68,7 @@ def jobs(
         else:
             write(_page(view, target))
 
-    with_client(kubeconfig, context, cluster, show, interrupted=OK)
+    with_client(access, show, cluster, connections=0, interrupted=OK)
 
 
 def _page(view: JobsView, target: Target, height: int | None = None) -> RenderableType:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import USAGE
-from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, tell_target
+from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, connection, tell_target, with_client
 from avactl.cli.common import fail
-from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job, with_client
+from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job
 from avactl.diagnostics.suggest import one_of
 
 if TYPE_CHECKING:
-    from avactl.kube.access import Access
     from avactl.kube.client import Client
     from avactl.kube.identity import Target
 
@@ -34,7 +33,9 @@ def logs(
     With --follow, pods that start later are included, restarts are shown, and lost connections are resumed.
     """
 
-    async def work(client: Client, access: Access, target: Target) -> None:
+    access = connection(kubeconfig, context, cluster)
+
+    async def work(client: Client, target: Target) -> None:
         from avactl.workbench.jobs.log_stream import JobLogs, Selection, TooManyPodsError
         from avactl.workbench.jobs.view import JobsView
         from avactl.workbench.local.output import Output
@@ -58,4 +59,4 @@ def logs(
         except TooManyPodsError as error:
             fail(str(error), USAGE, "choose with `--role` and `--index`")
 
-    with_client(kubeconfig, context, cluster, work)
+    with_client(access, work, cluster, connections=0)

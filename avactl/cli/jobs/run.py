@@ -11,13 +11,11 @@ import typer
 from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.base.terminal import colour, inert, plural
 from avactl.cli.changes.diff import head_problems
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, plain, tell_target
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, plain, tell_target, with_client
 from avactl.cli.common import fail
 from avactl.cli.environments import EnvironmentOption
-from avactl.cli.jobs.session import with_client
 
 if TYPE_CHECKING:
-    from avactl.kube.access import Access
     from avactl.kube.client import Client
     from avactl.kube.identity import Target
     from avactl.workbench.jobs.branch import Change
@@ -126,11 +124,11 @@ def _start(change: Change, lives: str, keep: str, kubeconfig: Path | None, conte
     cluster = item.cluster
     system_namespace = change.after.program.cluster_spec(cluster).system_namespace
 
-    async def work(client: Client, access: Access, target: Target) -> None:
+    async def work(client: Client, target: Target) -> None:
         tell_target(target)
         await _apply(client, wanted)
 
-    with_client(kubeconfig, context, cluster, work, system_namespace=system_namespace)
+    with_client(connection(kubeconfig, context, cluster), work, cluster, system_namespace)
     place = f"{wanted.namespace}/{wanted.name}"
     leader = wanted.objects[0]["metadata"]["name"]
     created = f"{place} created: {plural(len(wanted.objects), 'object')}"

@@ -2,59 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from avactl.base.exit_codes import MISSING, USAGE
-from avactl.cli.cluster.cluster_session import connection, packages, refused
 from avactl.cli.common import fail
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
     from avactl.kube.client import Client
-    from avactl.kube.identity import Target
     from avactl.workbench.jobs.view import JobsView
 
 Namespace = Annotated[
     str, typer.Option("--namespace", "-n", help="Namespace.", show_default="that of the kubeconfig's context")
 ]
 JobName = Annotated[str, typer.Argument(metavar="JOB", help="Training job: NAME or NAMESPACE/NAME.")]
-INTERRUPTED = 130
-_T = TypeVar("_T")
-
-
-def with_client(
-    kubeconfig: Path | None,
-    context: str,
-    cluster: str,
-    work: Callable[[Client, Access, Target], Awaitable[_T]],
-    interrupted: int = INTERRUPTED,
-    system_namespace: str = "avactl-system",
-) -> _T:
-    """Run `work` with a client of the API server, whose Cluster is known. Exits with USAGE if another one is meant.
-
-    Exits with MISSING without a kubeconfig, or if the API server does not answer or denies a request, and with
-    `interrupted` after Ctrl-C.
-    """
-    with packages():
-        from avactl.kube.client import ApiError, Client, UnreachableError
-        from avactl.kube.identity import identify
-    access = connection(kubeconfig, context, cluster)
-
-    async def run() -> _T:
-        async with Client(access, connections=0) as client:
-            return await work(client, access, await identify(client, cluster, system_namespace))
-
-    try:
-        return asyncio.run(run())
-    except (ApiError, UnreachableError) as error:
-        refused(error, access)
-    except KeyboardInterrupt:
-        raise typer.Exit(interrupted) from None
 
 
 async def load_view(client: Client, namespace: str, own: str) -> JobsView:

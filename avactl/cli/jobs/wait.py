@@ -10,9 +10,17 @@ import typer
 
 from avactl.base.exit_codes import OK, USAGE
 from avactl.base.terminal import inert
-from avactl.cli.cluster.cluster_session import ClusterName, Context, Kubeconfig, plain, tell_target
+from avactl.cli.cluster.cluster_session import (
+    ClusterName,
+    Context,
+    Kubeconfig,
+    connection,
+    plain,
+    tell_target,
+    with_client,
+)
 from avactl.cli.common import fail
-from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job, with_client
+from avactl.cli.jobs.session import JobName, Namespace, job_of, no_job
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
@@ -45,11 +53,13 @@ def wait(
     except ValueError as error:
         fail(str(error), USAGE)
 
-    async def work(client: Client, access: Access, target: Target) -> int:
+    access = connection(kubeconfig, context, cluster)
+
+    async def work(client: Client, target: Target) -> int:
         tell_target(target)
         return await _wait(client, access, name, namespace, seconds)
 
-    sys.exit(with_client(kubeconfig, context, cluster, work))
+    sys.exit(with_client(access, work, cluster, connections=0))
 
 
 async def _wait(client: Client, access: Access, name: str, namespace: str, seconds: float | None) -> int:

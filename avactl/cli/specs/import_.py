@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from enum import Enum
 from pathlib import Path
@@ -11,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avactl.base.exit_codes import INCOMPLETE, MISSING, USAGE
-from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, refused, tell_target
+from avactl.cli.cluster.cluster_session import Context, Kubeconfig, connection, packages, tell_target, with_client
 from avactl.cli.common import accessing, fail
 
 if TYPE_CHECKING:
     from avactl.kube.access import Access
+    from avactl.kube.client import Client
+    from avactl.kube.identity import Target
     from avactl.workbench.importer.adopt import Adopted
     from avactl.workbench.importer.model import Given
     from avactl.workbench.importer.session import Imported
@@ -114,37 +115,21 @@ def import_(
 
 def _read(access: Access, cluster: str, namespaces: list[str]) -> tuple[list[Given], str]:
     with packages():
-        from avactl.kube.client import ApiError, Client, UnreachableError
-        from avactl.kube.identity import identify
         from avactl.workbench.importer.live import read
 
-    async def run() -> tuple[list[Given], str]:
-        async with Client(access, agent="avactl-import") as client:
-            tell_target(await identify(client, cluster))
-            return await read(client, namespaces)
+    async def work(client: Client, target: Target) -> tuple[list[Given], str]:
+        tell_target(target)
+        return await read(client, namespaces)
 
-    try:
-        return asyncio.run(run())
-    except (ApiError, UnreachableError) as error:
-        refused(error, access)
+    return with_client(access, work, cluster, agent="avactl-import")
 
 
 def _adopt(access: Access, made: Imported) -> Adopted:
     from avactl.apply.reconcile.command import AGENT
-    from avactl.kube.client import ApiError, Client, UnreachableError
-    from avactl.kube.identity import identify
     from avactl.workbench.importer.adopt import adopt
 
-    async def run() -> Adopted:
-        async with Client(access, agent=AGENT) as client:
-            namespace = made.compilation.program.cluster_spec(made.cluster).system_namespace
-            await identify(client, made.cluster, namespace)
-            return await adopt(client, made)
-
-    try:
-        return asyncio.run(run())
-    except (ApiError, UnreachableError) as error:
-        refused(error, access)
+    namespace = made.compilation.program.cluster_spec(made.cluster).system_namespace
+    return with_client(access, lambda client, _: adopt(client, made), made.cluster, namespace, agent=AGENT)
 
 
 def _options(cluster: str, namespace: str, team: list[str], image: list[str], as_is: bool) -> Options:

@@ -17,7 +17,7 @@ from avactl.daemons.cache.config import (
     parse_flush,
     parse_tier,
 )
-from avactl.kube.objects import object_key
+from avactl.kube.objects import object_key, object_reference
 from avactl.kube.timestamps import unix_time
 
 MAX_OBJECTS = 5_000
@@ -47,10 +47,7 @@ class Configs:
             return
         previous = self.errors.get(key)
         self._forget(key)
-        self.references[key] = {
-            "apiVersion": "v1", "kind": "ConfigMap", "name": metadata["name"], "uid": metadata.get("uid", ""),
-            "namespace": metadata.get("namespace", ""),
-        }  # fmt: skip
+        self.references[key] = object_reference("v1", "ConfigMap", metadata)
         data = item.get("data") or {}
         try:
             if len(self.references) > MAX_OBJECTS:

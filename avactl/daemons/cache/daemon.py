@@ -1,11 +1,10 @@
-"""The cache daemon: leader election, watches, one runner a tier, and the status."""
+"""The cache daemon: watches, one runner a tier, and the status."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -31,12 +30,9 @@ from avactl.daemons.cache.writeback.push import Flush, WriteBackTask
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import ApiError, Client, UnreachableError
-from avactl.kube.daemons import run_elected, run_until_signal
-from avactl.kube.events import events_path, new_event
-from avactl.kube.http_server import serve
-from avactl.kube.leader import Leader
+from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_elected
+from avactl.kube.events import EventRecorder
 from avactl.kube.reflector import Reflector
-from avactl.kube.replica import new_identity
 
 CONTROLLER = "avactl-cache"
 """Reporting controller of events, and user agent."""
@@ -45,35 +41,30 @@ _MOST_FLUSHES, _OLDEST_FLUSH = 200, 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Options of a replica."""
+class Options(ReplicaOptions):
+    """Options of a replica; the namespace is also that of the cache tiers."""
 
     namespace: str = CACHE_NAMESPACE
-    lease: str = ""
-    """Name of the Lease; empty for a single replica without leader election."""
-    listen: str = ""
     interval: float = 2.0
     """Seconds between two passes over a tier."""
 
 
-class Daemon:
+class Daemon(ElectedDaemon):
     """One replica."""
 
+    registry, leader_gauge, stuck_after_s = metrics.REGISTRY, metrics.LEADER, STUCK
+
     def __init__(self, client: Client, options: Options) -> None:
+        super().__init__(options.listen, options.leader(client))
         self._client, self._options = client, options
         self.configs = Configs()
         self.writer = StatusWriter(client, options.namespace)
+        self._events = EventRecorder(client, CONTROLLER, "Caching")
         self.runners: dict[str, TierRunner] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._leader: Leader | None = None
-        if options.lease:
-            self._leader = Leader(client, options.namespace, options.lease, new_identity())
         self.pending_pods, self.tier_pods, self.nodes = PendingPods(), TierPods(), Nodes()
         self.volumes = TierVolumes()
         self.known_datasets: dict[str, Any] = {}
-        self._wake = asyncio.Event()
-        self._began = monotonic()
-        """When the last pass began."""
         selector = f"{CONFIG_LABEL} in ({CACHE_TIER_CONFIG},{CACHE_DATASET_CONFIG},{CACHE_FLUSH_CONFIG})"
         path = f"/api/v1/namespaces/{options.namespace}/configmaps"
         self._reflectors = [
@@ -86,55 +77,30 @@ class Daemon:
             ),
         ]
 
-    def leading(self) -> bool:
-        """Return True if this replica is the leader."""
-        return self._leader is None or self._leader.leading()
-
-    async def run(self) -> None:
-        """Run until cancelled. Raises LostError, in an exception group, if the lease is lost."""
-        runner = None
-        if self._options.listen:
-            runner = await serve(self._options.listen, self._alive, self._ready, self._collect, metrics.REGISTRY)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for reflector in self._reflectors:
-                    group.create_task(reflector.run())
-                if self._leader is not None:
-                    group.create_task(self._leader.run())
-                group.create_task(self._act())
-        finally:
-            await self._stop(list(self._running))
-            if self._leader is not None:
-                await asyncio.shield(self._leader.release())
-            if runner is not None:
-                await runner.cleanup()
-
-    async def _act(self) -> None:
-        for reflector in self._reflectors:
-            await reflector.synced.wait()
-        if self._leader is not None:
-            await self._leader.won.wait()
-        known = (await self._until(self.writer.read)).get("datasets")
+    async def _work(self) -> None:
+        known = (await self._read_status()).get("datasets")
         self.known_datasets = known if isinstance(known, dict) else {}
-        while True:
-            self._wake.clear()
-            self._began = monotonic()
-            if self.leading():
-                await self._follow()
-                try:
-                    await self._report()
-                except (ApiError, UnreachableError) as error:
-                    logs.warn("status not written", error=str(error))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._options.interval):
-                    await self._wake.wait()
+        await self._repeat(self._turn, self._options.interval)
 
-    async def _until(self, action: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """Return the result of an action, tried until the API server answers."""
+    async def _turn(self) -> None:
+        await self._run_tiers()
+        try:
+            await self._report()
+        except (ApiError, UnreachableError) as error:
+            logs.warn("status not written", error=str(error))
+
+    async def _clean_up(self) -> None:
+        await self._stop(list(self._running))
+
+    def _is_stuck(self) -> bool:
+        return super()._is_stuck() or not all(runner.alive() for runner in self.runners.values())
+
+    async def _read_status(self) -> dict[str, Any]:
+        """Return what the last leader has written, once the API server answers."""
         while True:
-            self._began = monotonic()
+            self._turned = monotonic()
             try:
-                return await action()
+                return await self.writer.read()
             except (ApiError, UnreachableError) as error:
                 logs.warn("request failed", error=str(error))
                 await asyncio.sleep(self._options.interval)
@@ -171,7 +137,7 @@ class Daemon:
     def guard(self, tier: str, write_back: WriteBackTask) -> DrainGuard:
         """Return the drain guard of a write tier."""
         return DrainGuard(
-            self._client, self._options.namespace, tier, self.tier_pods, self.nodes, write_back, self._event
+            self._client, self._options.namespace, tier, self.tier_pods, self.nodes, write_back, self._events
         )
 
     def fuse_mounts(self, tier: Tier, facts: dict[str, Any]) -> FuseMounts:
@@ -183,7 +149,7 @@ class Daemon:
             self.tier_pods,
             self.volumes,
             self.nodes,
-            self._event,
+            self._events,
             facts,
         )
 
@@ -192,12 +158,12 @@ class Daemon:
         name = f"{dataset.namespace}/{dataset.name}"
         for key, each in self.configs.datasets.items():
             if f"{each.namespace}/{each.name}" == name:
-                await self._event(self.configs.references[key], reason, f"{name} {note}", warning)
+                await self._events.record(self.configs.references[key], reason, f"{name} {note}", warning=warning)
                 return
 
     # -- runners -----------------------------------------------------------------------------------------------------
 
-    async def _follow(self) -> None:
+    async def _run_tiers(self) -> None:
         """Start a runner for each tier that is new, was changed or has ended; stop those of others."""
         wanted = {tier.name: tier for tier in self.configs.tiers.values()}
         ended = [name for name, task in self._running.items() if task.done()]
@@ -240,29 +206,10 @@ class Daemon:
         await self.writer.write(self.status())
         for key in list(self.configs.unreported)[:100]:
             self.configs.unreported.discard(key)
-            await self._event(self.configs.references[key], "InvalidConfiguration", self.configs.errors[key], True)
-
-    async def _event(self, regarding: dict[str, str], reason: str, note: str, warning: bool = False) -> None:
-        event = new_event(CONTROLLER, "Caching", regarding, reason, note, warning=warning)
-        try:
-            await self._client.send("POST", events_path(event), event)
-        except (ApiError, UnreachableError) as error:
-            logs.warn("event not written", reason=reason, error=str(error))
-
-    def _alive(self) -> bool:
-        if not self._ready() or (self._leader is not None and not self._leader.won.is_set()):
-            return True  # it waits for the API server, or stands by
-        return monotonic() - self._began < STUCK and all(runner.alive() for runner in self.runners.values())
-
-    def _ready(self) -> bool:
-        return all(reflector.synced.is_set() for reflector in self._reflectors)
-
-    def _collect(self) -> None:
-        metrics.LEADER.set(self.leading())
+            regarding, error = self.configs.references[key], self.configs.errors[key]
+            await self._events.record(regarding, "InvalidConfiguration", error, warning=True)
 
 
 async def run(access: Access, options: Options) -> None:
     """Run a replica until SIGTERM or SIGINT."""
-    await run_until_signal(
-        lambda: run_elected(lambda: Client(access, CONTROLLER), lambda client: Daemon(client, options).run())
-    )
+    await run_elected(Client(access, CONTROLLER), lambda client: Daemon(client, options))

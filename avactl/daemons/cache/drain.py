@@ -7,16 +7,15 @@ nothing unpersisted is only on workers of cordoned nodes. Without a daemon no wo
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from avactl.base.quantity import format_quantity
 from avactl.contracts.names import SAFE_TO_DRAIN
-from avactl.daemons.cache.pods import Nodes, TierPods, is_ready, reference
+from avactl.daemons.cache.pods import Nodes, TierPods, is_ready
 from avactl.daemons.cache.writeback.push import Hosts, WriteBackTask
 from avactl.kube.client import MERGE, ApiError, Client
-
-Tell = Callable[[dict[str, str], str, str, bool], Awaitable[None]]
+from avactl.kube.events import EventRecorder
+from avactl.kube.objects import object_reference
 
 
 class DrainGuard:
@@ -30,10 +29,10 @@ class DrainGuard:
         pods: TierPods,
         nodes: Nodes,
         write_back: WriteBackTask,
-        tell: Tell,
+        events: EventRecorder,
     ) -> None:
         self._client, self._namespace, self._tier = client, namespace, tier
-        self._pods, self._nodes, self._write_back, self._tell = pods, nodes, write_back, tell
+        self._pods, self._nodes, self._write_back, self._events = pods, nodes, write_back, events
         self._told: set[str] = set()
         """UIDs of pods whose owners were told."""
 
@@ -61,14 +60,14 @@ class DrainGuard:
             # Only a look that knew of the drain counts.
             safe = drained and bool(hosts) and bool(hosts & self._write_back.judged.leaving) and not size
             await self._label(pod, safe)
-            uid = pod["metadata"].get("uid", "")
+            uid, regarding = pod["metadata"].get("uid", ""), object_reference("v1", "Pod", pod["metadata"])
             if drained and size and uid not in self._told:
                 self._told.add(uid)
                 note = f"eviction waits: {format_quantity(size)} bytes are in no store and on no other worker"
-                await self._tell(reference(pod), "DrainHeldBack", note, True)
+                await self._events.record(regarding, "DrainHeldBack", note, warning=True)
             elif safe and uid in self._told:
                 self._told.discard(uid)
-                await self._tell(reference(pod), "SafeToDrain", "all data is persisted or on other workers", False)
+                await self._events.record(regarding, "SafeToDrain", "all data is persisted or on other workers")
 
     async def _label(self, pod: dict[str, Any], safe: bool) -> None:
         metadata = pod["metadata"]

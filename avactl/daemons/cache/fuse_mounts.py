@@ -7,9 +7,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from avactl.daemons.cache import metrics
-from avactl.daemons.cache.drain import Tell
-from avactl.daemons.cache.pods import Nodes, TierPods, TierVolumes, is_ready, reference
+from avactl.daemons.cache.pods import Nodes, TierPods, TierVolumes, is_ready
 from avactl.kube.client import Client
+from avactl.kube.events import EventRecorder
+from avactl.kube.objects import object_reference
 
 CONTAINER = "fuse"
 """Container of a FUSE pod that mounts the tier."""
@@ -30,13 +31,13 @@ class FuseMounts:
         pods: TierPods,
         volumes: TierVolumes,
         nodes: Nodes,
-        tell: Tell,
+        events: EventRecorder,
         facts: dict[str, Any],
     ) -> None:
         """`directory` is where pods' volumes of the tier are on each machine, `facts` the tier's part of the status."""
         self._facts = facts
         self._client, self._tier, self._directory = client, tier, directory
-        self._pods, self._volumes, self._nodes, self._tell = pods, volumes, nodes, tell
+        self._pods, self._volumes, self._nodes, self._events = pods, volumes, nodes, events
         self._mounted: dict[str, tuple[str, int]] = {}
         """By node: the FUSE process that mounted the tier last, as the pod's UID and the container's restarts."""
         self._away: dict[str, float] = {}
@@ -80,7 +81,7 @@ class FuseMounts:
         found = (await self._client.request("GET", f"/api/v1/pods?{query}")).get("items") or []
         readers = [pod for pod in found if _claims(pod) & claims]
         for pod in readers[:_MOST_PODS]:
-            await self._tell(reference(pod), reason, note, warning)
+            await self._events.record(object_reference("v1", "Pod", pod["metadata"]), reason, note, warning=warning)
 
 
 def _restarts(pod: dict[str, Any]) -> int:

@@ -15,15 +15,6 @@ def is_ready(pod: dict[str, Any]) -> bool:
     return ready and "deletionTimestamp" not in pod["metadata"]
 
 
-def reference(pod: dict[str, Any]) -> dict[str, str]:
-    """Return the reference of a pod for events."""
-    metadata = pod["metadata"]
-    return {
-        "apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "namespace": metadata["namespace"],
-        "uid": metadata.get("uid", ""),
-    }  # fmt: skip
-
-
 class PendingPods:
     """A `Store` of pending pods; only those that mount a claim count."""
 

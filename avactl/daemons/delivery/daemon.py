@@ -1,4 +1,4 @@
-"""The delivery daemon: leader election, the plans of pipelines and services, and one pass over each."""
+"""The delivery daemon: the plans of pipelines and services, and one pass over each."""
 
 from __future__ import annotations
 
@@ -22,107 +22,68 @@ from avactl.daemons.delivery.rollbacks import Rollbacks
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import ApiError, Client, UnreachableError
-from avactl.kube.daemons import run_elected, run_until_signal
-from avactl.kube.http_server import serve
-from avactl.kube.leader import Leader
+from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_elected
 from avactl.kube.passes import Passes
 from avactl.kube.reflector import Reflector
-from avactl.kube.replica import new_identity
 
 _PARALLEL = 4
 """Maximum number of concurrent passes of one namespace."""
 _RETRY = 30.0
 """Seconds until a change of the repository that failed is tried again."""
-STUCK = 1800.0
-"""Seconds after which a pass counts as stuck: fetching a large repository takes long."""
+_BATCH_S = 0.2
+"""Seconds between two turns: what the daemon itself writes comes back by the watch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Options of a replica."""
+class Options(ReplicaOptions):
+    """Options of a replica. The namespace is the system namespace: it has the plans, their states and the Lease."""
 
-    namespace: str
-    """System namespace: plans, states and the Lease."""
-    lease: str = ""
-    """Name of the Lease; empty for a single replica without leader election."""
-    listen: str = ""
     interval: float = 5.0
     """Seconds between two passes."""
     git_interval: float = 30.0
     """Seconds between two reads of the branch."""
 
 
-class Daemon:
+class Daemon(ElectedDaemon):
     """One replica."""
+
+    registry, leader_gauge = metrics.REGISTRY, metrics.LEADER
+    stuck_after_s = 1800.0  # fetching a large repository takes long
 
     def __init__(self, client: Client, repository: Repository, proposals: Proposals | None, options: Options) -> None:
         """`proposals`: None if the forge is unknown; pipelines that deploy by pull request then wait."""
+        super().__init__(options.listen, options.leader(client))
         self._options = options
         self._maps = ConfigMaps(client, options.namespace)
         self._branch = Branch(repository, options.git_interval)
         self._pipelines = Pipelines(client, self._maps, self._branch, proposals, self.leading)
         self._rollbacks = Rollbacks(client, self._maps, self._branch, proposals, options.git_interval)
-        self._wake = asyncio.Event()
-        self._began = monotonic()
         self._passes = Passes(self._wake.set, _PARALLEL)
         self._problems: dict[str, str] = {}
         self._later: dict[str, float] = {}
-        self._leader = None
-        if options.lease:
-            self._leader = Leader(client, options.namespace, options.lease, new_identity())
         kinds = f"{CONFIG_LABEL} in ({PIPELINE_CONFIG},{PIPELINE_STATE},{ROLLBACK_CONFIG})"
-        self._reflector = Reflector(
-            client, f"/api/v1/namespaces/{options.namespace}/configmaps", self._maps, self._wake.set,
-            query={"labelSelector": kinds},
-        )  # fmt: skip
+        path, query = f"/api/v1/namespaces/{options.namespace}/configmaps", {"labelSelector": kinds}
+        self._reflectors.append(Reflector(client, path, self._maps, self._wake.set, query=query))
 
     # -- the loop ------------------------------------------------------------------------------------------------------
 
-    def leading(self) -> bool:
-        """Return True if this replica is the leader."""
-        return self._leader is None or self._leader.leading()
-
-    async def run(self) -> None:
-        """Run until cancelled. Raises LostError, in an exception group, if the lease is lost."""
-        runner = None
-        if self._options.listen:
-            runner = await serve(
-                self._options.listen, self._alive, self._reflector.synced.is_set, self._collect, metrics.REGISTRY
-            )
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._reflector.run())
-                if self._leader is not None:
-                    group.create_task(self._leader.run())
-                group.create_task(self._act())
-        finally:
-            if self._leader is not None:
-                await asyncio.shield(self._leader.release())
-            if runner is not None:
-                await runner.cleanup()
-
-    async def _act(self) -> None:
-        await self._reflector.synced.wait()
-        if self._leader is not None:
-            await self._leader.won.wait()
+    async def _work(self) -> None:
         async with asyncio.TaskGroup() as group:
-            while True:
-                self._wake.clear()
-                self._began = monotonic()
-                if self.leading():
-                    pipelines, services = self._maps.of(PIPELINE_CONFIG), self._maps.of(ROLLBACK_CONFIG)
-                    if pipelines or services:
-                        await self._branch.refresh()
-                    if self._branch.head:
-                        for name in pipelines:
-                            self._passes.begin(group, self._pipeline, name, _namespace(name))
-                        for name in services:
-                            self._passes.begin(group, self._service, name, _namespace(name))
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._options.interval):
-                        await self._wake.wait()
-                # What the daemon itself writes comes back by the watch.
-                await asyncio.sleep(min(0.2, self._options.interval))
+
+            async def turn() -> None:
+                pipelines, services = self._maps.of(PIPELINE_CONFIG), self._maps.of(ROLLBACK_CONFIG)
+                if pipelines or services:
+                    await self._branch.refresh()
+                if self._branch.head:
+                    for name in pipelines:
+                        self._passes.begin(group, self._pipeline, name, _namespace(name))
+                    for name in services:
+                        self._passes.begin(group, self._service, name, _namespace(name))
+
+            await self._repeat(turn, self._options.interval, _BATCH_S)
+
+    def _is_stuck(self) -> bool:
+        return super()._is_stuck() or self._passes.longest() >= self.stuck_after_s
 
     async def _pipeline(self, name: str) -> None:
         await self._maps.write_problem(name, await self._pass(name, self._pipelines.advance))
@@ -155,14 +116,7 @@ class Daemon:
             self._problems[name] = problem
         return _last_line(problem)
 
-    # -- probes and metrics --------------------------------------------------------------------------------------------
-
-    def _alive(self) -> bool:
-        waits = not self._reflector.synced.is_set() or (self._leader is not None and not self._leader.won.is_set())
-        return waits or max(monotonic() - self._began, self._passes.longest()) < STUCK
-
-    def _collect(self) -> None:
-        metrics.LEADER.set(self.leading())
+    async def _update_metrics(self) -> None:
         phases: Counter[str] = Counter()
         for name in self._maps.of(PIPELINE_CONFIG):
             with contextlib.suppress(PlanError):
@@ -184,9 +138,4 @@ def _last_line(problem: str) -> str:
 
 async def run(access: Access, repository: Repository, proposals: Proposals | None, options: Options) -> None:
     """Run a replica until SIGTERM or SIGINT."""
-    await run_until_signal(
-        lambda: run_elected(
-            lambda: Client(access, DELIVERY_DAEMON),
-            lambda client: Daemon(client, repository, proposals, options).run(),
-        )
-    )
+    await run_elected(Client(access, DELIVERY_DAEMON), lambda client: Daemon(client, repository, proposals, options))

@@ -34,7 +34,7 @@ from avactl.daemons.delivery.jobs import Jobs
 from avactl.daemons.delivery.rollouts import rollout_of
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
-from avactl.kube.events import events_path, new_event
+from avactl.kube.events import EventRecorder
 
 _TURNS = 12
 """Decisions of one pass over a pipeline."""
@@ -67,6 +67,7 @@ class Pipelines:
         """`proposals`: None if the forge is unknown; pipelines that deploy by pull request then wait."""
         self._client, self._maps, self._branch, self._proposals = client, maps, branch, proposals
         self._leading = leading
+        self._events = EventRecorder(client, DELIVERY_DAEMON, "Pipeline")
         self._asked: dict[str, tuple[str, float]] = {}
 
     async def advance(self, name: str) -> None:
@@ -200,12 +201,7 @@ class Pipelines:
         with contextlib.suppress(ApiError, UnreachableError):
             path = f"/apis/batch/v1/namespaces/{pipeline.namespace}/cronjobs/{pipeline.validate}"
             regarding["uid"] = (await self._client.request("GET", path))["metadata"]["uid"]
-        warning = ended and reason not in GOOD
-        made = new_event(DELIVERY_DAEMON, "Pipeline", regarding, reason, note, warning=warning)
-        try:
-            await self._client.send("POST", events_path(made), made)
-        except (ApiError, UnreachableError) as error:
-            logs.warn("event not written", reason=reason, error=str(error))
+        await self._events.record(regarding, reason, note, warning=ended and reason not in GOOD)
 
 
 def _kept(pipeline: Pipeline, seen: Seen, state: State) -> list[str]:

@@ -24,8 +24,9 @@ from avactl.daemons.delivery.rollouts import deployment_of, replica_sets
 from avactl.daemons.serving.config import parse_state as parse_rollout
 from avactl.daemons.serving.revisions import find, revisions_of, template_of
 from avactl.kube import logs
-from avactl.kube.client import ApiError, Client, UnreachableError
-from avactl.kube.events import events_path, new_event
+from avactl.kube.client import Client
+from avactl.kube.events import EventRecorder
+from avactl.kube.objects import object_key, object_reference
 
 _DIGEST_LENGTH = 64
 _DEPLOYS = ("deploying", "rolling", "reverting")
@@ -45,6 +46,7 @@ class Rollbacks:
     ) -> None:
         """`interval`: seconds between two checks of a service."""
         self._client, self._maps, self._branch, self._proposals = client, maps, branch, proposals
+        self._events = EventRecorder(client, DELIVERY_DAEMON, "Rollback")
         self._interval = interval
         self._looked: dict[str, float] = {}
         self._done: dict[str, tuple[str, Finding]] = {}
@@ -123,18 +125,9 @@ class Rollbacks:
         return False
 
     async def _tell(self, deployment: Body, reason: str, note: str, *, warning: bool = False) -> None:
-        """Write an Event. Failures are only logged, because git has the same information."""
-        metadata = deployment["metadata"]
-        regarding = {
-            "apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"],
-            "namespace": metadata["namespace"],
-        }  # fmt: skip
-        made = new_event(DELIVERY_DAEMON, "Rollback", regarding, reason, note, warning=warning)
-        logs.info("rollback", service=f"{metadata['namespace']}/{metadata['name']}", reason=reason, note=note)
-        try:
-            await self._client.send("POST", events_path(made), made)
-        except (ApiError, UnreachableError) as error:
-            logs.warn("event not written", reason=reason, error=str(error))
+        logs.info("rollback", service=object_key(deployment), reason=reason, note=note)
+        regarding = object_reference("apps/v1", "Deployment", deployment["metadata"])
+        await self._events.record(regarding, reason, note, warning=warning)
 
 
 def finding(deployment: Body, sets: Iterable[Body]) -> Finding | None:

@@ -1,15 +1,12 @@
-"""The serving daemon: leader election, watches, and one pass a service."""
+"""The serving daemon: watches, and one pass a service."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 import traceback
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
-from time import monotonic
 from typing import Any
 
 from avactl.contracts.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, SERVING_DAEMON
@@ -21,25 +18,23 @@ from avactl.daemons.serving.decide import decide
 from avactl.daemons.serving.questions import Room, not_starting
 from avactl.daemons.serving.revisions import HASH_LABEL, Body, revisions_of
 from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of
-from avactl.daemons.serving.view import Answers, Event, Member, Plan, View
+from avactl.daemons.serving.view import Answers, Member, Plan, View
 from avactl.daemons.serving.weights import Weights
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import MERGE, ApiError, Client, UnreachableError, list_all
-from avactl.kube.daemons import run_elected, run_until_signal
-from avactl.kube.events import events_path, new_event
-from avactl.kube.http_server import serve
-from avactl.kube.leader import Leader
+from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_elected
+from avactl.kube.events import EventRecorder
+from avactl.kube.objects import object_key, object_reference
 from avactl.kube.passes import Passes
 from avactl.kube.reflector import Reflector
-from avactl.kube.replica import new_identity
 
 _TURNS = 12
 """Decisions of one pass over a service."""
 _PARALLEL = 4
 """Maximum number of concurrent passes of one namespace: slow queries or many objects of one team delay no other."""
-STUCK = 600.0
-"""Seconds after which a pass counts as stuck."""
+_BATCH_S = 0.05
+"""Seconds between two turns: a batch of events, such as those of many pods, is one."""
 GOOD = ("Stable", "Promoted")
 _PATHS = {
     "Deployment": "/apis/apps/v1/deployments",
@@ -51,14 +46,9 @@ _PATHS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(ReplicaOptions):
     """Options of a replica."""
 
-    namespace: str
-    """Namespace of the Lease."""
-    lease: str = ""
-    """Name of the Lease; empty for a single replica without leader election."""
-    listen: str = ""
     prometheus: str = ""
     interval: float = 1.0
     """Seconds between two passes."""
@@ -66,22 +56,21 @@ class Options:
     """Seconds that gateways and clients get to see changed Services and weights."""
 
 
-class Daemon:
+class Daemon(ElectedDaemon):
     """One replica."""
 
+    registry, leader_gauge, stuck_after_s = metrics.REGISTRY, metrics.LEADER, 600.0
+
     def __init__(self, client: Client, options: Options) -> None:
+        super().__init__(options.listen, options.leader(client))
         self._client, self._options = client, options
         self._stores = {kind: objects_of(kind) for kind in _PATHS}
         self._actor = Actor(client, self._saw)
         self._room = Room(client)
+        self._events = EventRecorder(client, SERVING_DAEMON, "Rollout")
         self._prometheus = Prometheus(options.prometheus) if options.prometheus else None
-        self._wake = asyncio.Event()
-        self._began = monotonic()
         self._passes = Passes(self._wake.set, _PARALLEL)
         self._errors: dict[str, str] = {}
-        self._leader: Leader | None = None
-        if options.lease:
-            self._leader = Leader(client, options.namespace, options.lease, new_identity())
         own = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
         self._reflectors = [
             Reflector(
@@ -94,47 +83,19 @@ class Daemon:
         self._weights = Weights(client, self._stores["Service"], self._wake.set)
         self._reflectors += self._weights.reflectors
 
-    def leading(self) -> bool:
-        """Return True if this replica is the leader."""
-        return self._leader is None or self._leader.leading()
-
-    async def run(self) -> None:
-        """Run until cancelled. Raises LostError, in an exception group, if the lease is lost."""
-        runner = None
-        if self._options.listen:
-            runner = await serve(self._options.listen, self._alive, self._ready, self._collect, metrics.REGISTRY)
-        try:
-            async with asyncio.TaskGroup() as group:
-                for reflector in self._reflectors:
-                    group.create_task(reflector.run())
-                if self._leader is not None:
-                    group.create_task(self._leader.run())
-                group.create_task(self._act())
-        finally:
-            if self._leader is not None:
-                await asyncio.shield(self._leader.release())
-            if runner is not None:
-                await runner.cleanup()
-
-    async def _act(self) -> None:
-        for reflector in self._reflectors:
-            await reflector.synced.wait()
-        if self._leader is not None:
-            await self._leader.won.wait()
+    async def _work(self) -> None:
         async with asyncio.TaskGroup() as group:
-            while True:
-                self._wake.clear()
-                self._began = monotonic()
-                if self.leading():
-                    for key in self._stores["Deployment"].keys():  # noqa: SIM118 - not a mapping
-                        self._passes.begin(group, self._pass, key, key.partition("/")[0])
-                    for key in self._stores["Service"].keys():  # noqa: SIM118 - not a mapping
-                        self._passes.begin(group, self._weights.sync, key, key.partition("/")[0])
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._options.interval):
-                        await self._wake.wait()
-                # Batches of events, such as those of many pods, are one pass.
-                await asyncio.sleep(min(0.05, self._options.interval))
+
+            async def turn() -> None:
+                for key in self._stores["Deployment"].keys():  # noqa: SIM118 - not a mapping
+                    self._passes.begin(group, self._pass, key, key.partition("/")[0])
+                for key in self._stores["Service"].keys():  # noqa: SIM118 - not a mapping
+                    self._passes.begin(group, self._weights.sync, key, key.partition("/")[0])
+
+            await self._repeat(turn, self._options.interval, _BATCH_S)
+
+    def _is_stuck(self) -> bool:
+        return super()._is_stuck() or self._passes.longest() >= self.stuck_after_s
 
     def _saw(self, body: Body) -> None:
         store = self._stores.get(str(body.get("kind")))
@@ -256,34 +217,12 @@ class Daemon:
         """Write events, and count what has ended. One that fails is logged only: the state says the same."""
         if plan.state.ended != view.state.ended:
             metrics.ENDED.labels(plan.state.outcome).inc()
+        regarding = object_reference("apps/v1", "Deployment", view.deployment["metadata"])
         for event in plan.events:
-            await self._event(view.deployment, event)
+            logs.info("event", service=object_key(view.deployment), reason=event.reason, note=event.note)
+            await self._events.record(regarding, event.reason, event.note, warning=event.warning)
 
-    async def _event(self, deployment: Mapping[str, Any], event: Event) -> None:
-        metadata = deployment["metadata"]
-        regarding = {
-            "apiVersion": "apps/v1", "kind": "Deployment", "name": metadata["name"], "uid": metadata["uid"],
-            "namespace": metadata["namespace"],
-        }  # fmt: skip
-        made = new_event(SERVING_DAEMON, "Rollout", regarding, event.reason, event.note, warning=event.warning)
-        logs.info("event", service=f"{metadata['namespace']}/{metadata['name']}", reason=event.reason, note=event.note)
-        try:
-            await self._client.send("POST", events_path(made), made)
-        except (ApiError, UnreachableError) as error:
-            logs.warn("event not written", reason=event.reason, error=str(error))
-
-    # -- probes and metrics
-
-    def _alive(self) -> bool:
-        if not self._ready() or (self._leader is not None and not self._leader.won.is_set()):
-            return True  # it waits for the API server, or stands by
-        return max(monotonic() - self._began, self._passes.longest()) < STUCK
-
-    def _ready(self) -> bool:
-        return all(reflector.synced.is_set() for reflector in self._reflectors)
-
-    def _collect(self) -> None:
-        metrics.LEADER.set(self.leading())
+    async def _update_metrics(self) -> None:
         phases: Counter[str] = Counter()
         waiting: Counter[str] = Counter()
         for key in self._stores["Deployment"].keys():  # noqa: SIM118 - not a mapping
@@ -310,9 +249,7 @@ def _worded(action: Any) -> str:
 
 async def run(access: Access, options: Options) -> None:
     """Run a replica until SIGTERM or SIGINT."""
-    await run_until_signal(
-        lambda: run_elected(lambda: Client(access, SERVING_DAEMON), lambda client: Daemon(client, options).run())
-    )
+    await run_elected(Client(access, SERVING_DAEMON), lambda client: Daemon(client, options))
 
 
 async def services(client: Client, namespace: str = "") -> list[Body]:

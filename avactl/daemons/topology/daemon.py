@@ -8,7 +8,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -21,7 +20,8 @@ from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
 from avactl.kube.daemons import run_until_signal
-from avactl.kube.events import events_path, new_event
+from avactl.kube.events import EventRecorder
+from avactl.kube.objects import object_reference
 from avactl.kube.timestamps import timestamp
 
 CONTROLLER = "avactl-topology"
@@ -52,6 +52,7 @@ class Watcher:
 
     def __init__(self, client: Client, options: Options) -> None:
         self._client, self._options = client, options
+        self._events = EventRecorder(client, CONTROLLER, "Checking")
         self._path = f"/api/v1/nodes/{options.node}/status"
 
     async def run(self) -> None:
@@ -89,13 +90,8 @@ class Watcher:
             return
         logs.info("condition changed", node=self._options.node, status=verdict.status, said=verdict.message)
         if before is not None or verdict.status != "True":
-            await self._event(node["metadata"], verdict)
-
-    async def _event(self, metadata: dict[str, Any], verdict: Verdict) -> None:
-        node = {"apiVersion": "v1", "kind": "Node", "name": metadata["name"], "uid": metadata["uid"]}
-        warning = verdict.status != "True"
-        event = new_event(CONTROLLER, "Checking", node, verdict.reason, verdict.message, warning=warning)
-        await self._client.send("POST", events_path(event), event)
+            regarding, warning = object_reference("v1", "Node", node["metadata"]), verdict.status != "True"
+            await self._events.record(regarding, verdict.reason, verdict.message, warning=warning)
 
 
 async def look(options: Options) -> Verdict:

@@ -43,7 +43,7 @@ _RULES = [
     k8s.policy_rule(["apps"], ["deployments"], ["get"]),
     k8s.policy_rule(["apps"], ["replicasets"], ["list"]),
     # Begin and end of runs.
-    k8s.policy_rule(["events.k8s.io"], ["events"], ["create"]),
+    k8s.policy_rule(["events.k8s.io"], ["events"], ["create", "patch"]),
 ]
 
 

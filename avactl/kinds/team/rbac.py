@@ -109,7 +109,7 @@ def serving_rules() -> list[Body]:
         rule(["batch"], ["cronjobs"], ("get",)),
         rule(["batch"], ["jobs"], ("create", "delete")),
         # Begin, steps and end of rollouts.
-        rule(["events.k8s.io"], ["events"], ("create",)),
+        rule(["events.k8s.io"], ["events"], ("create", "patch")),
     ]
 
 

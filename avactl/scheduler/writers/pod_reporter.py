@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from avactl.contracts import names
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
-from avactl.kube.events import events_path, new_event
+from avactl.kube.events import EventRecorder, new_event
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler import metrics
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -26,10 +26,11 @@ _PATIENCE = 2.0
 """Seconds for which what is on its way is not spoken of."""
 
 
-class _Request(NamedTuple):
-    path: str
+class _Report(NamedTuple):
+    """An Event, or with a path a patch of a pod's status."""
+
     body: dict[str, Any]
-    patch: bool
+    path: str = ""
 
 
 class PodReporter:
@@ -37,11 +38,12 @@ class PodReporter:
 
     def __init__(self, client: Client, rate: Rate) -> None:
         self._client, self._rate = client, rate
+        self._events = EventRecorder(client, names.CONTROLLER)
         self.yield_to: Callable[[], bool] = lambda: False
         """Return True while bindings are in flight: reports are then written a few at a time."""
-        self._urgent: deque[_Request] = deque()
+        self._urgent: deque[_Report] = deque()
         """First reports of pods: new pods must not queue behind those that were reported before."""
-        self._queue: deque[_Request] = deque()
+        self._queue: deque[_Report] = deque()
         self._ready = asyncio.Semaphore(0)
         self._waiting: dict[str, tuple[PodInfo, float]] = {}
         """Pods that are to be told something, and when."""
@@ -94,27 +96,27 @@ class PodReporter:
             "lastTransitionTime": timestamp(),
         }  # fmt: skip
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
-        request = _Request(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status", body, True)
-        self._put(request, self._urgent if first else self._queue)
+        report = _Report(body, f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status")
+        self._put(report, self._urgent if first else self._queue)
         self._event(pod, "Warning", "FailedScheduling", "Scheduling", message)
 
     def _event(self, pod: PodInfo, kind: str, reason: str, action: str, note: str) -> None:
         regarding = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
         event = new_event(names.CONTROLLER, action, regarding, reason, note, warning=kind == "Warning")
-        self._put(_Request(events_path(event), event, False), self._queue)
+        self._put(_Report(event), self._queue)
 
-    def _put(self, request: _Request, queue: deque[_Request]) -> None:
+    def _put(self, report: _Report, queue: deque[_Report]) -> None:
         if self.left >= _MOST:
             metrics.EVENTS.labels("dropped").inc()
             return
-        queue.append(request)
+        queue.append(report)
         self._ready.release()
 
     # -- writing ----------------------------------------------------------------------------------------------------
 
     @property
     def left(self) -> int:
-        """Number of requests not yet sent."""
+        """Number of reports not yet sent."""
         return len(self._urgent) + len(self._queue)
 
     async def run(self) -> None:
@@ -128,15 +130,15 @@ class PodReporter:
             while number >= _FEW and self.yield_to():
                 await asyncio.sleep(0.02)
             await self._ready.acquire()
-            request = (self._urgent or self._queue).popleft()
+            report = (self._urgent or self._queue).popleft()
             wait = 0.2
             for _ in range(_TRIES):
                 await self._rate.take()
                 try:
-                    if request.patch:
-                        await self._client.send("PATCH", request.path, request.body, content_type=STRATEGIC)
+                    if report.path:
+                        await self._client.send("PATCH", report.path, report.body, content_type=STRATEGIC)
                     else:
-                        await self._client.send("POST", request.path, request.body)
+                        await self._events.post(report.body)
                 except ApiError as error:
                     if error.status != 429 and error.status < 500:
                         metrics.EVENTS.labels("refused").inc()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from avactl.apply.reconcile.actions import Action, Step, plan
-from avactl.apply.reconcile.api import Api, Gvk
 from avactl.apply.reconcile.apply import Applier, settle
 from avactl.apply.reconcile.desired import INVENTORY, Wanted, inventory_of, wanted_of
 from avactl.apply.reconcile.diffing.field_policy import Hands
@@ -18,6 +17,7 @@ from avactl.change.diff.fields import object_differences
 from avactl.change.diff.objects import field_changes
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client
+from avactl.kube.object_client import Gvk, ObjectClient
 from avactl.workbench.importer.model import Body, Result
 from avactl.workbench.importer.session import Imported
 
@@ -57,7 +57,7 @@ async def adopt(client: Client, made: Imported) -> Adopted:
     Each is applied on the server without effect first (dry run); objects whose spec or pod template would change are
     refused. Nothing is written if an engine follows a repository. Raises ApiError and UnreachableError.
     """
-    api = Api(client, patience=15.0)
+    api = ObjectClient(client, patience=15.0)
     changed = {outcome.spec.file for outcome in made.outcomes if outcome.spec and outcome.result is Result.approximated}
     own = {spec.file: spec for spec in made.specs}
     wanted = [
@@ -93,7 +93,7 @@ async def adopt(client: Client, made: Imported) -> Adopted:
     return Adopted(found)
 
 
-async def _later(client: Client, api: Api, mode: str, namespace: str, inventory: str) -> str:
+async def _later(client: Client, api: ObjectClient, mode: str, namespace: str, inventory: str) -> str:
     """Return the reason why an engine must adopt the objects, or an empty string."""
     if mode != WRITES:
         return _ENGINES.get(mode, f"`reconcile.mode` of the Cluster is `{mode}`: its engine takes over what it applies")
@@ -105,7 +105,7 @@ async def _later(client: Client, api: Api, mode: str, namespace: str, inventory:
     return ""
 
 
-async def _step(api: Api, each: Wanted, adoption: Adoption, inventory: str) -> Step | None:
+async def _step(api: ObjectClient, each: Wanted, adoption: Adoption, inventory: str) -> Step | None:
     """Return the step that adopts an object; None with a reason if it would do more than that."""
     live = await api.get(each.gvk, each.key.namespace, each.key.name)
     if live is None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from avactl.apply.reconcile.api import Api, Gvk
 from avactl.contracts import names
 from avactl.diagnostics import Span
 from avactl.kube.client import ApiError, Client
+from avactl.kube.object_client import Gvk, ObjectClient
 from avactl.spec.documents.document import Document, FixedLocator
 from avactl.workbench.importer.model import LIVE, Body, Given, ImportProblem
 from avactl.workbench.importer.reading import MOST_OBJECTS
@@ -43,7 +43,7 @@ async def read(client: Client, only: list[str]) -> tuple[list[Given], str]:
     Objects of controllers and of avactl, and Jobs that have ended, are left out. Raises ApiError, UnreachableError and
     ImportProblem.
     """
-    api = Api(client, patience=15.0)
+    api = ObjectClient(client, patience=15.0)
     kinds = {Gvk(version, kind) for version, listed in _KINDS.items() for kind in listed}
     served = sorted(kinds - await api.find_kinds(kinds))
     found: list[Given] = []

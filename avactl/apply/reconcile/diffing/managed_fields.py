@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.apply.reconcile.api import FIELD_MANAGER
+from avactl.kube.object_client import FIELD_MANAGER
 
 Fields = Mapping[str, Any]
 Path = tuple[str, ...]

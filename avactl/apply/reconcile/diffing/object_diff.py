@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.apply.reconcile.api import FIELD_MANAGER
 from avactl.apply.reconcile.diffing import managed_fields
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT, Fields, Owner, Path
 from avactl.base.quantity import quantity
+from avactl.kube.object_client import FIELD_MANAGER
 from avactl.program import kubernetes_schema
 
 

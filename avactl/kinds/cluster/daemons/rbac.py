@@ -82,7 +82,7 @@ def topology_event_rules() -> list[Body]:
     """Rules of the topology daemon in the namespace of node events."""
     return [
         # Events when a machine stops or starts matching its pool.
-        rule(["events.k8s.io"], ["events"], ("create",)),
+        rule(["events.k8s.io"], ["events"], ("create", "patch")),
     ]
 
 
@@ -101,7 +101,7 @@ def cache_cluster_rules() -> list[Body]:
         # Pods that read through a FUSE mount.
         rule([""], ["persistentvolumes"], WATCH),
         # Progress of datasets and drains, and mounts that were lost.
-        rule(["events.k8s.io"], ["events"], ("create",)),
+        rule(["events.k8s.io"], ["events"], ("create", "patch")),
     ]
 
 
@@ -187,7 +187,7 @@ def reconcile_cluster_rules() -> list[Body]:
         # The reasons why a workload is not ready.
         rule([""], ["pods"], ("list",)),
         # Events on the objects that it applies.
-        rule(["events.k8s.io"], ["events"], ("create",)),
+        rule(["events.k8s.io"], ["events"], ("create", "patch")),
     ]
 
 

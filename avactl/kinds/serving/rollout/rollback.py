@@ -42,7 +42,7 @@ def rollback_objects(item: Item[ServingDeploymentSpec], program: Program) -> lis
     rules = [
         k8s.policy_rule(["apps"], ["deployments"], ["get"], resourceNames=[item.name]),
         k8s.policy_rule(["apps"], ["replicasets"], ["list"]),
-        k8s.policy_rule(["events.k8s.io"], ["events"], ["create"]),
+        k8s.policy_rule(["events.k8s.io"], ["events"], ["create", "patch"]),
     ]
 
     def right(kind: str, **fields: Any) -> Manifest:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from avactl.apply.reconcile.lease import identity, is_dead
+from avactl.kube.replica import is_dead, process_identity
 
 
 def _other(own: str, pid: str, started: str) -> str:
@@ -17,13 +17,13 @@ def _other(own: str, pid: str, started: str) -> str:
 
 
 def test_a_process_that_exited_is_dead() -> None:
-    script = "from avactl.apply.reconcile.lease import identity; print(identity())"
+    script = "from avactl.kube.replica import process_identity; print(process_identity())"
     holder = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     assert is_dead(holder)
 
 
 def test_a_reused_number_is_another_process() -> None:
-    assert is_dead(_other(identity(), str(os.getpid()), "1"))
+    assert is_dead(_other(process_identity(), str(os.getpid()), "1"))
 
 
 @pytest.mark.parametrize(
@@ -39,16 +39,16 @@ def test_a_reused_number_is_another_process() -> None:
     ids=["hidden", "long", "large", "zero", "negative", "digit"],
 )
 def test_a_holder_in_doubt_is_alive(pid: str, started: str) -> None:
-    assert not is_dead(_other(identity(), pid, started))
+    assert not is_dead(_other(process_identity(), pid, started))
 
 
 def test_a_living_or_unknown_holder_is_alive() -> None:
-    assert not is_dead(identity())
-    assert not is_dead(identity().replace("_", "-"))
+    assert not is_dead(process_identity())
+    assert not is_dead(process_identity().replace("_", "-"))
     assert not is_dead("")
 
 
 def test_a_process_whose_start_time_is_hidden_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    holder = identity()
-    monkeypatch.setattr("avactl.apply.reconcile.lease._started", lambda pid: "")
+    holder = process_identity()
+    monkeypatch.setattr("avactl.kube.replica._start_ticks", lambda pid: "")
     assert not is_dead(holder)

@@ -1,4 +1,7 @@
-"""API requests of a reconcile run. Every request is idempotent, so all are retried until they get a final answer."""
+"""Requests about objects of any kind, by discovery, each retried until it gets a final answer.
+
+Every request is idempotent: applies are forced, and other writes have UID and resourceVersion as preconditions.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +14,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
-from avactl.kube.client import JSON, ApiError, Client, UnreachableError, list_all
+from avactl.kube.client import JSON, METADATA, ApiError, Client, UnreachableError, list_all
 
 FIELD_MANAGER = "avactl"
 """Field manager of our applies, in `managedFields`."""
 APPLY = "application/apply-patch+yaml"
 JSON_PATCH = "application/json-patch+json"
-_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-"""Ask for metadata only in answers to an apply: the server need not serialise the rest, nor this process parse it."""
-
 _PAGE = 500
-_BACKOFF = (0.1, 5.0)
+_BACKOFF_S = (0.1, 5.0)
 _NEVER = float("-inf")
-_AT_ONCE = 64
+_MAX_IN_FLIGHT = 64
 """Concurrent requests. API priority and fairness allows one user a few hundred."""
 
 Body = dict[str, Any]
@@ -62,7 +62,7 @@ class LostLeaseError(Exception):
     """The lease may have passed to another process: no more writes."""
 
 
-class Api:
+class ObjectClient:
     """One cluster. Requests raise ApiError for a final refusal and UnreachableError after `patience` seconds."""
 
     def __init__(self, client: Client, *, patience: float = 60.0, allowed: Callable[[], bool] = lambda: True) -> None:
@@ -71,9 +71,9 @@ class Api:
         self.allowed = allowed
         self.writes = 0
         self.patience = patience
-        self._slots = asyncio.Semaphore(_AT_ONCE)
-        self._spent = _NEVER
-        """Time at which a request last ran out of patience; `_NEVER` once another was answered."""
+        self._slots = asyncio.Semaphore(_MAX_IN_FLIGHT)
+        self._timed_out_at = _NEVER
+        """When a request last ran out of patience; `_NEVER` once another was answered."""
         self._served: dict[str, dict[str, Resource]] = {}
 
     async def find_kinds(self, kinds: set[Gvk]) -> set[Gvk]:
@@ -128,7 +128,8 @@ class Api:
             query["dryRun"] = "All"
             asked: Body = await self._retry(send, conflicts=True)
             return asked
-        found: Body = await self._write(partial(send, accept=_METADATA), conflicts=True)
+        # The server need not serialise the rest, nor this process parse it.
+        found: Body = await self._write(partial(send, accept=METADATA), conflicts=True)
         found["apiVersion"], found["kind"] = Gvk.of(body)
         return found
 
@@ -136,7 +137,7 @@ class Api:
         metadata = body["metadata"]
         return self.resource(Gvk.of(body)).path(metadata.get("namespace", ""), metadata["name"])
 
-    async def take_out(self, live: Body, pointers: list[str], *, dry_run: bool = False) -> Body | None:
+    async def remove_fields(self, live: Body, pointers: list[str], *, dry_run: bool = False) -> Body | None:
         """Remove fields of an object at the given resourceVersion; None if the object has changed since.
 
         With `dry_run`, return the object as it would be.
@@ -168,10 +169,10 @@ class Api:
             raise
         return True
 
-    async def gone(self, live: Body, patience: float) -> Body | None:
+    async def wait_deleted(self, live: Body, patience: float) -> Body | None:
         """Wait until this object is deleted; return it if it still exists after `patience` seconds."""
         metadata = live["metadata"]
-        ends, wait = monotonic() + patience, _BACKOFF[0]
+        ends, wait = monotonic() + patience, _BACKOFF_S[0]
         while True:
             found = await self.get(Gvk.of(live), metadata.get("namespace", ""), metadata["name"])
             if found is None or found["metadata"]["uid"] != metadata["uid"]:
@@ -181,7 +182,7 @@ class Api:
             await asyncio.sleep(min(wait, 1.0))
             wait *= 2
 
-    async def put(self, path: str, name: str, body: Body) -> Body:
+    async def create_or_replace(self, path: str, name: str, body: Body) -> Body:
         """Create an object below `path`, or replace it if its body has a resourceVersion. Raises ApiError 409."""
         method, place = ("PUT", f"{path}/{name}") if "resourceVersion" in body["metadata"] else ("POST", path)
         query = {"fieldManager": FIELD_MANAGER}
@@ -204,16 +205,16 @@ class Api:
         apply when the object changed at that moment. Once one request has run out of patience, later requests are sent
         only once, and queued requests not at all, until a request is answered again.
         """
-        began, wait = monotonic(), _BACKOFF[0]
-        ends = began + (self.patience if self._spent == _NEVER else 0.0)
+        began, wait = monotonic(), _BACKOFF_S[0]
+        ends = began + (self.patience if self._timed_out_at == _NEVER else 0.0)
         while True:
             pause = wait
             try:
                 async with self._slots:
-                    if self._spent > began and monotonic() > ends:
+                    if self._timed_out_at > began and monotonic() > ends:
                         raise UnreachableError("earlier requests were not answered")
                     answer = await send()
-                self._spent = _NEVER
+                self._timed_out_at = _NEVER
                 return answer
             except UnreachableError:
                 if self._timed_out(ends):
@@ -228,13 +229,13 @@ class Api:
                     raise
                 pause = max(wait, error.retry_after)
             await asyncio.sleep(pause * random.uniform(0.7, 1.0) if pause == wait else pause)  # noqa: S311
-            wait = min(2 * wait, _BACKOFF[1])
+            wait = min(2 * wait, _BACKOFF_S[1])
 
     def _timed_out(self, ends: float) -> bool:
         """Return whether the retries of a request have run out of time."""
         now = monotonic()
         if now > ends:
-            self._spent = now
+            self._timed_out_at = now
         return now > ends
 
     async def _discover(self, api_version: str) -> None:

@@ -1,0 +1,43 @@
+"""API servers that answer as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from avactl.kube.access import Access
+from avactl.kube.client import Client
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
+
+
+@asynccontextmanager
+async def server(handler: Handler) -> AsyncIterator[Client]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        async with Client(Access(f"http://127.0.0.1:{runner.addresses[0][1]}", None, lambda: "")) as client:
+            yield client
+    finally:
+        await runner.cleanup()
+
+
+class OneLease:
+    """An API server with one Lease that is held for an hour."""
+
+    def __init__(self, holder: str) -> None:
+        spec = {"holderIdentity": holder, "renewTime": "2026-01-01T00:00:00Z", "leaseDurationSeconds": 3600}
+        self.lease: dict[str, Any] = {"metadata": {"name": "lease"}, "spec": spec}
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if request.method == "PUT":
+            self.lease = await request.json()
+        elif request.method == "PATCH":
+            self.lease["metadata"] |= (await request.json())["metadata"]
+        return web.json_response(self.lease)
