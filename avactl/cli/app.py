@@ -9,7 +9,6 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from avactl.cli.common import EXIT_CODES, hinted
-from avactl.cli.fast_path import for_typer
 from avactl.diagnostics.suggest import closest
 
 COMMANDS = {
@@ -120,7 +119,7 @@ def _load(name: str) -> Any:
         single.info.context_settings = _CONTEXT
     else:
         single = typer.Typer(add_completion=False, context_settings=_CONTEXT, rich_markup_mode=None)
-        single.command(name)(for_typer(function))
+        single.command(name)(function)
     command = typer.main.get_command(single)
     command.name = name
     return command

@@ -21,8 +21,8 @@ from avactl.cli.cluster.cluster_session import (
 from avactl.cli.common import exit_at_once, fail
 from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
-from avactl.cli.fast_path import prepare_short_run
 from avactl.cli.options import Output, OutputFormat
+from avactl.cli.short_run import prepare_short_run
 
 if TYPE_CHECKING:
     from avactl.apply.reconcile.command import Request
