@@ -101,15 +101,28 @@ def reconcile(
 
     try:
         request: Request = command.Request(
-            path=path, connect=partial(connection, kubeconfig, context), context=chosen_context(kubeconfig, context),
-            repo=repo, branch=branch, watch=watch, cluster=cluster,
-            inventory=inventory, wait=wait, timeout=command.duration(timeout, "--timeout"), prune=prune,
-            allow_empty=allow_empty, take_over=take_over, carries=tuple(carries or ()),
-            accept_owners=accept_owners, dry_run=dry_run, hands=Hands(frozenset(leave or ())),
+            path=path,
+            connect=partial(connection, kubeconfig, context),
+            context=chosen_context(kubeconfig, context),
+            repo=repo,
+            branch=branch,
+            watch=watch,
+            cluster=cluster,
+            inventory=inventory,
+            wait=wait,
+            timeout=command.duration(timeout, "--timeout"),
+            prune=prune,
+            allow_empty=allow_empty,
+            take_over=take_over,
+            carries=tuple(carries or ()),
+            accept_owners=accept_owners,
+            dry_run=dry_run,
+            hands=Hands(frozenset(leave or ())),
             json=format is Output.json,
-            interval=command.duration(interval, "--interval"), resync=command.duration(resync, "--resync"),
+            interval=command.duration(interval, "--interval"),
+            resync=command.duration(resync, "--resync"),
             listen=listen,
-        )  # fmt: skip
+        )
         with listening(listen):
             code = asyncio.run(run(request))
     except ValueError as error:
