@@ -1,5 +1,4 @@
-"""A new kind is one registration: loading, checks, output, schema, explanation, quota, capacity, graph, diff and plan
-follow from it."""
+"""A new kind is one line in the registry; everything else that avactl does with kinds follows from it."""
 
 from __future__ import annotations
 
@@ -30,6 +29,7 @@ from avactl.spec.schema.base import Model, Resource
 from avactl.spec.schema.compute import Compute, DatasetMount
 from avactl.spec.schema.values import ClusterRef, Count, Duration
 from avactl.workbench.graph import draw
+from tests.added_kind import added_kind
 from tests.kinds.compiling import DIGEST, unchecked
 
 PLATFORM = """\
@@ -74,9 +74,8 @@ def check(item: Item[NotebookSpec], program: Program) -> Iterable[Diagnostic]:
 
 @pytest.fixture(autouse=True)
 def notebook() -> Iterator[None]:
-    registry.register(Kind(Notebook, lower, check))
-    yield
-    registry.unregister("Notebook")
+    with added_kind(Kind(Notebook, lower, check)):
+        yield
 
 
 def test_it_compiles() -> None:
@@ -100,16 +99,6 @@ def test_schema_and_explanation_follow() -> None:
     assert schema["$defs"]["NotebookSpec"]["required"] == ["pages"]
     assert "How many pages." in explain_text("Notebook.pages")
     assert "A notebook of a team." in explain_text(None)
-
-
-def test_names_are_taken_once() -> None:
-    with pytest.raises(ValueError, match="already registered; give the model another KIND"):
-        registry.register(Kind(Notebook, lower))
-
-
-def test_built_in_kinds_stay() -> None:
-    with pytest.raises(KeyError, match="built in"):
-        registry.unregister("Team")
 
 
 # -- a kind with GPU pods ----------------------------------------------------------------------------------------------
@@ -234,9 +223,8 @@ def sweep_kind(lifecycle: Lifecycle) -> Kind[SweepSpec]:
 
 @pytest.fixture(params=[Lifecycle.JOB])
 def lifecycle(request: pytest.FixtureRequest) -> Iterator[Lifecycle]:
-    registry.register(sweep_kind(request.param))
-    yield request.param
-    registry.unregister("Sweep")
+    with added_kind(sweep_kind(request.param)):
+        yield request.param
 
 
 def compiled(*parts: str) -> Compilation:
@@ -326,9 +314,8 @@ def test_the_diff_tells_capacity_quota_and_impact(lifecycle: Lifecycle) -> None:
 def test_a_rename_is_one_unless_the_identity_differs(lifecycle: Lifecycle) -> None:
     before, after = sweep(1), sweep(1, name="other")
     assert [intent.op for intent in changes(before, after).intents] == ["renamed"]
-    registry.unregister("Sweep")
-    registry.register(replace(sweep_kind(lifecycle), identity=lambda item: item.spec_name))
-    assert sorted(intent.op for intent in changes(before, after).intents) == ["added", "removed"]
+    with added_kind(replace(sweep_kind(lifecycle), identity=lambda item: item.spec_name)):
+        assert sorted(intent.op for intent in changes(before, after).intents) == ["added", "removed"]
 
 
 def test_the_plan_starts_it(lifecycle: Lifecycle) -> None:

@@ -3,84 +3,66 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from avactl.cli.common import EXIT_CODES, hinted
-from avactl.cli.fast_path import for_typer
 from avactl.diagnostics.suggest import closest
 
-COMMANDS = {
-    "validate": "Check specs and report every problem with its location and remedy.",
-    "render": "Write the compiled Kubernetes objects, one file each.",
-    "diff": "Show what a change between two revisions does.",
-    "ci": "Summarize a change in a pull request comment, from a CI pipeline.",
-    "graph": "Draw teams, quotas, pools and workloads (SVG).",
-    "explain": "Explain a kind, a field or a diagnostic: meaning, type, unit, default.",
-    "set": "Change values of a spec in place; comments and order are preserved.",
-    "schema": "Print or write the JSON Schemas of the kinds, for editors.",
-    "topo": "Import a MachineType from `nvidia-smi topo -m`, or check a machine against its type.",
-    "secrets": "List the Secrets that the specs need, with their keys.",
-    "init": "Create a new spec repository that compiles.",
-    "import": "Import manifests, a cluster or Slurm scripts as specs.",
-    "preview": "Show the changes that `up` would make.",
-    "up": "Apply a stack with the Pulumi engine.",
-    "stacks": "List the Pulumi stacks, or those that a change affects.",
-    "reconcile": "Reconcile a cluster with git: apply, wait, prune, revert drift.",
-    "plan": "Predict whether a change will run, and what it costs.",
-    "local": "Run a job as processes on this machine.",
-    "dataset": "Snapshot, verify, compare, list and pack the data of datasets.",
-    "doctor": "Check a cluster against the specs: what is missing, and the remedy.",
-    "snapshot": "Capture the state of a cluster for `plan`: read-only, no secrets.",
-    "why": "Explain why a pod or job is pending.",
-    "run": "Run a job from a spec file: commit it on a branch, or start it at once.",
-    "jobs": "Show training jobs with their progress.",
-    "logs": "Print the logs of a training job, all pods together.",
-    "wait": "Wait until a training job has ended.",
-    "dashboard": "Show training jobs as a web page on this machine.",
-    "top": "Show live teams, pools and jobs of a cluster.",
-    "pool": "Draw a pool and the jobs on its GPUs (SVG).",
-    "defrag": "Find the fewest pod moves that let a job start.",
-    "scheduler": "Run the scheduler in the cluster.",
-    "cache": "Run the cache daemon, or show what cache tiers hold.",
-    "serving": "Run the daemon of rollouts, or show the rollouts of services.",
-    "delivery": "Run the daemon of pipelines, show pipelines, and publish models.",
-    "models": "List versions of models, their lineage, and where they are served.",
-    "promote": "Serve a version of a model: commit it to the specs.",
-    "rollback": "Serve the version of a model from before: commit it to the specs.",
-    "elastic": "Run the master of an elastic job.",
-}
-"""Commands and their one-line help in `avactl --help`.
 
-The function is `NAME` (`set_` for `set`) of the module `NAME` in one of the `PACKAGES`; a `typer.Typer` has its
-own commands.
-"""
-PACKAGES = {
-    "specs": ("validate", "render", "graph", "explain", "set", "schema", "secrets", "init", "import"),
-    "changes": ("diff", "ci", "preview", "up", "stacks", "plan"),
-    "dataset": ("dataset",),
-    "local": ("local",),
-    "models": ("models", "promote", "rollback"),
-    "jobs": ("run", "jobs", "logs", "wait", "dashboard"),
-    "cluster": (
-        "topo",
-        "reconcile",
-        "doctor",
-        "snapshot",
-        "why",
-        "top",
-        "pool",
-        "defrag",
-        "scheduler",
-        "cache",
-        "serving",
-        "delivery",
-        "elastic",
-    ),
+class Command(NamedTuple):
+    """One command of `avactl`."""
+
+    package: str
+    """Package of `avactl.cli` with its module. The function is `NAME` of the module `NAME` (with `_` behind words of
+    Python: `set_`, `import_`); a `typer.Typer` has its own commands."""
+    help: str
+    """One line in `avactl --help`."""
+
+
+COMMANDS = {
+    "validate": Command("specs", "Check specs and report every problem with its location and remedy."),
+    "render": Command("specs", "Write the compiled Kubernetes objects, one file each."),
+    "diff": Command("changes", "Show what a change between two revisions does."),
+    "ci": Command("changes", "Summarize a change in a pull request comment, from a CI pipeline."),
+    "graph": Command("specs", "Draw teams, quotas, pools and workloads (SVG)."),
+    "explain": Command("specs", "Explain a kind, a field or a diagnostic: meaning, type, unit, default."),
+    "set": Command("specs", "Change values of a spec in place; comments and order are preserved."),
+    "schema": Command("specs", "Print or write the JSON Schemas of the kinds, for editors."),
+    "topo": Command("cluster", "Import a MachineType from `nvidia-smi topo -m`, or check a machine against its type."),
+    "secrets": Command("specs", "List the Secrets that the specs need, with their keys."),
+    "init": Command("specs", "Create a new spec repository that compiles."),
+    "import": Command("specs", "Import manifests, a cluster or Slurm scripts as specs."),
+    "preview": Command("changes", "Show the changes that `up` would make."),
+    "up": Command("changes", "Apply a stack with the Pulumi engine."),
+    "stacks": Command("changes", "List the Pulumi stacks, or those that a change affects."),
+    "reconcile": Command("cluster", "Reconcile a cluster with git: apply, wait, prune, revert drift."),
+    "plan": Command("changes", "Predict whether a change will run, and what it costs."),
+    "local": Command("local", "Run a job as processes on this machine."),
+    "dataset": Command("dataset", "Snapshot, verify, compare, list and pack the data of datasets."),
+    "doctor": Command("cluster", "Check a cluster against the specs: what is missing, and the remedy."),
+    "snapshot": Command("cluster", "Capture the state of a cluster for `plan`: read-only, no secrets."),
+    "why": Command("cluster", "Explain why a pod or job is pending."),
+    "run": Command("jobs", "Run a job from a spec file: commit it on a branch, or start it at once."),
+    "jobs": Command("jobs", "Show training jobs with their progress."),
+    "logs": Command("jobs", "Print the logs of a training job, all pods together."),
+    "wait": Command("jobs", "Wait until a training job has ended."),
+    "dashboard": Command("jobs", "Show training jobs as a web page on this machine."),
+    "top": Command("cluster", "Show live teams, pools and jobs of a cluster."),
+    "pool": Command("cluster", "Draw a pool and the jobs on its GPUs (SVG)."),
+    "defrag": Command("cluster", "Find the fewest pod moves that let a job start."),
+    "scheduler": Command("cluster", "Run the scheduler in the cluster."),
+    "cache": Command("cluster", "Run the cache daemon, or show what cache tiers hold."),
+    "serving": Command("cluster", "Run the daemon of rollouts, or show the rollouts of services."),
+    "delivery": Command("cluster", "Run the daemon of pipelines, show pipelines, and publish models."),
+    "models": Command("models", "List versions of models, their lineage, and where they are served."),
+    "promote": Command("models", "Serve a version of a model: commit it to the specs."),
+    "rollback": Command("models", "Serve the version of a model from before: commit it to the specs."),
+    "elastic": Command("cluster", "Run the master of an elastic job."),
 }
-"""Commands by the package of `avactl.cli` that holds them."""
+"""Commands by name, in the order of `avactl --help`."""
 
 
 class _Lazy(TyperGroup):
@@ -95,12 +77,13 @@ class _Lazy(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
-        return TyperCommand(cmd_name, help=COMMANDS[cmd_name], short_help=COMMANDS[cmd_name])
+        text = COMMANDS[cmd_name].help
+        return TyperCommand(cmd_name, help=text, short_help=text)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name in COMMANDS:
-            return name, _load(name), args[1:]
+            return name, load_command(name), args[1:]
         near = closest(name, COMMANDS)
         if near is not None and not name.startswith("-"):
             ctx.fail(f"Unknown command `{name}`. Did you mean `{near}`?")
@@ -111,16 +94,17 @@ class _Lazy(TyperGroup):
             return super().invoke(ctx)
 
 
-def _load(name: str) -> Any:
-    package = next(package for package, names in PACKAGES.items() if name in names)
-    module = importlib.import_module(f"avactl.cli.{package}.{'import_' if name == 'import' else name}")
+def load_command(name: str) -> Any:
+    """Import a command and return it with its parameters."""
+    package = f"avactl.cli.{COMMANDS[name].package}"
+    module = importlib.import_module(f"{package}.{'import_' if name == 'import' else name}")
     function = getattr(module, f"{name}_" if name in ("set", "import") else name)
     if isinstance(function, typer.Typer):
         single = function
         single.info.context_settings = _CONTEXT
     else:
         single = typer.Typer(add_completion=False, context_settings=_CONTEXT, rich_markup_mode=None)
-        single.command(name)(for_typer(function))
+        single.command(name)(function)
     command = typer.main.get_command(single)
     command.name = name
     return command

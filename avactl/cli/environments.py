@@ -21,10 +21,14 @@ def _complete(incomplete: str) -> list[str]:
 EnvironmentOption = Annotated[
     str,
     typer.Option(
-        "--environment", metavar="NAME", help=ENVIRONMENT, callback=choose_environment, autocompletion=_complete,
+        "--environment",
+        metavar="NAME",
+        help=ENVIRONMENT,
+        callback=choose_environment,
+        autocompletion=_complete,
         show_default=False,
     ),
-]  # fmt: skip
+]
 """The name; a command need not use it, because it is chosen for the process."""
 
 SourceOption = Annotated[

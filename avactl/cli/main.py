@@ -5,24 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import TYPE_CHECKING, Any
 
+from avactl.base import parallel
 from avactl.base.exit_codes import MISSING
-from avactl.cli import fast_path
+from avactl.cli.app import app
 from avactl.cli.common import exit_at_once, fail
+from avactl.cli.short_run import prepare_short_run
 
-if TYPE_CHECKING:
-    from avactl.cli.app import COMMANDS as COMMANDS
-    from avactl.cli.app import app as app
-
-
-def __getattr__(name: str) -> Any:
-    # typer, and pydantic with it, take longer to import than a compile with kept results takes in all.
-    if name in ("app", "COMMANDS"):
-        from avactl.cli import app as module
-
-        return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_SHORT_RUNS = ("validate", "render")
+"""Commands that people and hooks wait for; they use all cores, and leave without freeing what they compiled."""
 
 
 def _same_everywhere() -> None:
@@ -50,17 +41,19 @@ def _no_output(error: OSError) -> None:
 def main() -> None:
     """Run the command line. Every failure ends with one clear line and an exit code."""
     _same_everywhere()
+    is_short = len(sys.argv) > 1 and sys.argv[1] in _SHORT_RUNS
+    if is_short:
+        parallel.allow()
+        prepare_short_run()
     try:
-        code = fast_path.run(sys.argv[1:])
-        if code is None:
-            from avactl.cli.app import app
-
-            try:
-                app(prog_name="avactl")
-            finally:
-                sys.stdout.flush()
-        else:
-            exit_at_once(code)
+        try:
+            app(prog_name="avactl")
+        except SystemExit as stop:
+            if not is_short:
+                raise
+            exit_at_once(stop.code if isinstance(stop.code, int) else MISSING)  # typer exits with a number
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:
         # The reader (`head`) has seen enough. Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -41,9 +41,9 @@ class Environment(Model):
         default_factory=list, description="Directories and files with specs of this environment only, as its clusters."
     )
     overlays: list[RelPath] = Field(
-        default_factory=list, description="Directories and files with overlays: partial specs that change others. "
-        "Later ones win."
-    )  # fmt: skip
+        default_factory=list,
+        description="Directories and files with overlays: partial specs that change others. Later ones win.",
+    )
 
 
 class Config(Model):

@@ -32,8 +32,15 @@ from avactl.spec.repository.tree import MemoryTree, Tree
 from avactl.spec.schema.base import Resource
 
 PASSES: tuple[Callable[[State], State], ...] = (
-    load, merge, validate, resolve, check, lower, normalise, enforce,
-)  # fmt: skip
+    load,
+    merge,
+    validate,
+    resolve,
+    check,
+    lower,
+    normalise,
+    enforce,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,11 +76,14 @@ def schemas() -> dict[str, str]:
     names = [*registry.names(), DEFAULTS]
     conditions = {name: {"properties": {"kind": {"const": name}}, "required": ["kind"]} for name in names}
     found[ALL] = {
-        "$schema": DIALECT, "$id": ALL, "title": "avactl spec", "type": "object",
+        "$schema": DIALECT,
+        "$id": ALL,
+        "title": "avactl spec",
+        "type": "object",
         "required": ["apiVersion", "kind"],
         "properties": {"apiVersion": {"const": API_VERSION}, "kind": {"enum": names}},
         "allOf": [{"if": condition, "then": {"$ref": file_name(name)}} for name, condition in conditions.items()],
-    }  # fmt: skip
+    }
     for name, model in (("config.schema.json", Config), ("policy.schema.json", SchemaFile)):
         found[name] = {"$schema": DIALECT, "$id": name, **model.model_json_schema(by_alias=True)}
     options = orjson.OPT_INDENT_2 | orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE

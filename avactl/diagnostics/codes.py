@@ -174,10 +174,3 @@ CODES: dict[str, str] = {
     "internal-error": "A bug in avactl.",
 }
 """Code → meaning."""
-
-
-def register(code: str, meaning: str) -> str:
-    """Register the code of a kind, and return it. Raises ValueError for a code with another meaning."""
-    if CODES.setdefault(code, meaning) != meaning:
-        raise ValueError(f"diagnostic code {code!r} is already registered; choose another name")
-    return code

@@ -102,9 +102,15 @@ class Machine:
         switches = (PcieSwitch(each["socket"], tuple(each["gpus"]), tuple(each["nics"])) for each in data["switches"])
         nics = (Nic(nic["name"], nic["socket"], nic["gbitPerSecond"], nic["rdma"]) for nic in data["nics"])
         return cls(
-            gpu=gpus["model"], gpus=gpus["count"], gpu_memory=gpus["memoryBytes"],
-            cpu=data["cpu"], memory=data["memoryBytes"],
-            switches=tuple(switches), nvlink=nvlink, nics=tuple(nics),
-            cross_socket_gbps=speed["crossSocketGBps"], same_socket_gbps=speed["sameSocketGBps"],
+            gpu=gpus["model"],
+            gpus=gpus["count"],
+            gpu_memory=gpus["memoryBytes"],
+            cpu=data["cpu"],
+            memory=data["memoryBytes"],
+            switches=tuple(switches),
+            nvlink=nvlink,
+            nics=tuple(nics),
+            cross_socket_gbps=speed["crossSocketGBps"],
+            same_socket_gbps=speed["sameSocketGBps"],
             pcie_switch_gbps=speed["pcieSwitchGBps"],
-        )  # fmt: skip
+        )

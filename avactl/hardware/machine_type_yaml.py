@@ -31,9 +31,11 @@ def machine_type_yaml(name: str, spec: Mapping[str, Any], comments: Iterable[str
     for comment in comments:
         lines += textwrap.wrap(
             "".join(char if char.isprintable() else " " for char in comment),
-            _WIDTH, initial_indent="# ", subsequent_indent="#   " if comment.startswith("- ") else "# ",
+            _WIDTH,
+            initial_indent="# ",
+            subsequent_indent="#   " if comment.startswith("- ") else "# ",
             break_on_hyphens=False,
-        ) or ["#"]  # fmt: skip
+        ) or ["#"]
     lines += ["apiVersion: avactl.dev/v1", "kind: MachineType", f"metadata: {{name: {_flow(name)}}}", "spec:"]
     for key, value in spec.items():
         notes = [

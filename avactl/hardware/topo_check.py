@@ -1,17 +1,20 @@
-"""Compare a machine's matrix with its machine type, and describe each difference."""
+"""Compare a machine's matrix with its machine type; describe each difference, and judge it as a node condition."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Literal, NamedTuple
 
 from avactl.hardware.machine import Machine
-from avactl.hardware.nvidia_topo import Found, Levels
-from avactl.hardware.topo_matrix import Matrix
+from avactl.hardware.nvidia_topo import Found, Levels, find
+from avactl.hardware.topo_matrix import MISSING, Matrix, read
 from avactl.hardware.topology import Level, topology
 
-_MOST_STEPS = 50_000
+_MAX_SEARCH_STEPS = 50_000
+_MAX_DIFFERENCES_TOLD = 5
+"""Maximum number of differences in the message of a condition."""
 _WORDS: dict[Level, str] = {
     "nvlink": "NVLink",
     "pcieSwitch": "one PCIe switch",
@@ -175,7 +178,7 @@ def _renumber(declared: _Declared, seen: _Seen, with_nics: bool) -> tuple[int, .
             return True
         for a in range(count):
             steps += 1
-            if steps > _MOST_STEPS:
+            if steps > _MAX_SEARCH_STEPS:
                 return False
             if a not in order and fits(i, a):
                 order.append(a)
@@ -185,3 +188,40 @@ def _renumber(declared: _Declared, seen: _Seen, with_nics: bool) -> tuple[int, .
         return False
 
     return tuple(order) if search() else None
+
+
+# -- node condition --------------------------------------------------------------------------------------------------
+
+
+class Verdict(NamedTuple):
+    """Status, reason and message of the node condition."""
+
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: str
+
+
+def judge(machine: Machine, type_name: str, output: str) -> Verdict:
+    """Compare the output of `nvidia-smi topo -m` on a machine with its type."""
+    matrix = read(output, "output")
+    if not isinstance(matrix, Matrix):
+        said = next((line.strip()[:200] for line in output.splitlines() if line.strip()), None)
+        message = matrix[0].message
+        if matrix[0].code == MISSING:
+            message = f"no matrix in: {said}" if said else "no output"
+        return unknown("OutputDamaged", f"`nvidia-smi topo -m`: {message}")
+    result = compare(machine, matrix, find(matrix))
+    if result.differences:
+        return Verdict("False", "TopologyDiffers", f"not a {type_name}: {_few(result.differences)}")
+    infos = f" ({'; '.join(result.infos)})" if result.infos else ""
+    return Verdict("True", "TopologyMatches", f"the machine is a {type_name}{infos}")
+
+
+def unknown(reason: str, message: str) -> Verdict:
+    """Return the verdict for a machine that could not be checked."""
+    return Verdict("Unknown", reason, message)
+
+
+def _few(differences: Sequence[str]) -> str:
+    more = len(differences) - _MAX_DIFFERENCES_TOLD
+    return "; ".join([*differences[:_MAX_DIFFERENCES_TOLD], *([f"… and {more} more"] if more > 0 else [])])

@@ -16,15 +16,43 @@ class GpuFacts(NamedTuple):
 
 
 _BY_NVLINK: dict[int | None, dict[str, int | None]] = {
-    None: {"M4": 4, "M40": None, "M60": 8, "K80": 12, "P4": 8, "P40": 24, "V100S": 32, "T4": 16, "A2": 16, "A10": 24,
-        "A10G": 24, "A16": 16, "RTX4090": 24, "RTX5090": 32, "L4": 24, "L20": 48, "L40": 48, "L40S": 48},
+    None: {
+        "M4": 4,
+        "M40": None,
+        "M60": 8,
+        "K80": 12,
+        "P4": 8,
+        "P40": 24,
+        "V100S": 32,
+        "T4": 16,
+        "A2": 16,
+        "A10": 24,
+        "A10G": 24,
+        "A16": 16,
+        "RTX4090": 24,
+        "RTX5090": 32,
+        "L4": 24,
+        "L20": 48,
+        "L40": 48,
+        "L40S": 48,
+    },
     1: {"P100": 16},
     2: {"V100": None, "RTX2080Ti": 11, "RTX6000": 24, "RTX8000": 48, "TITANRTX": 24},
-    3: {"A30": 24, "A40": 48, "A100": None, "A800": 80, "A4500": 20, "A5000": 24, "A5500": 24, "A6000": 48,
-        "RTX3090": 24, "RTX3090Ti": 24},
+    3: {
+        "A30": 24,
+        "A40": 48,
+        "A100": None,
+        "A800": 80,
+        "A4500": 20,
+        "A5000": 24,
+        "A5500": 24,
+        "A6000": 48,
+        "RTX3090": 24,
+        "RTX3090Ti": 24,
+    },
     4: {"H20": None, "H100": 80, "H800": 80, "H200": 141, "GH200": None},
     5: {"B100": 192, "B200": 180, "B300": 288, "GB200": 186, "GB300": 288},
-}  # fmt: skip
+}
 MODELS = {model: GpuFacts(memory, nvlink) for nvlink, found in _BY_NVLINK.items() for model, memory in found.items()}
 """Facts by model, as machine types name it. Sources: NVIDIA's data sheets of the products."""
 

@@ -256,9 +256,15 @@ def _matrix(block: Block, twin: Block | None, others: int, file: str) -> Matrix:
         pairs = ", ".join(f"{name} → {index}" for index, name in enumerate(gpus) if name != f"GPU{index}")
         remarks.append(f"GPUs are renumbered: {pairs}")
     return Matrix(
-        gpus, _nic_names(labels, block.legend), words, pcie, tuple(affinities[name] or Affinity() for name in gpus),
-        block.header.devices[0].span(file), tuple(remarks), more,
-    )  # fmt: skip
+        gpus,
+        _nic_names(labels, block.legend),
+        words,
+        pcie,
+        tuple(affinities[name] or Affinity() for name in gpus),
+        block.header.devices[0].span(file),
+        tuple(remarks),
+        more,
+    )
 
 
 def _pcie_twin(first: Block, second: Block, content: str) -> bool:

@@ -22,8 +22,10 @@ def without_effect(item: Item, path: tuple[str | int, ...], why: str) -> Diagnos
 
 def unused_model(item: Item, compute: GpuCompute, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:
     """Yield a warning about a GPU model of pods without GPUs, unless the spec inherits it."""
+    if compute.gpu is None or compute.gpus:
+        return
     span = item.span(*path, "gpu", key=True)
-    if compute.gpu is not None and not compute.gpus and span.file == item.doc.file:
+    if span.file == item.doc.file:
         message = "`gpu` has no effect here: the pods have no GPUs"
         hint = "add their number, `gpus: 1`, or remove the key"
         yield Diagnostic("without-effect", message, span, severity="warning", hint=hint)

@@ -79,7 +79,8 @@ class Item(Generic[S]):
     @property
     def spec(self) -> S:
         """The typed spec, e.g. a `TrainingJobSpec`."""
-        return cast("S", self.resource.spec)
+        spec: S = self.resource.spec
+        return spec
 
     @property
     def cluster(self) -> str:

@@ -114,7 +114,7 @@ class Kind(Generic[S]):
         return self.written is not _none_written
 
 
-class _BuiltIn(NamedTuple):
+class _Entry(NamedTuple):
     module: str
     """Module that has the kind as `KIND`."""
     lifecycle: Lifecycle | None = None
@@ -123,51 +123,41 @@ class _BuiltIn(NamedTuple):
     """True if its specs can have manifests as they are; also known without an import."""
 
 
-_BUILT_IN = {
-    "Cluster": _BuiltIn("avactl.kinds.cluster"),
-    "MachineType": _BuiltIn("avactl.kinds.machine_type"),
-    "NodePool": _BuiltIn("avactl.kinds.node_pool"),
-    "Team": _BuiltIn("avactl.kinds.team"),
-    "Quota": _BuiltIn("avactl.kinds.quota"),
-    "CacheTier": _BuiltIn("avactl.kinds.cache_tier"),
-    "Dataset": _BuiltIn("avactl.kinds.dataset"),
-    "Workspace": _BuiltIn("avactl.kinds.workspace", Lifecycle.SESSION),
-    "TrainingJob": _BuiltIn("avactl.kinds.training", Lifecycle.JOB),
-    "ServingDeployment": _BuiltIn("avactl.kinds.serving", Lifecycle.SERVICE),
-    "Pipeline": _BuiltIn("avactl.kinds.pipeline", Lifecycle.JOB),
-    "KubernetesObjects": _BuiltIn("avactl.kinds.kubernetes_objects", has_written=True),
+_KINDS = {
+    "Cluster": _Entry("avactl.kinds.cluster"),
+    "MachineType": _Entry("avactl.kinds.machine_type"),
+    "NodePool": _Entry("avactl.kinds.node_pool"),
+    "Team": _Entry("avactl.kinds.team"),
+    "Quota": _Entry("avactl.kinds.quota"),
+    "CacheTier": _Entry("avactl.kinds.cache_tier"),
+    "Dataset": _Entry("avactl.kinds.dataset"),
+    "Workspace": _Entry("avactl.kinds.workspace", Lifecycle.SESSION),
+    "TrainingJob": _Entry("avactl.kinds.training", Lifecycle.JOB),
+    "ServingDeployment": _Entry("avactl.kinds.serving", Lifecycle.SERVICE),
+    "Pipeline": _Entry("avactl.kinds.pipeline", Lifecycle.JOB),
+    "KubernetesObjects": _Entry("avactl.kinds.kubernetes_objects", has_written=True),
 }
-"""Built-in kinds. Imported on first use, to keep start-up fast."""
+"""All kinds, dependencies first. Imported on first use, to keep start-up fast."""
 
 _LOADED: dict[str, Kind[Any]] = {}
-_BY_LABEL = {name_label(name): name for name in _BUILT_IN}
 
 
 def names() -> list[str]:
     """Return the names of all kinds, dependencies first."""
-    return [*_BUILT_IN, *added()]
-
-
-def added() -> list[str]:
-    """Return the kinds added by `register`."""
-    return [name for name in _LOADED if name not in _BUILT_IN]
+    return list(_KINDS)
 
 
 def kind(name: str) -> Kind[Any]:
     """Return the kind with that name. Raises KeyError."""
     found = _LOADED.get(name)
     if found is None:
-        found = _LOADED[name] = importlib.import_module(_BUILT_IN[name].module).KIND
+        found = _LOADED[name] = importlib.import_module(_KINDS[name].module).KIND
     return found
 
 
 def lifecycle(name: str) -> Lifecycle | None:
     """Return the lifecycle of a kind's workloads, or None, without imports. Raises KeyError."""
-    built_in = _BUILT_IN.get(name)
-    if built_in is not None:
-        return built_in.lifecycle
-    workload = _LOADED[name].workload
-    return None if workload is None else workload.lifecycle
+    return _KINDS[name].lifecycle
 
 
 def workload_kinds(only: Lifecycle | None = None) -> list[str]:
@@ -177,26 +167,9 @@ def workload_kinds(only: Lifecycle | None = None) -> list[str]:
 
 def written_kinds() -> list[str]:
     """Return the kinds whose specs can have manifests as they are, without imports."""
-    own = [name for name, kind in _BUILT_IN.items() if kind.has_written]
-    return [*own, *(name for name in added() if _LOADED[name].has_written)]
+    return [name for name, kind in _KINDS.items() if kind.has_written]
 
 
 def labelled(value: str) -> str | None:
     """Return the kind whose objects have this value in the label `app.kubernetes.io/name`, or None."""
-    return _BY_LABEL.get(value)
-
-
-def register(new: Kind[Any]) -> None:
-    """Add a kind at run time, e.g. from a plug-in."""
-    if new.name in _BUILT_IN or new.name in _LOADED:
-        raise ValueError(f"kind {new.name!r} is already registered; give the model another KIND")
-    _LOADED[new.name] = new
-    _BY_LABEL[name_label(new.name)] = new.name
-
-
-def unregister(name: str) -> None:
-    """Remove a kind added by `register`. Raises KeyError for unknown and built-in kinds."""
-    if name in _BUILT_IN:
-        raise KeyError(f"{name} is built in")
-    del _LOADED[name]
-    del _BY_LABEL[name_label(name)]
+    return next((name for name in _KINDS if name_label(name) == value), None)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from avactl.cli.main import COMMANDS
+from avactl.cli.app import COMMANDS
 from tests.cli.running import Run
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

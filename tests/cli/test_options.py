@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from avactl.cli import completion
-from avactl.cli.app import COMMANDS, _load
+from avactl.cli.app import COMMANDS, load_command
 from avactl.compiler import compile_tree
 from avactl.diagnostics.codes import CODES
 from avactl.program import registry
@@ -27,7 +27,7 @@ def _options(command: Any, path: str) -> Iterator[tuple[str, Any]]:
     yield from ((path, option) for option in command.params)
 
 
-OPTIONS = [pair for name in COMMANDS for pair in _options(_load(name), name)]
+OPTIONS = [pair for name in COMMANDS for pair in _options(load_command(name), name)]
 
 
 def test_format_is_the_output_format_o_a_file_and_n_a_namespace() -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any, NoReturn
 
 import pytest
 
@@ -13,6 +14,9 @@ from avactl.apply.files.contents import object_text
 from avactl.apply.files.paths import object_path
 from avactl.compiler import compile_tree
 from avactl.compiler.incremental.compile import Compiled, compile_cached
+from avactl.compiler.incremental.layering import Layers
+from avactl.compiler.incremental.records import FileRecord
+from avactl.compiler.incremental.tracing import KeptDocument
 from avactl.compiler.validate import validate_document
 from avactl.spec.documents.document import Document
 from avactl.spec.repository.tree import DirTree
@@ -175,3 +179,24 @@ def test_a_changed_layer_recompiles_the_specs_that_inherit_from_it(
     defaults.write_text(defaults.read_text().replace("12h", "11h"))
     assert {"plain", "own", "resnet50"} <= (again := compiled())
     assert not again & {"gpus", "vision"}
+
+
+def test_files_are_searched_for_layers_once(tmp_path: Path) -> None:
+    """Not for every document: that would be quadratic."""
+
+    class Files(dict[str, FileRecord]):
+        searches = 0
+
+        def values(self) -> Any:
+            self.searches += 1
+            return super().values()
+
+    files = Files({"a.yaml": FileRecord(None, "", (), ())})
+    layers = Layers(DirTree(tmp_path), files, no_locator, ())
+    documents = [KeptDocument("a.yaml", index, b"", no_locator, {"kind": "Team"}) for index in range(3)]
+    assert [layers.merged(each) for each in documents] == documents
+    assert files.searches == 1
+
+
+def no_locator(path: str) -> NoReturn:
+    raise AssertionError(path)

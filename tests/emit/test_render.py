@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,6 @@ import yaml
 
 from avactl.apply.files.contents import object_text
 from avactl.apply.files.paths import object_path
-from avactl.cli.common import Format
-from avactl.cli.fast_path import parse
-from avactl.cli.specs.render import render
-from avactl.cli.specs.validate import validate
 from avactl.compiler import compile_tree
 from avactl.kinds import TrainingJob
 from avactl.spec.repository.tree import DirTree, MemoryTree
@@ -116,58 +111,6 @@ def test_a_reader_that_stops(specs: Path) -> None:
     command = f"{sys.executable} -m avactl.cli.main render specs -o - | head -n 1"
     done = subprocess.run(command, shell=True, cwd=specs.parent, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("---\n", "")
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (validate, ["--help"]),
-        (validate, ["--format=json"]),
-        (validate, ["--format", "yaml"]),
-        (validate, ["--force"]),
-        (validate, ["-o", "x"]),
-        (validate, ["--"]),
-        (render, ["-o"]),
-        (render, ["a", "b", "-o", "x"]),
-        (render, ["-ox"]),
-        (render, ["--no-force"]),
-    ],
-)
-def test_typer_has_all_but_ordinary_calls(command: Callable[..., None], words: list[str]) -> None:
-    assert parse(command, words) is None
-
-
-def test_ordinary_calls() -> None:
-    assert parse(validate, []) == {}
-    assert parse(validate, ["a", "-f", "json", "b", "--no-cache"]) == {
-        "paths": [Path("a"), Path("b")], "format": Format.json, "cache": False,
-    }  # fmt: skip
-    assert parse(render, ["-o", "-", "--force", "a"]) == {"path": Path("a"), "out": "-", "force": True}
-    words = ["--publish", "b", "--no-push", "--even-if-older"]
-    assert parse(render, words) == {"publish": "b", "push": False, "even_if_older": True}
-
-
-@pytest.mark.parametrize(
-    ("ordinary", "rare"),
-    [
-        ("validate specs -f json", "validate specs --format=json"),
-        ("validate no -f json", "validate no --format=json"),
-        ("render specs -o -", "render specs --out=-"),
-        ("render no -o -", "render no --out=-"),
-        ("render --publish b -o x", "render --publish=b -o x"),
-    ],
-)
-def test_ordinary_calls_end_as_by_typer(avactl: Run, specs: Path, ordinary: str, rare: str) -> None:
-    first, second = avactl(*ordinary.split()), avactl(*rare.split())
-    assert (first.returncode, first.stdout, first.stderr) == (second.returncode, second.stdout, second.stderr)
-
-
-@pytest.mark.parametrize("command", ["validate", "render"])
-def test_ordinary_calls_do_without_typer(specs: Path, command: str) -> None:
-    words = [command, str(specs), "--no-cache", *(["-o", "-"] if command == "render" else [])]
-    code = "import sys; from avactl.cli import fast_path; assert fast_path.run(sys.argv[1:]) == 0; "
-    code += "assert not {'typer', 'click', 'rich'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code, *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def test_the_generated_repository_is_right_and_always_the_same() -> None:

@@ -78,11 +78,11 @@ def test_another_cluster_is_refused_and_nothing_is_written(clusters: Clusters, n
 def test_the_table_has_all_commands() -> None:
     """A command that gets a context is tested here, and has `--cluster` if its specs do not say the cluster."""
     from avactl.cli.app import COMMANDS as NAMES
-    from avactl.cli.app import _load
+    from avactl.cli.app import load_command
 
     found: dict[str, set[str]] = {}
     for name in NAMES:
-        loaded = _load(name)
+        loaded = load_command(name)
         for child, each in (getattr(loaded, "commands", None) or {"": loaded}).items():
             options = {option for parameter in each.params for option in parameter.opts}
             if "--context" in options and name not in ("up", "preview"):

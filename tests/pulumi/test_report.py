@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from avactl.apply.pulumi import engine
 from avactl.apply.pulumi.engine_report import Report, lines, summary
 from avactl.base.installation import install_command
-from avactl.cli.main import app
+from avactl.cli.app import app
 from avactl.compiler import compile_tree
 from avactl.compiler.rename import Candidate, content, match_renames
 from avactl.spec.repository.tree import MemoryTree

@@ -138,19 +138,28 @@ def _page(data: dict[str, Any]) -> RenderableType:
     for name, each in sorted(_entries(data, "tiers")):
         dirty = each.get("dirtyBytes")
         tiers.add_row(
-            plain(name), plain(str(each.get("role", ""))), _bar(each.get("fill")), _percent(each.get("fill")),
-            str(each.get("workers", "")), size(dirty),
+            plain(name),
+            plain(str(each.get("role", ""))),
+            _bar(each.get("fill")),
+            _percent(each.get("fill")),
+            str(each.get("workers", "")),
+            size(dirty),
             duration(each["oldestDirtySeconds"]) if dirty and "oldestDirtySeconds" in each else "",
             plain(str(each.get("error", ""))),
-        )  # fmt: skip
+        )
     datasets = Table("dataset", "warm", "", "files", "rate", "left", "updated", "error", box=None, pad_edge=False)
     for name, each in sorted(_entries(data, "datasets")):
         eta, share = each.get("etaSeconds"), each.get("percent", 0) / 100
         datasets.add_row(
-            plain(name), _bar(share), _percent(share), str(each.get("files", "")),
-            f"{size(each['rate'])}/s" if each.get("rate") else "", duration(eta) if eta else "",
-            f"{duration(now - each['updated'])} ago" if "updated" in each else "", plain(str(each.get("error", ""))),
-        )  # fmt: skip
+            plain(name),
+            _bar(share),
+            _percent(share),
+            str(each.get("files", "")),
+            f"{size(each['rate'])}/s" if each.get("rate") else "",
+            duration(eta) if eta else "",
+            f"{duration(now - each['updated'])} ago" if "updated" in each else "",
+            plain(str(each.get("error", ""))),
+        )
     parts: list[RenderableType] = [tiers]
     if datasets.row_count:
         parts += ["", datasets]

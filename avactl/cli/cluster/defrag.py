@@ -88,11 +88,16 @@ def _print(target: Target, title: str, plan: DefragPlan, format: Output, yes: bo
     if format is Output.json:
         moves = [
             {
-                "pod": move.pod.key, "job": move.job, "gpus": move.gpus, "from": move.source, "to": move.target,
-                "lostSeconds": move.lost, "withIt": move.with_it,
+                "pod": move.pod.key,
+                "job": move.job,
+                "gpus": move.gpus,
+                "from": move.source,
+                "to": move.target,
+                "lostSeconds": move.lost,
+                "withIt": move.with_it,
             }
             for move in plan.moves
-        ]  # fmt: skip
+        ]
         sys.stdout.write(
             json_output({**target.as_json(), "for": title, "moves": moves, "places": sorted(set(plan.places.values()))})
         )

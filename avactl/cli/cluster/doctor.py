@@ -78,9 +78,11 @@ def doctor(
     target, version, findings = _findings(access, name, namespace, needs, rights, applier)
     if format is Output.json:
         data: dict[str, Any] = {
-            **target.as_json(), "server": access.url, "version": version,
+            **target.as_json(),
+            "server": access.url,
+            "version": version,
             "findings": [each._asdict() | {"state": each.state.value} for each in findings],
-        }  # fmt: skip
+        }
         print(json_output(data), end="")
     else:
         print(inert(f"{plain(str(target))} · {access.url}\n"))

@@ -21,8 +21,8 @@ from avactl.cli.cluster.cluster_session import (
 from avactl.cli.common import exit_at_once, fail
 from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
-from avactl.cli.fast_path import prepare_short_run
 from avactl.cli.options import Output, OutputFormat
+from avactl.cli.short_run import prepare_short_run
 
 if TYPE_CHECKING:
     from avactl.apply.reconcile.command import Request
@@ -101,15 +101,28 @@ def reconcile(
 
     try:
         request: Request = command.Request(
-            path=path, connect=partial(connection, kubeconfig, context), context=chosen_context(kubeconfig, context),
-            repo=repo, branch=branch, watch=watch, cluster=cluster,
-            inventory=inventory, wait=wait, timeout=command.duration(timeout, "--timeout"), prune=prune,
-            allow_empty=allow_empty, take_over=take_over, carries=tuple(carries or ()),
-            accept_owners=accept_owners, dry_run=dry_run, hands=Hands(frozenset(leave or ())),
+            path=path,
+            connect=partial(connection, kubeconfig, context),
+            context=chosen_context(kubeconfig, context),
+            repo=repo,
+            branch=branch,
+            watch=watch,
+            cluster=cluster,
+            inventory=inventory,
+            wait=wait,
+            timeout=command.duration(timeout, "--timeout"),
+            prune=prune,
+            allow_empty=allow_empty,
+            take_over=take_over,
+            carries=tuple(carries or ()),
+            accept_owners=accept_owners,
+            dry_run=dry_run,
+            hands=Hands(frozenset(leave or ())),
             json=format is Output.json,
-            interval=command.duration(interval, "--interval"), resync=command.duration(resync, "--resync"),
+            interval=command.duration(interval, "--interval"),
+            resync=command.duration(resync, "--resync"),
             listen=listen,
-        )  # fmt: skip
+        )
         with listening(listen):
             code = asyncio.run(run(request))
     except ValueError as error:

@@ -170,12 +170,14 @@ def _teams(teams: list[Team], more: int) -> Table:
     for team in teams:
         most = "" if team.borrow == 0 or team.guaranteed is None else f" of {_number(team.borrow)}"
         shown.add_row(
-            cell(team.name), plain(team.model) or "any", _number(team.used),
+            cell(team.name),
+            plain(team.model) or "any",
+            _number(team.used),
             "" if team.guaranteed is None else _number(team.guaranteed),
             "" if team.guaranteed is None else _number(team.borrowed) + most,
             _number(team.waiting) if team.waiting else "",
             style="yellow" if team.waiting else None,
-        )  # fmt: skip
+        )
     if more:
         shown.add_row(cell(f"… and {more} more"))
     return shown
@@ -183,15 +185,30 @@ def _teams(teams: list[Team], more: int) -> Table:
 
 def _pools(pools: list[Pool], more: int) -> Table:
     shown = table(
-        ("pool", False), ("gpu", False), ("machines", True), ("away", True), ("gpus", True), ("used", True),
-        ("free", True), ("whole free", True), ("fragmented", True), gives=("pool",),
-    )  # fmt: skip
+        ("pool", False),
+        ("gpu", False),
+        ("machines", True),
+        ("away", True),
+        ("gpus", True),
+        ("used", True),
+        ("free", True),
+        ("whole free", True),
+        ("fragmented", True),
+        gives=("pool",),
+    )
     for pool in pools:
         lost = "" if pool.lost is None else f"{_number(pool.lost)} ({100 * pool.lost / max(pool.free, 1e-9):.0f}%)"
         shown.add_row(
-            cell(pool.name or "(none)"), plain(pool.model), str(pool.machines), str(pool.away or ""), str(pool.gpus),
-            _number(pool.used), _number(pool.free), str(pool.whole), lost if pool.free else "",
-        )  # fmt: skip
+            cell(pool.name or "(none)"),
+            plain(pool.model),
+            str(pool.machines),
+            str(pool.away or ""),
+            str(pool.gpus),
+            _number(pool.used),
+            _number(pool.free),
+            str(pool.whole),
+            lost if pool.free else "",
+        )
     if more:
         shown.add_row(cell(f"… and {more} more"))
     return shown
@@ -200,16 +217,29 @@ def _pools(pools: list[Pool], more: int) -> Table:
 def _jobs(jobs: list[Job]) -> Table:
     now = datetime.now(UTC)
     shown = table(
-        ("job", False), ("kind", False), ("team", False), ("pods", True), ("gpus", True), ("gpu", False), ("age", True),
-        ("state", False), gives=("job", "team", "state"),
-    )  # fmt: skip
+        ("job", False),
+        ("kind", False),
+        ("team", False),
+        ("pods", True),
+        ("gpus", True),
+        ("gpu", False),
+        ("age", True),
+        ("state", False),
+        gives=("job", "team", "state"),
+    )
     for job in jobs:
         pods = str(job.pods) if job.running in (0, job.pods) else f"{job.running} of {job.pods}"
         shown.add_row(
-            cell(f"{job.namespace}/{job.name}"), job.kind, cell(job.team), pods,
-            _number(job.gpus) if job.gpus else "", plain(job.model), age(job.since, now), cell(_state(job)),
+            cell(f"{job.namespace}/{job.name}"),
+            job.kind,
+            cell(job.team),
+            pods,
+            _number(job.gpus) if job.gpus else "",
+            plain(job.model),
+            age(job.since, now),
+            cell(_state(job)),
             style="yellow" if job.waiting else None,
-        )  # fmt: skip
+        )
     return shown
 
 

@@ -99,16 +99,29 @@ def _page(view: JobsView, target: Target, height: int | None = None) -> Renderab
 
 def _table(found: list[TrainingJob], now: datetime) -> RenderableType:
     columns = (
-        ("job", False), ("state", False), ("workers", True), ("gpus", True), ("progress", True), ("loss", True),
-        ("records/s", True), ("eta", True), ("age", True), ("why", False),
-    )  # fmt: skip
+        ("job", False),
+        ("state", False),
+        ("workers", True),
+        ("gpus", True),
+        ("progress", True),
+        ("loss", True),
+        ("records/s", True),
+        ("eta", True),
+        ("age", True),
+        ("why", False),
+    )
     rows = [
         (
-            cell(f"{job.namespace}/{job.name}"), cell(job.state, _COLOURS.get(job.state, "")), _workers(job),
-            f"{job.gpus:g}" if job.gpus else "", *_progress(job), age(job.created, now), cell(note(job, now)),
+            cell(f"{job.namespace}/{job.name}"),
+            cell(job.state, _COLOURS.get(job.state, "")),
+            _workers(job),
+            f"{job.gpus:g}" if job.gpus else "",
+            *_progress(job),
+            age(job.created, now),
+            cell(note(job, now)),
         )
         for job in found
-    ]  # fmt: skip
+    ]
     # Columns of which nothing is known are left out.
     shown = [number for number in range(len(columns)) if any(str(row[number]) for row in rows)]
     made = table(*(columns[number] for number in shown), gives=("job", "why"))

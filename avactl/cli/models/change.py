@@ -71,9 +71,10 @@ def repository(specs: Path, branch: str, remote: str) -> Repository:
     author = Author(ask("config", "user.name"), ask("config", "user.email"))
     if not all(author):
         fail(
-            "git does not know who you are", MISSING,
+            "git does not know who you are",
+            MISSING,
             "`git config --global user.name NAME`, and `git config --global user.email ADDRESS`",
-        )  # fmt: skip
+        )
     return Repository(url, branch, prefix, Path(cache_directory()) / "delivery", author)
 
 

@@ -50,9 +50,10 @@ def promote(
     found, served = chosen(specs, model, service)
     if not found.directory:
         fail(
-            f"{found} is published by no pipeline", USAGE,
+            f"{found} is published by no pipeline",
+            USAGE,
             f"`avactl set {served.service.doc.file} --name {served.service.spec_name} …` changes its version",
-        )  # fmt: skip
+        )
     if version and not _NUMBER(version):
         fail(f"`{version[:40]}` is not the number of a version", USAGE, f"`avactl models {model}` lists them")
     try:

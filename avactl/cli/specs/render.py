@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from avactl.base.exit_codes import PROBLEMS, USAGE
 from avactl.base.terminal import colour
 from avactl.cli.common import (
@@ -18,7 +20,6 @@ from avactl.cli.common import (
     report,
     want_path,
 )
-from avactl.cli.fast_path import Argument, Option
 from avactl.spec.repository.tree import find_root
 
 if TYPE_CHECKING:
@@ -26,25 +27,26 @@ if TYPE_CHECKING:
 
 
 def render(
-    path: Annotated[Path, Argument(help="Repository.", show_default=".")] = Path(),
-    out: Annotated[str, Option("--out", "-o", help="Output directory; - prints one YAML stream.")] = "",
+    path: Annotated[Path, typer.Argument(help="Repository.", show_default=".")] = Path(),
+    out: Annotated[str, typer.Option("--out", "-o", help="Output directory; - prints one YAML stream.")] = "",
     force: Annotated[
-        bool, Option("--force", help="Overwrite manually changed files; manually added files are kept.")
+        bool, typer.Option("--force", help="Overwrite manually changed files; manually added files are kept.")
     ] = False,
-    cache: Annotated[bool, Option(help="Cache results between runs.")] = True,
-    environment: Annotated[str, Option("--environment", metavar="NAME", help=ENVIRONMENT)] = "",
-    source: Annotated[str, Option("--source", metavar="SOURCE", help=SOURCE, show_default=False)] = "",
+    cache: Annotated[bool, typer.Option(help="Cache results between runs.")] = True,
+    environment: Annotated[str, typer.Option("--environment", metavar="NAME", help=ENVIRONMENT)] = "",
+    source: Annotated[str, typer.Option("--source", metavar="SOURCE", help=SOURCE, show_default=False)] = "",
     publish: Annotated[
-        str, Option(metavar="BRANCH", help="Render the last commit, commit the result to this branch, and push it.")
+        str,
+        typer.Option(metavar="BRANCH", help="Render the last commit, commit the result to this branch, and push it."),
     ] = "",
-    remote: Annotated[str, Option(help="--publish: remote of the branch.")] = "origin",
-    to: Annotated[str, Option(metavar="URL", help="--publish: URL of another repository for the branch.")] = "",
-    push: Annotated[bool, Option(help="--publish: push the branch, or only update it locally.")] = True,
+    remote: Annotated[str, typer.Option(help="--publish: remote of the branch.")] = "origin",
+    to: Annotated[str, typer.Option(metavar="URL", help="--publish: URL of another repository for the branch.")] = "",
+    push: Annotated[bool, typer.Option(help="--publish: push the branch, or only update it locally.")] = True,
     even_if_older: Annotated[
-        bool, Option("--even-if-older", help="--publish: even if the branch has a newer or unrelated commit.")
+        bool, typer.Option("--even-if-older", help="--publish: even if the branch has a newer or unrelated commit.")
     ] = False,
     let_go: Annotated[
-        bool, Option("--let-go", help="--publish: even if Flux would delete objects that it no longer follows.")
+        bool, typer.Option("--let-go", help="--publish: even if Flux would delete objects that it no longer follows.")
     ] = False,
 ) -> None:
     """Write the Kubernetes objects, one file each. The directory is replaced as a whole, and only on success.

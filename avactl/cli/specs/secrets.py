@@ -50,11 +50,17 @@ def secrets(
 
 def _data(need: SecretNeed) -> dict[str, Any]:
     return {
-        "cluster": need.cluster, "namespace": need.namespace, "name": need.name, "type": need.type,
-        "keys": sorted(need.keys), "optionalKeys": sorted(need.optional_keys),
-        "oneOf": [list(each) for each in need.alternatives], "optional": need.optional,
-        "usedBy": sorted(need.users), "command": need.command(),
-    }  # fmt: skip
+        "cluster": need.cluster,
+        "namespace": need.namespace,
+        "name": need.name,
+        "type": need.type,
+        "keys": sorted(need.keys),
+        "optionalKeys": sorted(need.optional_keys),
+        "oneOf": [list(each) for each in need.alternatives],
+        "optional": need.optional,
+        "usedBy": sorted(need.users),
+        "command": need.command(),
+    }
 
 
 def keys_of(need: SecretNeed) -> str:

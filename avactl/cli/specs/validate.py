@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
+import typer
+
 from avactl.base.exit_codes import PROBLEMS
 from avactl.base.terminal import colour, visible
 from avactl.cli.common import (
@@ -21,7 +23,6 @@ from avactl.cli.common import (
     replace_file,
     select,
 )
-from avactl.cli.fast_path import Argument, Option
 from avactl.spec.repository.checkout import WORK_TREE
 from avactl.spec.repository.tree import DirTree, Tree
 
@@ -30,16 +31,18 @@ if TYPE_CHECKING:
 
 
 def validate(
-    paths: Annotated[list[Path] | None, Argument(help="Repository, or files in one.", show_default=".")] = None,
-    format: Annotated[Format, Option("--format", "-f", help="Output format of the problems.")] = Format.text,
-    cache: Annotated[bool, Option(help="Cache results between runs.")] = True,
-    fix: Annotated[bool, Option("--fix", help="First correct what has one remedy, such as misspelt keys.")] = False,
+    paths: Annotated[list[Path] | None, typer.Argument(help="Repository, or files in one.", show_default=".")] = None,
+    format: Annotated[Format, typer.Option("--format", "-f", help="Output format of the problems.")] = Format.text,
+    cache: Annotated[bool, typer.Option(help="Cache results between runs.")] = True,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="First correct what has one remedy, such as misspelt keys.")
+    ] = False,
     environment: Annotated[
         str,
-        Option("--environment", metavar="NAME", help="Only this environment of avactl.yaml.", show_default="all"),
+        typer.Option("--environment", metavar="NAME", help="Only this environment of avactl.yaml.", show_default="all"),
     ] = "",
-    source: Annotated[str, Option("--source", metavar="SOURCE", help=SOURCE, show_default=False)] = "",
-    code: Annotated[bool, Option("--code", help="Also ask git servers for the revisions of `code.git`.")] = False,
+    source: Annotated[str, typer.Option("--source", metavar="SOURCE", help=SOURCE, show_default=False)] = "",
+    code: Annotated[bool, typer.Option("--code", help="Also ask git servers for the revisions of `code.git`.")] = False,
 ) -> None:
     """Check specs and report every problem with file, line, caret and remedy."""
     from avactl.apply.files.paths import object_path

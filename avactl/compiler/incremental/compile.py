@@ -74,8 +74,7 @@ def compile_cached(
     `path` returns the path of an object's file, a different one for each object; `text`, if given, its content.
     """
     with collector.paused():
-        # Kinds of plug-ins are not part of the store's version, and a commit has no stamps.
-        if use_cache and isinstance(tree, DirTree) and not registry.added():
+        if use_cache and isinstance(tree, DirTree):  # a commit has no stamps
             return _Run(tree, path, text).run()
         return _plain(tree, path, text)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from avactl.compiler.incremental.tracing import KeptDocument, SpecKey
@@ -97,8 +98,13 @@ class Layers:
             self._declared = Declarations(found[False], found[True])
         return self._declared
 
-    def __bool__(self) -> bool:
+    @cached_property
+    def _exist(self) -> bool:
+        # Asked for every document, and first when all files are read.
         return any(file.layers for file in self._files.values())
+
+    def __bool__(self) -> bool:
+        return self._exist
 
     def problems(self, names: Iterable[SpecKey], owners: Owners) -> list[Diagnostic]:
         """Return the problems of all of them; `names` are those of all specs."""

@@ -99,10 +99,16 @@ class Loader:
             if kept is None or owners != kept.owners or wanted.overlays != kept.overlays:
                 self.old.clear()
             kept = ConfigRecord(
-                _trusted(stamp), stamp is not None, list(wanted.include), list(config.exclude), switched, owners,
-                list(wanted.overlays), list(wanted.exclude),
+                _trusted(stamp),
+                stamp is not None,
+                list(wanted.include),
+                list(config.exclude),
+                switched,
+                owners,
+                list(wanted.overlays),
+                list(wanted.exclude),
                 [*config.include, *(path for each in every for path in (*each.include, *each.overlays))],
-            )  # fmt: skip
+            )
             self.dirty = True
         self.new.config[CONFIG_FILE] = kept
         return kept

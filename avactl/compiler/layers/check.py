@@ -46,12 +46,14 @@ def _unknown_key(document: Document, path: Path, known: Collection[str], where: 
     value = document.get(*path) if path else document.value
     return [
         Diagnostic(
-            "unknown-key", f"{where} has no key `{key}`", document.span(*path, key, key=True),
+            "unknown-key",
+            f"{where} has no key `{key}`",
+            document.span(*path, key, key=True),
             hint=did_you_mean(key, known, "known keys"),
         )
         for key in value
         if key not in known
-    ]  # fmt: skip
+    ]
 
 
 def _envelope(document: Document, what: str) -> list[Diagnostic]:
@@ -82,8 +84,11 @@ def _check_template(template: Document, declared: Declarations, owners: Sequence
     kind, team, _ = name_of(template.value)
     known = registry.workload_kinds()
     if kind not in known:
-        message = f"a template cannot be a {kind}: only {one_of(known)} can" if kind in registry.names() else (
-            f"unknown kind `{kind}`" if kind else "the template has no `kind`")  # fmt: skip
+        message = (
+            f"a template cannot be a {kind}: only {one_of(known)} can"
+            if kind in registry.names()
+            else (f"unknown kind `{kind}`" if kind else "the template has no `kind`")
+        )
         hint = "`kind: Defaults` sets defaults of any kind" if kind in registry.names() else did_you_mean(kind, known)
         return [Diagnostic("unknown-kind", message, template.span("kind"), hint=hint)]
     problems = [*_envelope(template, "a template"), *_want_name(template, "a template")]

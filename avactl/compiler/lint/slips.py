@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
+from types import NoneType
 from typing import Any
 
 from avactl.diagnostics import Diagnostic
@@ -13,7 +14,8 @@ from avactl.program.program import Item
 from avactl.spec.documents.document import Path
 from avactl.spec.documents.yaml import YamlLocator, written
 
-_ZEROS = re.compile(r"(?<![\w.])0[0-9]+(?![\w.])").search
+_ZEROS = re.compile(r"(?<![^\s\[{,:])[-+]?0[0-9]+(?![\w.])").search
+"""A number with a leading zero at the start of a YAML scalar; not those in names and dates (`team-0004`)."""
 
 
 def slips(item: Item) -> Iterator[Diagnostic]:
@@ -21,8 +23,8 @@ def slips(item: Item) -> Iterator[Diagnostic]:
     locator = item.doc.locator
     if not isinstance(locator, YamlLocator) or "spec" not in item.doc.value:
         return
-    zeros = _has_zeros(locator)
-    for path, value in _scalars(item.doc.get("spec"), ("spec",)):
+    types = (NoneType, int) if _has_zeros(locator) else (NoneType,)
+    for path, value in _scalars({"spec": item.doc.get("spec")}, types):
         if value is None and _is_field(item, path):
             yield Diagnostic(
                 "without-effect",
@@ -31,7 +33,7 @@ def slips(item: Item) -> Iterator[Diagnostic]:
                 severity="warning",
                 hint=f"give `{path[-1]}` a value, or remove the key: then the default applies",
             )
-        elif zeros and isinstance(value, int) and not isinstance(value, bool):
+        elif value is not None:
             text = written(item.doc, *path)
             if _ZEROS(text) and len(text) > 1:
                 yield Diagnostic(
@@ -48,15 +50,16 @@ def _has_zeros(locator: YamlLocator) -> bool:
     return _ZEROS(locator.text) is not None
 
 
-def _scalars(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _scalars(inner, (*path, key))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _scalars(inner, (*path, index))
-    elif value is None or isinstance(value, int):
-        yield path, value
+def _scalars(value: Any, types: Collection[type]) -> Iterator[tuple[Path, Any]]:
+    """Yield the scalars of some types in a mapping or list, with their paths."""
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in entries:
+        if type(inner) in types:
+            yield (key,), inner
+        else:
+            # Paths grow on the way out, because few values are of these types.
+            for path, scalar in _scalars(inner, types):
+                yield (key, *path), scalar
 
 
 def _is_field(item: Item, path: Path) -> bool:

@@ -127,11 +127,13 @@ def made_by(item: Item, program: Program) -> list[tuple[str, str, str, list[str]
     """Return the ConfigMaps and claims of a spec: kind, namespace, name and keys."""
     return [
         (
-            each.body["kind"], each.namespace, each.body["metadata"]["name"],
+            each.body["kind"],
+            each.namespace,
+            each.body["metadata"]["name"],
             None if item.resource.patches or each.body["kind"] == CLAIM else sorted(keys_of(each.body)),
         )
         for each in _written(item, program)
-    ]  # fmt: skip
+    ]
 
 
 def _written(item: Item, program: Program) -> list[WrittenObject]:

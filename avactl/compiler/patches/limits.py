@@ -14,21 +14,45 @@ from avactl.spec.schema.base import OF_CONTROLLERS, foreign_key
 from avactl.spec.schema.pod_settings import of_runtime
 
 FORBIDDEN = frozenset(
-    ("Namespace", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ServiceAccount", "Secret",
-     "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingAdmissionPolicy",
-     "MutatingAdmissionPolicyBinding", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration",
-     "CustomResourceDefinition")
-)  # fmt: skip
+    (
+        "Namespace",
+        "Role",
+        "RoleBinding",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ServiceAccount",
+        "Secret",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+        "MutatingAdmissionPolicy",
+        "MutatingAdmissionPolicyBinding",
+        "ValidatingWebhookConfiguration",
+        "MutatingWebhookConfiguration",
+        "CustomResourceDefinition",
+    )
+)
 """Kinds that decide who may do what."""
 OF_TEAMS = frozenset(
-    ("Job", "CronJob", "Deployment", "StatefulSet", "Service", "HorizontalPodAutoscaler", "PodDisruptionBudget",
-     "ConfigMap", "PersistentVolumeClaim")
-)  # fmt: skip
+    (
+        "Job",
+        "CronJob",
+        "Deployment",
+        "StatefulSet",
+        "Service",
+        "HorizontalPodAutoscaler",
+        "PodDisruptionBudget",
+        "ConfigMap",
+        "PersistentVolumeClaim",
+    )
+)
 """Kinds that patches of a team's specs may change, in the team's namespaces: those that its members may write."""
 _COUNTS = {
-    "replicas": "replicas", "minReplicas": "replicas", "maxReplicas": "replicas", "parallelism": "workers.replicas",
+    "replicas": "replicas",
+    "minReplicas": "replicas",
+    "maxReplicas": "replicas",
+    "parallelism": "workers.replicas",
     "completions": "workers.replicas",
-}  # fmt: skip
+}
 _IDENTITY = ("selector", "serviceName", "managedBy", "manualSelector", "scaleTargetRef")
 
 

@@ -20,15 +20,52 @@ from avactl.spec.schema.pod_settings import LONGEST_GRACE
 Refused = tuple[tuple[str, ...], str, str]
 """Path, reason and remedy."""
 _POD = frozenset(
-    ("containers", "initContainers", "volumes", "affinity", "topologySpreadConstraints", "nodeSelector", "tolerations",
-     "dnsPolicy", "dnsConfig", "hostAliases", "hostname", "terminationGracePeriodSeconds", "imagePullSecrets",
-     "readinessGates", "enableServiceLinks", "setHostnameAsFQDN", "securityContext")
-)  # fmt: skip
+    (
+        "containers",
+        "initContainers",
+        "volumes",
+        "affinity",
+        "topologySpreadConstraints",
+        "nodeSelector",
+        "tolerations",
+        "dnsPolicy",
+        "dnsConfig",
+        "hostAliases",
+        "hostname",
+        "terminationGracePeriodSeconds",
+        "imagePullSecrets",
+        "readinessGates",
+        "enableServiceLinks",
+        "setHostnameAsFQDN",
+        "securityContext",
+    )
+)
 _CONTAINER = frozenset(
-    ("name", "image", "imagePullPolicy", "command", "args", "workingDir", "env", "envFrom", "ports", "resources",
-     "volumeMounts", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "securityContext", "stdin",
-     "stdinOnce", "tty", "terminationMessagePath", "terminationMessagePolicy", "resizePolicy")
-)  # fmt: skip
+    (
+        "name",
+        "image",
+        "imagePullPolicy",
+        "command",
+        "args",
+        "workingDir",
+        "env",
+        "envFrom",
+        "ports",
+        "resources",
+        "volumeMounts",
+        "livenessProbe",
+        "readinessProbe",
+        "startupProbe",
+        "lifecycle",
+        "securityContext",
+        "stdin",
+        "stdinOnce",
+        "tty",
+        "terminationMessagePath",
+        "terminationMessagePolicy",
+        "resizePolicy",
+    )
+)
 _VOLUMES = frozenset(
     ("name", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret")
 )
@@ -129,9 +166,12 @@ def _container(item: Item, program: Program, key: str, old: Body, new: Body) -> 
         if name not in _CONTAINER and old.get(name) != new.get(name):
             yield (*path, name), f"patches do not change `{name}` of containers", "remove the key"
     yield from _security(
-        old.get("securityContext") or {}, new.get("securityContext") or {}, _CONTAINER_SECURITY,
-        (*path, "securityContext"), level(item, program),
-    )  # fmt: skip
+        old.get("securityContext") or {},
+        new.get("securityContext") or {},
+        _CONTAINER_SECURITY,
+        (*path, "securityContext"),
+        level(item, program),
+    )
     if _devices(old) != _devices(new):
         yield (*path, "resources"), "patches change CPU, memory and disk only", "write `gpus` or `rdma` in `spec`"
     if _variables(old) != _variables(new):

@@ -14,8 +14,8 @@ import orjson
 from avactl.base.terminal import shortened, visible
 from avactl.contracts import names
 from avactl.hardware.machine import Machine
+from avactl.hardware.topo_check import Verdict, judge, unknown
 from avactl.hardware.topo_text import decode
-from avactl.hardware.topo_verdict import Verdict, judge, unknown
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError

@@ -40,18 +40,19 @@ def check_all(program: Program) -> Iterator[Diagnostic]:
 
 def _talks_to(item: Item[TeamSpec], program: Program) -> Iterator[Diagnostic]:
     for index, name in enumerate(item.spec.talks_to):
-        span = item.span("spec", "talksTo", index)
         if name == item.name:
             yield Diagnostic(
                 "invalid-value",
                 f"talksTo: `{name}` is the team itself; its pods can always reach each other",
-                span,
+                item.span("spec", "talksTo", index),
                 hint="remove it",
             )
         elif program.find_team(name) is None and ("Team", name) not in program.broken:
             known = [team.name for team in program.teams() if team is not item]
             hint = did_you_mean(name, known, "teams") if known else "declare it: `kind: Team`"
-            yield Diagnostic("missing-reference", f"unknown Team `{name}`", span, hint=hint)
+            yield Diagnostic(
+                "missing-reference", f"unknown Team `{name}`", item.span("spec", "talksTo", index), hint=hint
+            )
 
 
 def _bucket(item: Item[TeamSpec], program: Program, index: int, bucket: Bucket) -> Iterator[Diagnostic]:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -244,6 +245,7 @@ MAX_DURATION = 40
 DURATION_PATTERN = "^([0-9]+(d|h|ms|m|s))+$"
 
 
+@lru_cache(maxsize=1024)  # a repository has few different durations, and fractions are slow
 def seconds(value: str) -> Fraction:
     """Parse a duration into seconds: `1h30m` → 5400."""
     return sum((int(number) * _SECONDS[unit] for number, unit in _DURATION_PART(value)), Fraction(0))
