@@ -153,7 +153,8 @@ def test_a_text_has_its_code_as_its_only_heading() -> None:
     for code in CODES:
         heading, blank, first, *_ = (TEXTS / f"{code}.md").read_text(encoding="utf-8").splitlines()
         assert (heading, blank) == (f"# {code}", "")
-        assert first and not first.startswith("#"), code
+        assert first
+        assert not first.startswith("#"), code
 
 
 def test_explain_prints_the_text_of_a_code() -> None:
