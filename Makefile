@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 # One worker more than the cores of CI: a quarter of the time of tests against daemons is waiting.
 JOBS ?= 3
 
-.PHONY: demo dist docs test test-frameworks lint unit e2e soak bench schemas controlplane alluxio clean
+.PHONY: check demo dist docs test test-frameworks lint unit e2e soak bench schemas controlplane alluxio clean
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) …"
@@ -26,6 +26,9 @@ dist: $(STAMP)  ## build wheel and source archive
 
 docs: $(STAMP)  ## build the documentation site into out/site; every warning is an error, as in tests/test_site.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+check: $(STAMP)  ## lint, types and quick tests of what changed, or of P=scheduler, in under ten CPU seconds
+	@$(BIN)/python -m tools.check $(P)
 
 test: lint unit  ## everything that must hold before a commit
 
