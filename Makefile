@@ -7,7 +7,7 @@ STAMP := $(VENV)/.ready
 # One worker more than the cores of CI: a quarter of the time of tests against daemons is waiting.
 JOBS ?= 3
 
-.PHONY: demo dist test test-frameworks lint unit e2e soak bench schemas controlplane alluxio clean
+.PHONY: check demo dist docs test test-frameworks lint unit e2e soak bench schemas controlplane alluxio clean
 
 $(STAMP): pyproject.toml requirements.lock
 	@echo "setting up $(VENV) …"
@@ -23,6 +23,12 @@ dist: $(STAMP)  ## build wheel and source archive
 	@rm -rf dist build
 	@$(BIN)/python -m build --outdir dist . > dist.log 2>&1 || { cat dist.log; exit 1; }
 	@rm dist.log && ls dist/*
+
+docs: $(STAMP)  ## build the documentation site into out/site; every warning is an error, as in tests/test_site.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+check: $(STAMP)  ## lint, types and quick tests of what changed, or of P=scheduler, in under ten CPU seconds
+	@$(BIN)/python -m tools.check $(P)
 
 test: lint unit  ## everything that must hold before a commit
 

@@ -1,36 +1,49 @@
-"""Run every benchmark, one after the other: `python -m benchmarks`. They get no arguments."""
+"""Run benchmarks, one after the other: `python -m benchmarks [NAME…]`, all without a name; `--help` lists them.
+
+They get no arguments; `python -m benchmarks.NAME --help` shows those of one.
+"""
 
 from __future__ import annotations
 
-import pkgutil
+import argparse
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
-import benchmarks
+HERE = Path(__file__).parent
+OTHER_PROGRAMS = {"__main__", "checkpoint_load", "elastic_load", "generate"}
+"""Programs that measure nothing by themselves."""
 
-NO_BENCHMARKS = {
-    "__main__",
-    "arrivals",
-    "checkpoint_load",
-    "clusters",
-    "devices",
-    "elastic_load",
-    "elastic_sync",
-    "generate",
-    "hostile_objects",
-    "measure",
-    "random_sets",
-}
+
+def benchmarks() -> dict[str, str]:
+    """Return the benchmarks with the first line of their docstrings. Nothing is imported."""
+    found = {}
+    for path in sorted([*HERE.glob("*.py"), *HERE.glob("*/__main__.py")]):
+        name = path.stem if path.parent == HERE else path.parent.name
+        text = path.read_text(encoding="utf-8")
+        if name not in OTHER_PROGRAMS and 'if __name__ == "__main__":' in text:
+            found[name] = (ast.get_docstring(ast.parse(text)) or "").splitlines()[0]
+    return found
 
 
 def main() -> None:
-    names = sorted(module.name for module in pkgutil.iter_modules(benchmarks.__path__))
-    for name in names:
-        if name not in NO_BENCHMARKS:
-            print(f"— benchmarks.{name} —", flush=True)
-            root = Path(benchmarks.__path__[0]).parent
-            subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=root, check=False)
+    """Run the named benchmarks, or all."""
+    known = benchmarks()
+    listed = "\n".join(f"  {name:<18} {line}" for name, line in known.items())
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks",
+        description="Run benchmarks, all without a name. `python -m benchmarks.NAME --help` shows the options of one.",
+        epilog=f"benchmarks:\n{listed}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run")
+    names = parser.parse_args().names
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"unknown benchmark {', '.join(unknown)}; known: {', '.join(known)}")
+    for name in names or known:
+        print(f"— benchmarks.{name} —", flush=True)
+        subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], cwd=HERE.parent, check=False)
 
 
 if __name__ == "__main__":

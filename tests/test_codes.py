@@ -1,4 +1,4 @@
-"""Codes are public API: the codes that the package emits, the table, the docs' headings and the tests are one set."""
+"""Codes are public API: the codes that the package emits, the table, their texts and the tests are one set."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from avactl.diagnostics.codes import CODES
+from avactl.program.explain.explain import explain_text
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*").fullmatch
 PRINTED = re.compile(r"^(?:error|warning)\[([a-z0-9-]+)(?:/[^\]]*)?\]: ", re.MULTILINE).findall
-HEADING = re.compile(r"^## (.+)$", re.MULTILINE).findall
+TEXTS = ROOT / "avactl" / "diagnostics" / "texts"
 
 TESTED = {
     "file-too-large": "source/test_yaml.py::test_a_file_that_is_too_large_is_not_even_read",
@@ -144,9 +145,23 @@ def test_every_code_is_tested() -> None:
     assert {code: test for code, test in TESTED.items() if code not in _asserted(test)} == {}
 
 
-def test_every_code_has_one_heading_in_the_docs() -> None:
-    headings = HEADING((ROOT / "docs" / "diagnostics.md").read_text(encoding="utf-8"))
-    assert sorted(headings) == sorted(CODES)
+def test_every_code_has_one_text() -> None:
+    assert sorted(path.name for path in TEXTS.iterdir()) == sorted(f"{code}.md" for code in CODES)
+
+
+def test_a_text_has_its_code_as_its_only_heading() -> None:
+    for code in CODES:
+        heading, blank, first, *_ = (TEXTS / f"{code}.md").read_text(encoding="utf-8").splitlines()
+        assert (heading, blank) == (f"# {code}", "")
+        assert first
+        assert not first.startswith("#"), code
+
+
+def test_explain_prints_the_text_of_a_code() -> None:
+    printed = explain_text("not-owner")
+    assert printed.startswith(f"not-owner\n  {CODES['not-owner']}\n\n  ")
+    assert "[security.md](docs/security.md#teams-in-git)" in printed
+    assert "# not-owner" not in printed
 
 
 def test_codes_and_meanings_have_their_form() -> None:

@@ -1,4 +1,4 @@
-"""The glossary and the life of a value in CONTRIBUTING.md name files that exist and say what is so."""
+"""The glossary and the life of a value in docs/architecture.md name files that exist and say what is so."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.test_layout import ROOT
 
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 TERMS, _, MODULES = GLOSSARY.partition("## Module names")
-LIFE = re.search(r"^## The life of one value\n(.*?)^## ", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S)
+LIFE = re.search(r"^## The life of one value\n(.*?)^## ", (ROOT / "docs" / "architecture.md").read_text(), re.M | re.S)
 PATH = re.compile(r"`((?:avactl|examples)/[^`]*)`")
 
 

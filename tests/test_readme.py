@@ -69,7 +69,7 @@ def test_python_runs() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    docs = sorted((ROOT / "docs").glob("*.md"))
+    docs = sorted((ROOT / "docs").rglob("*.md"))
     linked = set()
     for document in [README, ROOT / "CONTRIBUTING.md", *docs]:
         for link in re.findall(r"\]\(([^)#:]+?)(?:#[^)]*)?\)", document.read_text()):

@@ -1,7 +1,8 @@
 """All diagnostic codes, with a one-sentence meaning.
 
-Codes are public API: scripts match on them, so codes are added, never renamed. A test checks that the codes used in
-the package, this table and the headings of docs/diagnostics.md are the same set.
+Codes are public API: scripts match on them, so codes are added, never renamed. `texts/CODE.md` explains each: what it
+means, why, and the remedy; only `avactl explain` and the documentation site read these files. A test checks that the
+codes used in the package, this table and the texts are the same set.
 """
 
 from __future__ import annotations

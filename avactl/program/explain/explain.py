@@ -118,7 +118,7 @@ def explain_text(topic: str | None, colour: bool = False) -> str:
     if not topic:
         return _overview(style)
     if topic in CODES:
-        return f"{style.bold}{topic}{style.off}\n  {CODES[topic]}\n\n{_section(topic)}"
+        return f"{style.bold}{topic}{style.off}\n  {CODES[topic]}\n\n{_diagnostic_text(topic)}"
     name, path, field, models = topic_of(topic)
     if field is None:
         return _kind(name, models[0], style)
@@ -129,12 +129,11 @@ def explain_text(topic: str | None, colour: bool = False) -> str:
     return "".join(out)
 
 
-def _section(code: str) -> str:
-    """Return a code's section of docs/diagnostics.md, which is part of the package."""
-    text = (files(diagnostics) / "diagnostics.md").read_text()
-    _, _, rest = text.partition(f"\n## {code}\n")
-    section = re.split(r"^## ", rest, maxsplit=1, flags=re.MULTILINE)[0]
-    return textwrap.indent(section.strip("\n"), "  ") + "\n"
+def _diagnostic_text(code: str) -> str:
+    """Return the text of a code without its heading; links to pages are those of the repository."""
+    text = (files(diagnostics) / "texts" / f"{code}.md").read_text(encoding="utf-8")
+    _, _, body = text.partition("\n\n")
+    return textwrap.indent(body.replace("](../../../", "]("), "  ")
 
 
 def topic_of(topic: str) -> tuple[str, list[str], FieldInfo | None, list[type[BaseModel]]]:
