@@ -14,7 +14,6 @@ import yaml
 
 from avactl.apply.files.contents import object_text
 from avactl.apply.files.paths import object_path
-from avactl.cli.common import Format
 from avactl.cli.fast_path import parse
 from avactl.cli.specs.render import render
 from avactl.cli.specs.validate import validate
@@ -140,7 +139,7 @@ def test_typer_has_all_but_ordinary_calls(command: Callable[..., None], words: l
 def test_ordinary_calls() -> None:
     assert parse(validate, []) == {}
     assert parse(validate, ["a", "-f", "json", "b", "--no-cache"]) == {
-        "paths": [Path("a"), Path("b")], "format": Format.json, "cache": False,
+        "paths": [Path("a"), Path("b")], "format": "json", "cache": False,
     }  # fmt: skip
     assert parse(render, ["-o", "-", "--force", "a"]) == {"path": Path("a"), "out": "-", "force": True}
     words = ["--publish", "b", "--no-push", "--even-if-older"]
