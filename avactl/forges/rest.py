@@ -1,7 +1,7 @@
 """Requests to the REST API of a forge, with retries, rate limits and pages.
 
-Sources: docs.github.com/rest ("Rate limits", "Best practices", "Pagination"), docs.gitlab.com/api ("Rate limit headers",
-pagination), docs.gitea.com ("API Usage", pagination).
+Sources: docs.github.com/rest ("Rate limits", "Best practices", "Pagination"), docs.gitlab.com/api ("Rate limit
+headers", pagination), docs.gitea.com ("API Usage", pagination).
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Api:
             )
 
     def _request(self, method: str, url: str, action: str, options: Mapping[str, Any]) -> httpx.Response:
-        """Return one whole response. Raises ForgeError if it is longer than `MAX_RESPONSE_BYTES`, and httpx's errors."""
+        """Return one whole response. Raises ForgeError if it exceeds `MAX_RESPONSE_BYTES`, and httpx's errors."""
         with self._client.stream(method, url, **options) as response:
             body = bytearray()
             for chunk in response.iter_bytes():

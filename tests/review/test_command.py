@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from avactl.change.review.environment import EnvironmentProblem, detect
+from avactl.forges import current_run
+from avactl.forges.forge import EnvironmentProblem
 from tests.cli.running import Run
 from tests.diff.repository import Repository
 from tests.diff.sides import HEAD, PLATFORM, job
@@ -21,7 +22,7 @@ from tests.review.forges import TOKEN, FakeForge, FakeGitHub, FakeGitLab, servin
 def no_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run in pipelines too."""
     for name in list(os.environ):
-        if name.startswith(("GITHUB_", "GITLAB_", "CI_", "GH_")):
+        if name.startswith(("GITHUB_", "GITLAB_", "GITEA_", "FORGEJO_", "CI_", "GH_")):
             monkeypatch.delenv(name)
 
 
@@ -204,7 +205,7 @@ def test_the_first_specs_are_new_and_no_error(avactl: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ({}, "not running in a GitHub or GitLab pipeline"),
+        ({}, "not running in a pipeline of GitHub, GitLab, Gitea or Forgejo"),
         ({"GITHUB_ACTIONS": "true"}, "GITHUB_REPOSITORY is not set"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b"}, "this pipeline run has no pull request"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_REF": "refs/pull/3/merge"},
@@ -227,7 +228,7 @@ def test_the_number_comes_from_the_ref_or_the_event(tmp_path: Path) -> None:
 
     def number(event: object, **more: str) -> int | None:
         (tmp_path / "event.json").write_text(json.dumps(event))
-        found = detect({**env, **more})
+        found = current_run({**env, **more})
         assert found is not None
         return found.number
 
@@ -239,4 +240,4 @@ def test_the_number_comes_from_the_ref_or_the_event(tmp_path: Path) -> None:
     assert number([]) is None
     (tmp_path / "event.json").write_text("{")
     with pytest.raises(EnvironmentProblem, match="cannot be read"):
-        detect(env)
+        current_run(env)

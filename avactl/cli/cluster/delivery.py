@@ -137,7 +137,9 @@ def run(
     ] = None,
     author: Annotated[str, typer.Option(help="Author of the commits.")] = "avactl",
     email: Annotated[str, typer.Option(help="E-mail address of the author.")] = "avactl@localhost",
-    forge: Annotated[str, typer.Option(help=f"Forge for pull requests: {join_names(forge_names(), 'or')}; empty: none.")] = "",
+    forge: Annotated[
+        str, typer.Option(help=f"Forge for pull requests: {join_names(forge_names(), 'or')}; empty: none.")
+    ] = "",
     api: Annotated[str, typer.Option(metavar="URL", help="Root of the forge's REST API.")] = "",
     project: Annotated[str, typer.Option(help="OWNER/NAME on the forge.")] = "",
     environment: EnvironmentOption = "",

@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     from avactl.workbench.scaffold.choice import Choice
 
 
+_BOTH = join_names([forge.title for forge in FORGES if forge.by_default])
+_FORGES = f"{', '.join(forge_names())}, both ({_BOTH}) or none"
+
+
 def init(
     directory: Annotated[Path, typer.Argument(help="Directory; created if missing.")],
     engine: Annotated[
         str,
         typer.Option(help="What applies the objects: pulumi, flux, argocd, builtin or none.", show_default="pulumi"),
     ] = "",
-    forge: Annotated[
-        str, typer.Option(help=f"Pipelines to write: {', '.join(forge_names())}, both ({join_names([forge.title for forge in FORGES if forge.by_default])}) or none.", show_default="both")
-    ] = "",
+    forge: Annotated[str, typer.Option(help=f"Pipelines to write: {_FORGES}.", show_default="both")] = "",
     clusters: Annotated[str, typer.Option(metavar="NAME,…", help="Names of the clusters.", show_default="lab")] = "",
     environments: Annotated[
         str,

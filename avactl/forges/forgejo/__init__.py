@@ -6,9 +6,13 @@ Sources: forgejo.org/docs "Forgejo Actions", "API Usage"; the runner's `act/runn
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from avactl.forges import gitea
-from avactl.forges.forge import Environ, Forge, PipelineOptions, PipelineRun, actions_run
+from avactl.forges.forge import Environ, Forge, PipelineOptions, PipelineRun, Sleep, actions_run
+
+if TYPE_CHECKING:
+    from avactl.forges.comments import Comments
 
 _TOKENS = ("FORGEJO_TOKEN",)
 
@@ -23,6 +27,12 @@ def _run(env: Environ) -> PipelineRun:
     return replace(
         actions_run(env, FORGE.name, _api(env, ""), _TOKENS, "GITHUB_RUN_NUMBER", "#artifacts"), summary=None
     )
+
+
+def _comments(run: PipelineRun, sleep: Sleep) -> Comments:
+    from avactl.forges.gitea.client import GiteaComments
+
+    return GiteaComments(run, sleep, _TOKENS[0])
 
 
 def _pipelines(options: PipelineOptions) -> dict[str, str]:
@@ -46,6 +56,7 @@ FORGE: Forge = replace(
     tokens=_TOKENS,
     token_hint="`env: {FORGEJO_TOKEN: ${{ secrets.FORGEJO_TOKEN }}}` passes the job's own token",  # noqa: S106
     run=_run,
+    comments=_comments,
     pipeline_paths=(".forgejo/",),
     pipelines=_pipelines,
     push_rights="a token with the scope `write:repository`",

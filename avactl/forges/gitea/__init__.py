@@ -39,7 +39,7 @@ def _run(env: Environ) -> PipelineRun:
 def _comments(run: PipelineRun, sleep: Sleep) -> Comments:
     from avactl.forges.gitea.client import GiteaComments
 
-    return GiteaComments(run, sleep)
+    return GiteaComments(run, sleep, _TOKENS[0])
 
 
 def _proposals(api: str, project: str, token: str, sleep: Sleep) -> Proposals:

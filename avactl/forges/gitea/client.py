@@ -15,19 +15,23 @@ from avactl.forges.proposals import Proposals, same_repository
 from avactl.forges.rest import Api, parse_json, text_at
 
 _SCOPES = "a token needs the scopes `read:user`, `write:issue` and `write:repository`"
-_HINTS = {401: f"the token is invalid or expired: {_SCOPES}", 403: f"the token lacks permission: {_SCOPES}"}
-"""Remedies by HTTP status."""
 _PAGE = "50"
 """Entries of a page: the most that the forge returns with its default settings."""
+
+
+def _hints(token: str) -> dict[int, str]:
+    """Return remedies by HTTP status."""
+    return {401: f"{token} is invalid or expired: {_SCOPES}", 403: f"{token} lacks permission: {_SCOPES}"}
 
 
 class GiteaComments(Comments):
     """A pull request's comments are those of the issue with its number."""
 
-    def __init__(self, run: PipelineRun, sleep: Sleep) -> None:
+    def __init__(self, run: PipelineRun, sleep: Sleep, variable: str) -> None:
+        """`variable`: the environment variable with the token."""
         path = f"/repos/{run.project}/issues/{run.number}/comments"
         noun = f"pull request #{run.number} of {run.project}"
-        super().__init__(Api(run.api, {"Authorization": f"token {run.token}"}, sleep), path, noun, _HINTS)
+        super().__init__(Api(run.api, {"Authorization": f"token {run.token}"}, sleep), path, noun, _hints(variable))
         self._project, self._fork = run.project, run.fork
 
     def comments(self) -> Iterator[Comment]:
@@ -58,7 +62,7 @@ class GiteaProposals(Proposals):
 
     def __init__(self, api: str, project: str, token: str, sleep: Sleep) -> None:
         headers = {"Authorization": f"token {token}"}
-        super().__init__(Api(api, headers, sleep), f"/repos/{project}/pulls", _HINTS)
+        super().__init__(Api(api, headers, sleep), f"/repos/{project}/pulls", _hints("the token"))
 
     def _list_parameters(self, branch: str) -> dict[str, str]:
         return {"state": "all", "limit": _PAGE}

@@ -21,7 +21,7 @@ from avactl.forges.forge import (
     find_token,
     parse_number,
 )
-from avactl.forges.gitlab.hints import TOKEN
+from avactl.forges.gitlab.hints import ACCESS_HINT
 
 if TYPE_CHECKING:
     from avactl.diagnostics import Diagnostic
@@ -97,7 +97,7 @@ FORGE = Forge(
     api=_api,
     api_default="`https://HOST/api/v4` of GitLab",
     tokens=_TOKENS,
-    token_hint=TOKEN,
+    token_hint=ACCESS_HINT,
     run=_run,
     comment_limit=200_000,  # it accepts 1,000,000 characters, but renders them slowly
     comments=_comments,

@@ -11,11 +11,14 @@ from urllib.parse import quote
 
 from avactl.forges.comments import Comment, Comments, parse_comment
 from avactl.forges.forge import PipelineRun, Sleep
-from avactl.forges.gitlab.hints import TOKEN
+from avactl.forges.gitlab.hints import ACCESS_HINT
 from avactl.forges.proposals import Proposals, same_repository
 from avactl.forges.rest import Api, parse_json, text_at
 
-_HINTS = {401: f"GITLAB_TOKEN is invalid or expired: {TOKEN}", 403: f"the token lacks permission: {TOKEN}"}
+_HINTS = {
+    401: f"GITLAB_TOKEN is invalid or expired: {ACCESS_HINT}",
+    403: f"the token lacks permission: {HOW_TO_GET_ACCESS}",
+}
 """Remedies by HTTP status."""
 
 
@@ -29,7 +32,7 @@ class GitLabComments(Comments):
 
     def comments(self) -> Iterator[Comment]:
         """Yield all notes except system notes."""
-        gone = f"does it exist, and can the token read it? If not: {TOKEN}"
+        gone = f"does it exist, and can the token read it? If not: {ACCESS_HINT}"
         action, order = f"reading the notes of {self.noun}", {"sort": "asc", "order_by": "created_at"}
         for entry in self._pages(action, gone, per_page=100, **order):
             if not entry.get("system"):
@@ -39,7 +42,7 @@ class GitLabComments(Comments):
         self._write("PUT", f"{self._list}/{comment.id}", body, f"editing the note on {self.noun}")
 
     def _explain_read_only(self) -> tuple[str, str]:
-        return "the token is read-only", TOKEN
+        return "the token is read-only", ACCESS_HINT
 
     def _find_login(self) -> str:
         """A project's token has its own user."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-TOKEN = (
+ACCESS_HINT = (
     "create a project access token with the role Reporter and the scope `api`, and give it to the job as the masked "
     "variable GITLAB_TOKEN"
 )
