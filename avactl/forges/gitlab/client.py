@@ -17,7 +17,7 @@ from avactl.forges.rest import Api, parse_json, text_at
 
 _HINTS = {
     401: f"GITLAB_TOKEN is invalid or expired: {ACCESS_HINT}",
-    403: f"the token lacks permission: {HOW_TO_GET_ACCESS}",
+    403: f"the token lacks permission: {ACCESS_HINT}",
 }
 """Remedies by HTTP status."""
 
