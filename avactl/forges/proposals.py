@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from avactl.base.terminal import shortened
-from avactl.forges.forge import Forge
 from avactl.forges.rest import Api, ForgeError, GoneError, parse_json, raise_for_status
 
 _MAX_TITLE = 250
@@ -92,31 +89,6 @@ class Proposals(ABC):
         if isinstance(error, GoneError):
             return ForgeError(str(error), "does the repository exist, and may the token read it?", error.status)
         return error.explained(self._hints)
-
-
-class TokenFileProposals:
-    """Pull requests with a token that is read anew for each call: a changed Secret needs no restart."""
-
-    def __init__(self, forge: Forge, api: str, project: str, credentials: Path) -> None:
-        """The token is the content of `credentials`/password."""
-        self._forge, self._api, self._project, self._file = forge, api, project, credentials / "password"
-
-    def state(self, branch: str) -> str:
-        """As `Proposals.state`."""
-        return self._connect().state(branch)
-
-    def open(self, branch: str, base: str, title: str, text: str) -> str:
-        """As `Proposals.open`."""
-        return self._connect().open(branch, base, title, text)
-
-    def _connect(self) -> Proposals:
-        try:
-            token = self._file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ForgeError(f"{self._file}: {error}", "the Secret needs the key `password`, a token") from None
-        if not token.isascii() or not token.isprintable() or " " in token:
-            raise ForgeError(f"{self._file} contains characters that are invalid in a token", "copy it again")
-        return self._forge.proposals(self._api, self._project, token, time.sleep)
 
 
 def same_repository(one: object, other: object) -> bool:

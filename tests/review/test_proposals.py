@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from avactl.daemons.delivery.proposals import TokenFileProposals
 from avactl.forges import find_forge, forge_names
-from avactl.forges.proposals import Proposals, TokenFileProposals
+from avactl.forges.proposals import Proposals
 from avactl.forges.rest import ForgeError
 from tests.review.pulls import TOKEN, FakePulls, serve_pulls
 

@@ -158,7 +158,7 @@ def run(
     with packages():
         from avactl.daemons.delivery import daemon
         from avactl.daemons.delivery.commits.repository import Author, Repository
-        from avactl.forges.proposals import TokenFileProposals
+        from avactl.daemons.delivery.proposals import TokenFileProposals
     from avactl.spec.repository.git import use_credentials
 
     # A container's user has no home; compiling keeps a cache there.
