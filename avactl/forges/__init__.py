@@ -45,9 +45,18 @@ def current_run(env: Environ, name: str | None = None, number: int | None = None
 
 
 def locate_repository(url: str) -> tuple[str, str]:
-    """Return the host, with its port, and the path of a repository's URL, as git takes it."""
+    """Return the host, with the port of its API, and the path of a repository's URL, as git takes it.
+
+    Both are "" for a path without a host.
+    """
     scheme, found, place = url.partition("://")
-    host, _, path = (place if found else url.replace(":", "/", 1)).rpartition("@")[2].partition("/")
+    if found:
+        authority, _, path = place.partition("/")
+    else:  # `user@host:path`
+        before, slash, after = url.partition("/")
+        authority, colon, first = before.rpartition(":")
+        path = first + slash + after if colon else ""
+    host = authority.rpartition("@")[2]
     # The port of any other protocol is not that of the API.
     return host if scheme in ("http", "https") else host.partition(":")[0], path.strip("/").removesuffix(".git")
 

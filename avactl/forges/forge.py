@@ -68,7 +68,7 @@ class CommitStatus(NamedTuple):
 
     commit: str
     context: str
-    """What the status is of; a later status with the same context replaces it."""
+    """Name of the status; a later one with the same name replaces it."""
     state: str
     """`success`, `failure` or `pending`."""
     text: str
@@ -135,7 +135,7 @@ class Forge:
     full_clone: str
     """Setting of a pipeline that fetches the whole history and all branches."""
     push_rights: str
-    """What a pipeline needs to push to a branch."""
+    """Rights that a pipeline needs to push to a branch."""
     by_default: bool = False
     """True if `avactl init` writes its pipelines unless a forge is chosen."""
     report: Callable[[Sequence[Diagnostic]], str] | None = None

@@ -217,7 +217,7 @@ def test_where_pipelines_get_avactl(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["--engine", "fluxx"], "--engine fluxx must be one of pulumi, flux, argocd, builtin, none"),
-        (["--forge", "sourcehut"], "must be one of github, gitlab, gitea, forgejo, both, none"),
+        (["--forge", "srht"], "--forge srht must be one of github, gitlab, gitea, forgejo, both, none"),
         (["--clusters", "a,a"], "--clusters must be different names, separated by commas"),
         (["--clusters", "A"], "`A` is not a cluster name: use lowercase letters, digits and `-`"),
         (["--example", "ava", "--engine", "flux"], "--example excludes all other options"),

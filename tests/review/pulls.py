@@ -80,10 +80,12 @@ class FakePulls:
         if self.gitea:
             # The branch of one that was merged is deleted.
             ref = f"refs/pull/{pull['number']}/head" if state == "merged" else pull["branch"]
-            head = {"label": pull["branch"], "ref": ref, "repo_id": pull.get("fork", 7), "repo": None}
-            base = {"label": pull.get("base", "main"), "ref": pull.get("base", "main"), "repo_id": 7}
+            sides = {
+                "head": {"label": pull["branch"], "ref": ref, "repo_id": pull.get("fork", 7), "repo": None},
+                "base": {"label": "main", "ref": "main", "repo_id": 7},
+            }
             shown = "open" if state == "open" else "closed"
-            return {"state": shown, "merged": state == "merged", "html_url": url, "head": head, "base": base}
+            return {"state": shown, "merged": state == "merged", "html_url": url, **sides}
         ids = {"source_project_id": pull.get("fork", 7), "target_project_id": 7}
         return {"state": "opened" if state == "open" else state, "web_url": url, **ids}
 
