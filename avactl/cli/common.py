@@ -10,7 +10,7 @@ import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
@@ -18,6 +18,7 @@ from avactl.base.directories import write_file
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.base.terminal import colour, inert, visible
+from avactl.forges import FORGES
 from avactl.hardware import library
 from avactl.spec.repository.checkout import COMMIT, SOURCE_VARIABLE, WORK_TREE, CommitTree, open_tree
 from avactl.spec.repository.tree import ENVIRONMENT_VARIABLE, DirTree, find_root
@@ -54,12 +55,15 @@ def choose_environment(name: str) -> str:
     return name
 
 
-class Format(str, Enum):  # noqa: UP042 - typer reads the values of str enums
-    text = "text"
-    json = "json"
-    sarif = "sarif"
-    github = "github"
-    gitlab = "gitlab"
+TEXT = "text"
+"""The format of problems for people."""
+_REPORTS = {forge.name: forge.report for forge in FORGES if forge.report}
+"""Formats of problems that forges show on lines."""
+
+if TYPE_CHECKING:
+    Format = str
+else:
+    Format = StrEnum("Format", [TEXT, "json", "sarif", *_REPORTS])
 
 
 def fail(message: str, code: int, hint: str = "") -> NoReturn:
@@ -205,13 +209,7 @@ def render_machine(diagnostics: Sequence[Diagnostic], format: Format) -> str:
     """Format problems for programs: any format but `text`."""
     from avactl.diagnostics import machine
 
-    renderers = {
-        Format.json: machine.render_json,
-        Format.sarif: machine.render_sarif,
-        Format.github: machine.render_github,
-        Format.gitlab: machine.render_gitlab,
-    }
-    return renderers[format](diagnostics)
+    return {"json": machine.render_json, "sarif": machine.render_sarif, **_REPORTS}[format](diagnostics)
 
 
 def render_diagnostics(
@@ -234,7 +232,7 @@ def render_diagnostics(
         replace(d, span=placed(d.span), notes=tuple(n._replace(span=placed(n.span)) for n in d.notes))
         for d in diagnostics
     ]
-    if format is not Format.text:
+    if format != TEXT:
         return render_machine(shown, format)
     from functools import lru_cache
 
@@ -256,7 +254,7 @@ def render_diagnostics(
 def report(compilation: Compiled, tree: DirTree | CommitTree) -> None:
     """Print the problems to standard error; exit with PROBLEMS if there are errors."""
     if compilation.diagnostics:
-        text = render_diagnostics(compilation.diagnostics, tree, Format.text, colour(sys.stderr))
+        text = render_diagnostics(compilation.diagnostics, tree, TEXT, colour(sys.stderr))
         sys.stderr.write(text + ("\n" if compilation.ok else ""))
     if not compilation.ok:
         sys.exit(PROBLEMS)

@@ -1,19 +1,17 @@
-"""Machine-readable diagnostics: JSON, SARIF, GitHub workflow commands, GitLab code quality."""
+"""Machine-readable diagnostics: JSON and SARIF. Forges have formats of their own."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import Any
 from urllib.parse import quote
 
-from avactl.base.terminal import inert, json_output
+from avactl.base.terminal import json_output
 from avactl.diagnostics.codes import CODES
 from avactl.diagnostics.model import Diagnostic, Span
 
 
-def _text(file: str) -> str:
+def file_text(file: str) -> str:
     """Return a file's name as text, even if it is not UTF-8 on disk."""
     return file.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
@@ -37,7 +35,7 @@ def json_data(diagnostics: Sequence[Diagnostic]) -> list[dict[str, Any]]:
 
 
 def _place(span: Span) -> dict[str, Any]:
-    return {"file": _text(span.file), "line": span.line, "column": span.column}
+    return {"file": file_text(span.file), "line": span.line, "column": span.column}
 
 
 def _meaning(id: str) -> str:
@@ -54,7 +52,7 @@ def _location(span: Span) -> dict[str, Any]:
 
 
 def render_sarif(diagnostics: Sequence[Diagnostic]) -> str:
-    """Return SARIF 2.1.0 for GitHub code scanning and editors. Columns count Unicode code points."""
+    """Return SARIF 2.1.0 for code scanning and editors. Columns count Unicode code points."""
     used = sorted({d.id for d in diagnostics})
     results = []
     for d in diagnostics:
@@ -75,60 +73,3 @@ def render_sarif(diagnostics: Sequence[Diagnostic]) -> str:
     tool = {"driver": {"name": "avactl", "rules": rules}}
     run = {"tool": tool, "columnKind": "unicodeCodePoints", "results": results}
     return json_output({"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0", "runs": [run]})
-
-
-def _data(text: str) -> str:
-    text = "".join(ch if ch.isprintable() or ch in "\r\n" else "\ufffd" for ch in text)
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")
-
-
-_ANNOTATIONS = 10
-"""Maximum number of annotations that GitHub shows per level and step; it silently drops the rest."""
-
-
-def render_github(diagnostics: Sequence[Diagnostic]) -> str:
-    """Return GitHub Actions workflow commands: one annotation per problem; excess problems go to the log."""
-    lines, rest = [], []
-    totals, shown = Counter(d.severity for d in diagnostics), Counter[str]()
-    for d in diagnostics:
-        shown[d.severity] += 1
-        if totals[d.severity] > _ANNOTATIONS and shown[d.severity] >= _ANNOTATIONS:
-            rest.append(d)
-            continue
-        place = f"file={_property(_text(d.span.file))},line={d.span.line},col={d.span.column}"
-        if d.span.end_column:
-            place += f",endColumn={d.span.end_column}"
-        text = d.message + (f" – {d.hint}" if d.hint else "")
-        lines.append(f"::{d.severity} {place},title={_property(d.id)}::{_data(text)}\n")
-    for severity, count in Counter(d.severity for d in rest).items():
-        what = f"{severity}{'' if count == 1 else 's'}"
-        lines.append(f"::{severity} title=avactl::{count} more {what}: the log of this step has them\n")
-    for d in rest:
-        lines.append(inert(_data(f"{d.severity}[{d.id}] {_text(str(d.span))}: {d.message}")) + "\n")
-    return "".join(lines)
-
-
-def render_gitlab(diagnostics: Sequence[Diagnostic]) -> str:
-    """Return GitLab's code quality report: `artifacts: {reports: {codequality: FILE}}`.
-
-    GitLab compares reports by fingerprint, so a fingerprint must not depend on line numbers.
-    """
-    seen = Counter[str]()
-    entries = []
-    for d in diagnostics:
-        path = _text(d.span.file)
-        same = f"{d.id}\0{path}\0{d.message}"
-        seen[same] += 1
-        entry = {
-            "description": d.message + (f" – {d.hint}" if d.hint else ""),
-            "check_name": d.id,
-            "fingerprint": sha256(f"{same}\0{seen[same]}".encode()).hexdigest(),
-            "severity": "major" if d.severity == "error" else "minor",
-            "location": {"path": path, "lines": {"begin": d.span.line}},
-        }
-        entries.append(entry)
-    return json_output(entries)

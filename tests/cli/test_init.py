@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 from avactl import compile_tree
 from avactl.base.installation import Origin
+from avactl.forges import FORGES, forge_names
 from avactl.spec.repository.tree import DirTree
 from avactl.workbench.scaffold import create, template
 from avactl.workbench.scaffold.choice import ENGINES, Choice, ChoiceError, requirement_line, source_of
@@ -131,12 +132,14 @@ def test_the_publishing_step_of_each_environment(tmp_path: Path) -> None:
         assert f"{name}-lab" in subprocess.run(files, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.parametrize("forge", ["github", "gitlab", "none"])
+@pytest.mark.parametrize("forge", [*forge_names(), "none"])
 def test_each_forge(forge: str) -> None:
     files = template(Choice("flux", forge))
+    for each in FORGES:
+        assert any(path.startswith(each.pipeline_paths) for path in files) is (forge == each.name)
     assert any(path.startswith(".github/") for path in files) is (forge == "github")
     assert (".gitlab-ci.yml" in files) is (forge == "gitlab")
-    assert not any("publish" in path for path in files if not path.startswith(".github/"))
+    assert not any("publish" in path for path in files if "/workflows/" not in path)
 
 
 def test_without_pulumi_the_lock_lacks_its_packages() -> None:
@@ -214,7 +217,7 @@ def test_where_pipelines_get_avactl(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["--engine", "fluxx"], "--engine fluxx must be one of pulumi, flux, argocd, builtin, none"),
-        (["--forge", "gitea"], "--forge gitea must be one of github, gitlab, both, none"),
+        (["--forge", "srht"], "--forge srht must be one of github, gitlab, gitea, forgejo, both, none"),
         (["--clusters", "a,a"], "--clusters must be different names, separated by commas"),
         (["--clusters", "A"], "`A` is not a cluster name: use lowercase letters, digits and `-`"),
         (["--example", "ava", "--engine", "flux"], "--example excludes all other options"),

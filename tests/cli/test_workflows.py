@@ -313,3 +313,102 @@ def test_stacks_of_all_environments(tmp_path: Path) -> None:
 def test_all_environments_of_a_repository_without_them(pipelines: Pipelines) -> None:
     code, text, _ = pipelines.sh("avactl stacks --all-environments")
     assert (code, "avactl.yaml has no `environments`" in text) == (2, True)
+
+
+class Checkouts:
+    """A bare repository as the forge has it, with the commit of a pull request, and a checkout by a workflow's step."""
+
+    def __init__(self, pipelines: Pipelines, branch: str) -> None:
+        self.pipelines = pipelines
+        self.server = pipelines.place / "server"
+        bare = self.server / "org" / "specs.git"
+        pipelines.repository.git("clone", "-q", "--bare", str(pipelines.repository.root), str(bare))
+        pipelines.repository.git("push", "-q", str(bare), f"HEAD:{branch}")
+        self.variables = {
+            "GITHUB_ACTIONS": "true", "GITEA_ACTIONS": "true", "GITHUB_SERVER_URL": f"file://{self.server}/",
+            "GITHUB_REPOSITORY": "org/specs", "GITHUB_REF": branch, "GITHUB_BASE_REF": "main",
+            "GITHUB_SHA": pipelines.repository.git("rev-parse", "HEAD"), "GITHUB_TOKEN": "", "DRIFT": "false",
+        }  # fmt: skip
+        # From here on, steps run in an empty directory.
+        self.pipelines.repository.root = pipelines.place / "workspace"
+        self.pipelines.repository.root.mkdir()
+
+    def run(self, step: dict[str, Any], more: str = "", **variables: str) -> tuple[int, str]:
+        code, text, _ = self.pipelines.sh(step["run"].rstrip() + more, **self.variables, **variables)
+        return code, text
+
+
+def _workflows(root: Path) -> dict[str, dict[Any, Any]]:
+    (folder,) = (path for name in (".gitea", ".forgejo") if (path := root / name / "workflows").is_dir())
+    return {path.name: yaml.safe_load(path.read_text()) for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize(("forge", "label"), [("gitea", "ubuntu-latest"), ("forgejo", "docker")])
+@pytest.mark.parametrize("engine", ["pulumi", "flux", "none"])
+def test_workflows_of_gitea_and_forgejo(tmp_path: Path, forge: str, label: str, engine: str) -> None:
+    pipelines = Pipelines(tmp_path, Choice(engine, forge, environments=("staging", "prod")))
+    workflows = _workflows(pipelines.repository.root)
+    more = {"pulumi": {"avactl-apply.yml"}, "flux": {"avactl-publish.yml"}, "none": set()}[engine]
+    assert set(workflows) == {"avactl.yml", *more}
+    for name, workflow in workflows.items():
+        assert workflow["permissions"] == {"contents": "read"}
+        (job,) = workflow["jobs"].values()
+        assert job["runs-on"] == label
+        assert re.fullmatch(r"(python|pulumi/pulumi-python-3\.12):[\d.]+", job["container"]["image"])
+        granted = {right for right, level in job.get("permissions", {}).items() if level == "write"}
+        assert granted == {"avactl.yml": {"pull-requests"}, "avactl-publish.yml": {"contents"}}.get(name, set())
+        if name != "avactl.yml":
+            assert job["strategy"]["matrix"] == {"environment": ["staging", "prod"]}
+            assert job["env"]["AVACTL_ENVIRONMENT"] == "${{ matrix.environment }}"
+        token = {f"{forge.upper()}_TOKEN": f"${{{{ secrets.{forge.upper()}_TOKEN }}}}"}
+        for step in job["steps"]:
+            assert "uses" not in step  # actions of another host
+            assert "${{" not in step["run"]
+            assert all(step["env"].get(key) == value for key, value in token.items() if key in step["run"])
+
+
+@pytest.mark.parametrize("forge", ["gitea", "forgejo"])
+def test_steps_of_a_pull_request_on_gitea(tmp_path: Path, forge: str) -> None:
+    pipelines = Pipelines(tmp_path, Choice("none", forge))
+    pipelines.repository.git("switch", "-q", "-c", "change")
+    pipelines.change("teams/vision/hello.yaml", "  command: [python", "  strategy: allReduce\n  command: [python")
+    pipelines.change("teams/vision/hello.yaml", "{gpus: 1,", "{replicas: 2, gpus: 1,")
+    workflow = _workflows(pipelines.repository.root)["avactl.yml"]
+    pipelines.repository.git("branch", "-q", "-f", "main", pipelines.first)
+    checkouts = Checkouts(pipelines, "refs/pull/7/head")
+    checkout, install, validate, comment = workflow["jobs"]["review"]["steps"]
+    assert install["run"] == INSTALL.replace("stacks/", "")
+    assert checkouts.run(checkout) == (0, "")
+    event = pipelines.place / "event.json"
+    sides = {side: {"ref": side, "sha": "0" * 40, "repo": {"full_name": "org/specs"}} for side in ("base", "head")}
+    event.write_text(json.dumps({"pull_request": {"number": 7, **sides}}))
+    checkouts.variables |= {"GITHUB_EVENT_PATH": str(event)}
+    checkouts.variables |= {"FORGEJO_ACTIONS": "true"} if forge == "forgejo" else {}
+    code, text = checkouts.run(validate)
+    assert (code, text.startswith("ok: ")) == (0, True), text
+    code, text = checkouts.run(comment, " --dry-run")
+    assert (code, "vision/hello" in text, "### Will it run?" in text) == (0, True, True), text
+
+
+def test_gitea_applies_all_stacks(tmp_path: Path) -> None:
+    pipelines = Pipelines(tmp_path, Choice("pulumi", "gitea"))
+    *_, apply = _workflows(pipelines.repository.root)["avactl-apply.yml"]["jobs"]["apply"]["steps"]
+    checkouts = Checkouts(pipelines, "refs/heads/main")
+    recorder = pipelines.place / "bin" / "avactl"
+    recorder.write_text('#!/bin/sh\necho "$@"; cat "$KUBECONFIG"\n')
+    assert checkouts.run(apply, CONTENT="secret") == (0, "up --yes --refresh\nsecret")
+    checkouts.variables["DRIFT"] = "true"
+    assert checkouts.run(apply, CONTENT="secret") == (0, "preview --refresh --exit-code\nsecret")
+    assert (pipelines.place / "kubeconfig").stat().st_mode & 0o077 == 0
+
+
+def test_gitea_publishes(tmp_path: Path) -> None:
+    pipelines = Pipelines(tmp_path, Choice("flux", "gitea", environments=("staging",)))
+    workflow = _workflows(pipelines.repository.root)["avactl-publish.yml"]
+    checkouts = Checkouts(pipelines, "refs/heads/main")
+    checkout, _, publish = workflow["jobs"]["publish"]["steps"]
+    assert checkouts.run(checkout) == (0, "")
+    code, text = checkouts.run(publish, AVACTL_ENVIRONMENT="staging")
+    assert code == 0, text
+    written = pipelines.repository.git("ls-remote", "--heads", str(checkouts.server / "org" / "specs.git"))
+    assert "refs/heads/rendered-staging" in written

@@ -1,4 +1,4 @@
-"""`avactl models`, `promote` and `rollback`: real git, an S3 service, both forges."""
+"""`avactl models`, `promote` and `rollback`: real git, an S3 service, all forges."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from avactl.datasets.stores.opening import open_store
+from avactl.forges import forge_names
 from tests.cli.running import Run
 from tests.datasets.conftest import avactl, bucket, environment, s3  # noqa: F401 - fixtures
 from tests.delivery.world import DATASET, KEYS, PIPELINE, PLATFORM, SERVICE
@@ -159,7 +160,7 @@ def test_refused(specs: Specs) -> None:
     assert len(specs.log()) == 1
 
 
-@pytest.mark.parametrize("forge", ["github", "gitlab"])
+@pytest.mark.parametrize("forge", forge_names())
 def test_by_pull_request(specs: Specs, forge: str) -> None:
     """The remote's URL names the forge; git reaches it under another one."""
     specs.git("remote", "set-url", "origin", f"https://{forge}.com/acme/specs.git")
@@ -168,9 +169,10 @@ def test_by_pull_request(specs: Specs, forge: str) -> None:
         "GIT_CONFIG_VALUE_0": f"https://{forge}.com/acme/specs.git",
     }  # fmt: skip
     with serve_pulls(forge) as fake:
-        given = {"GITHUB_API_URL": fake.url, "CI_API_V4_URL": fake.url, **rewrite}
+        names = ("GITHUB_API_URL", "CI_API_V4_URL", "GITEA_API_URL", "FORGEJO_API_URL")
+        given = dict.fromkeys(names, fake.url) | rewrite
         assert "is not set" in specs.run("promote", "digits", "2", "--pull-request", code=3, more=given)
-        given |= {"GITHUB_TOKEN": TOKEN, "GITLAB_TOKEN": TOKEN}
+        given |= dict.fromkeys(("GITHUB_TOKEN", "GITLAB_TOKEN", "GITEA_TOKEN", "FORGEJO_TOKEN"), TOKEN)
         said = specs.run("promote", "digits", "2", "--pull-request", more=given)
         assert f"opened {fake.url}/acme/specs/pull/1" in said
         (pull,) = fake.pulls

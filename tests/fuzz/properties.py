@@ -10,8 +10,10 @@ import orjson
 from avactl.compiler import compile_tree
 from avactl.diagnostics import Diagnostic, Span
 from avactl.diagnostics.codes import CODES
-from avactl.diagnostics.machine import render_github, render_gitlab, render_json, render_sarif
+from avactl.diagnostics.machine import render_json, render_sarif
 from avactl.diagnostics.text import render_text
+from avactl.forges.github.annotations import render_annotations
+from avactl.forges.gitlab.code_quality import render_code_quality
 from avactl.spec.repository.tree import MemoryTree
 
 ENDLESS = 60.0
@@ -33,8 +35,8 @@ def check(files: Mapping[str, bytes]) -> None:
     render_text(result.diagnostics, texts.get, colour=True)
     render_json(result.diagnostics).encode()
     render_sarif(result.diagnostics).encode()
-    render_github(result.diagnostics).encode()
-    render_gitlab(result.diagnostics).encode()
+    render_annotations(result.diagnostics).encode()
+    render_code_quality(result.diagnostics).encode()
     if not result.ok:
         assert result.manifests == ()
     for manifest in result.manifests:

@@ -12,7 +12,6 @@ from avactl.apply.pulumi.resource_plan import Key
 from avactl.apply.reconcile.actions import Action, Step
 from avactl.apply.reconcile.health import Health, State
 from avactl.apply.reconcile.inventory import Records
-from avactl.apply.reconcile.reporting import commit_status
 from avactl.apply.reconcile.reporting.events import RunEvents
 from avactl.apply.reconcile.reporting.report import Result, as_text
 from avactl.base.terminal import inert
@@ -46,20 +45,6 @@ def test_events() -> None:
     for _, _, event in client.sent:
         assert event["note"].isprintable()
         assert len(event["note"].encode()) <= 1024
-
-
-@pytest.mark.parametrize(
-    ("url", "path"),
-    [
-        ("https://github.com/acme/platform.git", "acme/platform"),
-        ("ssh://git@example.com:2222/acme/platform/", "acme/platform"),
-        ("git@example.com:acme/platform.git", "acme/platform"),
-        ("user:word@example.com:acme/platform.git", "acme/platform"),
-        ("a" * 100_000, ""),
-    ],
-)
-def test_the_path_of_a_repository(url: str, path: str) -> None:
-    assert commit_status._path(url) == path
 
 
 class FakeApi:

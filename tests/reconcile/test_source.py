@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -107,8 +108,9 @@ class Forge:
 
 @pytest.fixture
 def forge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Forge]:
-    for name in ("GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN", "GITHUB_REPOSITORY", "CI_PROJECT_ID"):
-        monkeypatch.delenv(name, raising=False)
+    for name in list(os.environ):
+        if name.startswith(("GITHUB_", "GH_", "GITLAB_", "GITEA_", "FORGEJO_", "CI_")):
+            monkeypatch.delenv(name)
     forge = Forge()
     monkeypatch.setenv("GITHUB_API_URL", forge.url)
     monkeypatch.setenv("CI_API_V4_URL", f"{forge.url}/api/v4")
@@ -140,6 +142,33 @@ def test_the_status_of_a_commit(forge: Forge, monkeypatch: pytest.MonkeyPatch) -
     path, token, body = forge.seen[-1]
     assert (path, token) == ("/api/v4/projects/acme%2Fml%2Fplatform/statuses/c0ffee", "t2")
     assert body["state"] == "failed"
+
+
+@pytest.mark.parametrize("name", ["gitea", "forgejo"])
+def test_the_status_of_a_commit_on_gitea(forge: Forge, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    variable = name.upper()
+    monkeypatch.setenv("GITHUB_TOKEN", "of another forge")  # GITHUB_API_URL is set, too
+    tell = commit_status.tell(revision(f"ssh://git@{name}.example.com:2222/acme/platform.git"), "", "failure", "no")
+    asyncio.run(tell)
+    assert forge.seen == []
+    monkeypatch.setenv(f"{variable}_TOKEN", "t3")
+    monkeypatch.setenv(f"{variable}_API_URL", f"{forge.url}/api/v1")
+    tell = commit_status.tell(revision(f"https://{name}.example.com:3000/acme/platform.git"), "", "failure", "no")
+    asyncio.run(tell)
+    ((path, token, body),) = forge.seen
+    assert (path, token) == ("/api/v1/repos/acme/platform/statuses/c0ffee", "token t3")
+    assert body == {"state": "failure", "context": "avactl/all clusters", "description": "no"}
+
+
+def test_a_host_without_a_name_has_the_forge_of_the_pipeline(forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "https://git.example.com/acme/platform"
+    monkeypatch.setenv("GITEA_TOKEN", "t3")
+    asyncio.run(commit_status.tell(revision(url), "", "success", "fine"))
+    assert forge.seen == []  # the token goes nowhere without the root of the API
+    for name in ("GITHUB_ACTIONS", "GITEA_ACTIONS"):
+        monkeypatch.setenv(name, "true")
+    asyncio.run(commit_status.tell(revision(url), "", "success", "fine"))
+    assert [(path, token) for path, token, _ in forge.seen] == [("/repos/acme/platform/statuses/c0ffee", "token t3")]
 
 
 def test_a_refused_status_is_a_note(

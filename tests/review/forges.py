@@ -1,4 +1,4 @@
-"""Local servers that answer as GitHub and GitLab document, as far as comments go."""
+"""Local servers that answer as the forges document, as far as comments go."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ class FakeForge:
     """Most entries of a page."""
     readable_only: bool = False
     url: str = ""
+    public: str = ""
+    """Root of its API in its own links, if it is not `url`."""
+    name: str = "github"
+    """Name of the forge."""
     ids: int = 0
 
     def add(self, body: str, login: str = "github-actions[bot]", **more: Any) -> dict[str, Any]:
@@ -47,7 +51,7 @@ class FakeForge:
     def bodies(self) -> list[str]:
         return [comment["body"] for comment in self.comments]
 
-    # what the two forges do differently
+    # what the forges do differently
 
     def authorised(self, headers: Any) -> bool:
         raise NotImplementedError
@@ -68,6 +72,10 @@ class FakeForge:
     def links(self, path: str, query: dict[str, list[str]], page: int, more: bool) -> dict[str, str]:
         raise NotImplementedError
 
+    def size(self, query: dict[str, list[str]]) -> int:
+        """Entries of a page."""
+        return min(self.page, int(query.get("per_page", ["30"])[0]))
+
     # common
 
     def answer(self, method: str, target: str, headers: Any, body: Any) -> Answer:
@@ -86,7 +94,7 @@ class FakeForge:
         if parts.path == "/graphql":
             return self.viewer()
         if parts.path == listed and method == "GET":
-            page, size = int(query.get("page", ["1"])[0]), min(self.page, int(query.get("per_page", ["30"])[0]))
+            page, size = int(query.get("page", ["1"])[0]), self.size(query)
             begin = (page - 1) * size
             more = begin + size < len(self.comments)
             return 200, self.links(parts.path, query, page, more), self.comments[begin : begin + size]
@@ -123,7 +131,8 @@ class FakeGitHub(FakeForge):
 
     def links(self, path: str, query: dict[str, list[str]], page: int, more: bool) -> dict[str, str]:
         size = query.get("per_page", ["30"])[0]
-        return {"Link": f'<{self.url}{path}?per_page={size}&page={page + 1}>; rel="next"'} if more else {}
+        url = f"{self.public or self.url}{path}?per_page={size}&page={page + 1}"
+        return {"Link": f'<{url}>; rel="next"'} if more else {}
 
 
 class FakeGitLab(FakeForge):
@@ -142,6 +151,35 @@ class FakeGitLab(FakeForge):
 
     def links(self, path: str, query: dict[str, list[str]], page: int, more: bool) -> dict[str, str]:
         return {"x-page": str(page), "x-next-page": str(page + 1) if more else ""}
+
+
+@dataclass
+class FakeGitea(FakeForge):
+    """Gitea, and Forgejo: lists of comments have no pages, and every token has a user."""
+
+    scopes: bool = True
+    """False if the token lacks the scope `read:user`."""
+
+    def authorised(self, headers: Any) -> bool:
+        return bool(headers.get("Authorization") == f"token {TOKEN}")
+
+    def writer(self, login: str) -> dict[str, Any]:
+        return {"user": {"id": 7, "login": login, "username": login}, "issue_url": "", "assets": []}
+
+    def user(self) -> Answer:
+        if not self.scopes:
+            return 403, {}, {"message": "token does not have at least one of required scope(s): [read:user]"}
+        return 200, {}, {"id": 7, "login": self.me, "username": self.me}
+
+    def paths(self) -> tuple[str, str, str]:
+        root = "/repos/acme/platform/issues"
+        return f"{root}/7/comments", f"{root}/comments/", "PATCH"
+
+    def links(self, path: str, query: dict[str, list[str]], page: int, more: bool) -> dict[str, str]:
+        return {"X-Total-Count": str(len(self.comments))}
+
+    def size(self, query: dict[str, list[str]]) -> int:
+        return len(self.comments) + 1
 
 
 @contextmanager

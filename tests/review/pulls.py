@@ -1,4 +1,4 @@
-"""Local servers that answer as GitHub and GitLab document, as far as opening and finding pull requests goes."""
+"""Local servers that answer as the forges document, as far as opening and finding pull requests goes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,11 @@ class FakePulls:
         """Answers to the next writes that are lost although the write is done."""
         self.url = ""
 
+    @property
+    def gitea(self) -> bool:
+        """True for Gitea, and Forgejo with the same API."""
+        return self.forge in ("gitea", "forgejo")
+
     def open_from_fork(self, branch: str, state: str = "open") -> None:
         """Add one from a fork, which anyone may open."""
         self.pulls.append({"branch": branch, "state": state, "number": len(self.pulls) + 1, "fork": 1})
@@ -35,25 +40,31 @@ class FakePulls:
 
     def find(self, query: dict[str, list[str]]) -> Answer:
         """Answer a request for the newest of a branch."""
-        branch = query["head"][0].removeprefix("acme:") if self.forge == "github" else query["source_branch"][0]
-        found = [self.shown(each) for each in reversed(self.pulls) if each["branch"] == branch]
-        size, page = int(query["per_page"][0]), int(query.get("page", ["1"])[0])
+        page = int(query.get("page", ["1"])[0])
+        if self.gitea:  # no filter by branch, and a page has as many as the server's settings allow
+            branch, size = "", min(20, int(query["limit"][0]))
+        else:
+            branch = query["head"][0].removeprefix("acme:") if self.forge == "github" else query["source_branch"][0]
+            size = int(query["per_page"][0])
+        found = [self.shown(each) for each in reversed(self.pulls) if branch in ("", each["branch"])]
         following = {"X-Next-Page": str(page + 1)} if len(found) > size * page else {}
-        if following and self.forge == "github":
+        if following and self.forge != "gitlab":
             link = f"{self.url}/repos/acme/specs/pulls?{urlencode(query | {'page': [page + 1]}, doseq=True)}"
             following = {"Link": f'<{link}>; rel="next"'}
         return 200, found[size * (page - 1) : size * page], following
 
     def create(self, body: dict[str, Any]) -> Answer:
         """Open one, if its branch has none."""
-        github = self.forge == "github"
-        branch = body["head" if github else "source_branch"]
+        gitlab = self.forge == "gitlab"
+        branch = body["source_branch" if gitlab else "head"]
         if any(each["branch"] == branch and each["state"] == "open" and "fork" not in each for each in self.pulls):
-            known = (422, {"message": "Validation Failed"}) if github else (409, {"message": ["already exists"]})
+            if self.gitea:
+                return 409, {"message": "pull request already exists for these targets [id: 1]"}, {}
+            known = (409, {"message": ["already exists"]}) if gitlab else (422, {"message": "Validation Failed"})
             return *known, {}
         made = {
             "branch": branch, "state": "open", "title": body["title"], "number": len(self.pulls) + 1,
-            "base": body["base" if github else "target_branch"], "text": body["body" if github else "description"],
+            "base": body["target_branch" if gitlab else "base"], "text": body["description" if gitlab else "body"],
         }  # fmt: skip
         self.pulls.append(made)
         return 201, self.shown(made), {}
@@ -66,15 +77,24 @@ class FakePulls:
             head, base = {"repo": {"id": pull.get("fork", 7)}}, {"repo": {"id": 7}}
             shown = "open" if state == "open" else "closed"
             return {"state": shown, "merged_at": merged, "html_url": url, "head": head, "base": base}
+        if self.gitea:
+            # The branch of one that was merged is deleted.
+            ref = f"refs/pull/{pull['number']}/head" if state == "merged" else pull["branch"]
+            sides = {
+                "head": {"label": pull["branch"], "ref": ref, "repo_id": pull.get("fork", 7), "repo": None},
+                "base": {"label": "main", "ref": "main", "repo_id": 7},
+            }
+            shown = "open" if state == "open" else "closed"
+            return {"state": shown, "merged": state == "merged", "html_url": url, **sides}
         ids = {"source_project_id": pull.get("fork", 7), "target_project_id": 7}
         return {"state": "opened" if state == "open" else state, "web_url": url, **ids}
 
 
 @contextmanager
 def serve_pulls(forge: str) -> Iterator[FakePulls]:
-    """Serve the pull requests of `github` or `gitlab`."""
+    """Serve the pull requests of a forge."""
     fake = FakePulls(forge)
-    path = "/repos/acme/specs/pulls" if forge == "github" else "/projects/acme/specs/merge_requests"
+    path = "/projects/acme/specs/merge_requests" if forge == "gitlab" else "/repos/acme/specs/pulls"
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -87,7 +107,8 @@ def serve_pulls(forge: str) -> Iterator[FakePulls]:
         def _answer(self, made: Any) -> None:
             parts = urlsplit(self.path)
             fake.requests.append(f"{self.command} {parts.path}")
-            token = self.headers.get("PRIVATE-TOKEN") or self.headers.get("Authorization", "").removeprefix("Bearer ")
+            scheme = "token " if fake.gitea else "Bearer "
+            token = self.headers.get("PRIVATE-TOKEN") or self.headers.get("Authorization", "").removeprefix(scheme)
             more: dict[str, str]
             if token != TOKEN:
                 status, body, more = 401, {"message": "Bad credentials"}, {}

@@ -26,7 +26,7 @@ _OWNERS = 'owners: [{path: "/teams/", teams: [vision]}, {path: "/*", teams: ["*"
 def no_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run in pipelines too."""
     for name in list(os.environ):
-        if name.startswith(("GITHUB_", "GITLAB_", "CI_", "GH_")) or name == "CI":
+        if name.startswith(("GITHUB_", "GITLAB_", "GITEA_", "FORGEJO_", "CI_", "GH_")) or name == "CI":
             monkeypatch.delenv(name)
 
 
@@ -64,6 +64,13 @@ class Server(Repository):
             "GITHUB_ACTIONS": "true", "CI": "true", "GITHUB_REPOSITORY": "acme/platform", "GITHUB_TOKEN": TOKEN,
             "GITHUB_REF": "refs/pull/7/merge", "GITHUB_EVENT_PATH": str(folder / "event.json"),
             "GITHUB_BASE_REF": "main",
+        }  # fmt: skip
+
+    def gitea(self, folder: Path, *, forgejo: bool = False) -> dict[str, str]:
+        """Variables of Gitea Actions or Forgejo Actions: those of GitHub Actions, and the last commit of the change."""
+        own = {"FORGEJO_ACTIONS": "true", "FORGEJO_TOKEN": TOKEN} if forgejo else {"GITEA_TOKEN": TOKEN}
+        return self.github(folder) | {
+            "GITEA_ACTIONS": "true", "GITHUB_REF": "refs/pull/7/head", "GITHUB_SHA": self.change, **own,
         }  # fmt: skip
 
     def gitlab(self, *, merged: bool) -> dict[str, str]:
@@ -120,18 +127,25 @@ def test_pipelines_of_gitlab(server: Server, avactl: Run, tmp_path: Path, *, mer
     _check(_comment(avactl, folder, server.gitlab(merged=merged)), server, merged=merged)
 
 
+@pytest.mark.parametrize("forgejo", [False, True])
+def test_gitea_has_no_merge_of_a_change(server: Server, avactl: Run, tmp_path: Path, *, forgejo: bool) -> None:
+    folder = server.clone(tmp_path / "clone", server.change)
+    _check(_comment(avactl, folder, server.gitea(tmp_path, forgejo=forgejo)), server, merged=False)
+
+
 @pytest.mark.parametrize("forge", ["github", "gitlab"])
 def test_a_clone_without_the_base_says_what_is_missing(server: Server, avactl: Run, tmp_path: Path, forge: str) -> None:
     env = server.github(tmp_path) if forge == "github" else server.gitlab(merged=True)
+    setting = "fetch-depth: 0" if forge == "github" else "GIT_DEPTH"
     folder = server.clone(tmp_path / "merged", server.merged, 1, branches=False)
     told = _comment(avactl, folder, env, 3)
     assert f"this clone has no revision `{server.tip}`" in told
-    assert "fetch-depth: 0" in told
+    assert setting in told
     env = server.github(tmp_path) if forge == "github" else server.gitlab(merged=False)
     folder = server.clone(tmp_path / "change", server.change, 1, branches=False)
     told = _comment(avactl, folder, env, 3)
     assert "no revision `origin/main`" in told
-    assert "fetch-depth: 0" in told
+    assert setting in told
 
 
 def test_a_merge_by_the_author_is_none_of_the_forge(server: Server, avactl: Run, tmp_path: Path) -> None:

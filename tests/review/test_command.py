@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from avactl.change.review.environment import EnvironmentProblem, detect
+from avactl.forges import current_run
+from avactl.forges.forge import EnvironmentProblem
 from tests.cli.running import Run
 from tests.diff.repository import Repository
 from tests.diff.sides import HEAD, PLATFORM, job
-from tests.review.forges import TOKEN, FakeForge, FakeGitHub, FakeGitLab, serving
+from tests.review.forges import TOKEN, FakeForge, FakeGitea, FakeGitHub, FakeGitLab, serving
 
 
 @pytest.fixture(autouse=True)
 def no_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run in pipelines too."""
     for name in list(os.environ):
-        if name.startswith(("GITHUB_", "GITLAB_", "CI_", "GH_")):
+        if name.startswith(("GITHUB_", "GITLAB_", "GITEA_", "FORGEJO_", "CI_", "GH_")):
             monkeypatch.delenv(name)
 
 
@@ -89,6 +90,41 @@ def test_on_github(repository: Repository, github: FakeForge, avactl: Run, tmp_p
     (body,) = github.bodies()
     assert "avactl: no changes" in body
     assert TOKEN not in done.stdout + done.stderr + body
+
+
+GITEA = {"GITEA_ACTIONS": "true", "GITEA_TOKEN": TOKEN}
+"""Variables beside those of GitHub Actions; the runner puts the job's token into GITHUB_TOKEN, too."""
+FORGEJO = {"GITEA_ACTIONS": "true", "FORGEJO_ACTIONS": "true", "FORGEJO_TOKEN": TOKEN}
+
+
+@pytest.mark.parametrize("own", [GITEA, FORGEJO], ids=["gitea", "forgejo"])
+def test_on_gitea_and_forgejo(repository: Repository, avactl: Run, tmp_path: Path, own: dict[str, str]) -> None:
+    with serving(FakeGitea(me="gitea-actions")) as forge:
+        env = github_env(forge, tmp_path) | own
+        env |= {"GITHUB_REF": "refs/pull/7/head", "GITHUB_TOKEN": "0" * 40, "GITHUB_RUN_NUMBER": "3"}
+        forged = forge.add("<!-- avactl comment: . -->\nApproved.", "mallory")["body"]
+        done = avactl("ci", "comment", "--artifact", "whole.txt", cwd=repository.root, **env)
+        assert (done.returncode, done.stdout, done.stderr) == (
+            0, "comment created on pull request #7 of acme/platform\n", ""
+        )  # fmt: skip
+        run = "3#artifacts" if "FORGEJO_ACTIONS" in own else "99"
+        assert f"(https://github.example.com/acme/platform/actions/runs/{run})" in forge.bodies()[1]
+        repository.commit({"jobs.yaml": HEAD + job(retries=9)})
+        done = avactl("ci", "comment", cwd=repository.root, **env)
+        assert (done.returncode, done.stdout) == (0, "comment edited on pull request #7 of acme/platform\n")
+        first, ours = forge.bodies()
+        assert (first, "retries 3 → 9" in ours) == (forged, True)
+        assert TOKEN not in done.stdout + done.stderr + ours
+
+        forge.readable_only = True
+        repository.commit({"jobs.yaml": HEAD + job(retries=8)})
+        done = avactl("ci", "comment", cwd=repository.root, **env)
+        assert (done.returncode, "write:issue" in done.stderr) == (3, True)
+        done = avactl("ci", "comment", cwd=repository.root, **env | github_env(forge, tmp_path, fork=True) | own)
+        assert (done.returncode, "from a fork is read-only" in done.stderr) == (0, True)
+        # Forgejo shows no summary of a run.
+        place = done.stdout if "FORGEJO_ACTIONS" in own else (tmp_path / "summary.md").read_text()
+        assert "retries 3 → 8" in place
 
 
 def test_on_gitlab_below_the_root(repository: Repository, avactl: Run) -> None:
@@ -204,13 +240,15 @@ def test_the_first_specs_are_new_and_no_error(avactl: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("env", "said"),
     [
-        ({}, "not running in a GitHub or GitLab pipeline"),
+        ({}, "not running in a pipeline of GitHub, GitLab, Gitea or Forgejo"),
         ({"GITHUB_ACTIONS": "true"}, "GITHUB_REPOSITORY is not set"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b"}, "this pipeline run has no pull request"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_REF": "refs/pull/3/merge"},
          "GITHUB_TOKEN is not set"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "two words"},
          "GITHUB_TOKEN contains characters that are invalid in a token"),
+        ({"GITHUB_ACTIONS": "true", "GITEA_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "x",
+          "GITHUB_REF": "refs/pull/3/head"}, "GITEA_TOKEN is not set"),
         ({"GITLAB_CI": "true", "CI_PROJECT_ID": "4", "CI_MERGE_REQUEST_IID": "7", "CI_JOB_TOKEN": "j"},
          "CI_JOB_TOKEN cannot write comments"),
     ],
@@ -227,7 +265,7 @@ def test_the_number_comes_from_the_ref_or_the_event(tmp_path: Path) -> None:
 
     def number(event: object, **more: str) -> int | None:
         (tmp_path / "event.json").write_text(json.dumps(event))
-        found = detect({**env, **more})
+        found = current_run({**env, **more})
         assert found is not None
         return found.number
 
@@ -239,4 +277,4 @@ def test_the_number_comes_from_the_ref_or_the_event(tmp_path: Path) -> None:
     assert number([]) is None
     (tmp_path / "event.json").write_text("{")
     with pytest.raises(EnvironmentProblem, match="cannot be read"):
-        detect(env)
+        current_run(env)

@@ -12,8 +12,9 @@ import pytest
 from avactl.change.diff.model import Diff
 from avactl.change.review.comment import Artifact, Review, Section, compose, marker, whole
 from avactl.change.review.comparison import Sides
-from avactl.change.review.environment import LIMITS
 from avactl.cli.changes.ci import plan_of
+from avactl.forges import FORGES, forge_names
+from avactl.forges.forge import Forge
 from tests.diff.sides import HEAD
 from tests.review.scenarios import BASE, CASES, case_sides, comment_of, sides_of
 
@@ -46,9 +47,9 @@ def large(count: int) -> Sides:
     return sides_of(base, {**BASE, "jobs.yaml": jobs(count, "train:2", each=True)})
 
 
-@pytest.mark.parametrize("forge", ["github", "gitlab"])
-def test_thousands_of_objects_fit(large: Sides, count: int, forge: str) -> None:
-    limit = LIMITS[forge]  # type: ignore[index]
+@pytest.mark.parametrize("forge", FORGES, ids=forge_names())
+def test_thousands_of_objects_fit(large: Sides, count: int, forge: Forge) -> None:
+    limit = forge.comment_limit
     artifact = Artifact("avactl-diff.txt", "https://example.com/run#artifacts")
     text = compose(large.review, ".", large.source, limit=limit, artifact=artifact)
     assert limit // 2 < len(text.encode()) <= limit

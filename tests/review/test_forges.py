@@ -1,4 +1,4 @@
-"""Comments on servers that answer as the two forges document: create, find, edit, pages, limits, errors."""
+"""Comments on servers that answer as the forges document: create, find, edit, pages, limits, errors."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from avactl.change.review.environment import Pipeline
-from avactl.change.review.forge import ForgeError, ReadOnlyError
-from avactl.change.review.publish import open_forge, publish
-from tests.review.forges import TOKEN, Answer, FakeForge, FakeGitHub, FakeGitLab, Fault, serving
+from avactl.change.review.publish import connect, publish
+from avactl.forges.comments import ReadOnlyError
+from avactl.forges.forge import PipelineRun
+from avactl.forges.rest import ForgeError
+from tests.review.forges import TOKEN, Answer, FakeForge, FakeGitea, FakeGitHub, FakeGitLab, Fault, serving
 
 MARK = "<!-- avactl comment: . -->"
 BODY = f"{MARK}\n### 1 intent changed\n"
 
 
-@pytest.fixture(params=["github", "gitlab"])
+@pytest.fixture(params=["github", "gitlab", "gitea", "forgejo"])
 def forge(request: pytest.FixtureRequest) -> Iterator[FakeForge]:
-    with serving(FakeGitHub() if request.param == "github" else FakeGitLab(me="project_42_bot")) as found:
+    fakes = {"github": FakeGitHub(), "gitlab": FakeGitLab(me="project_42_bot")}
+    fake = fakes.get(request.param) or FakeGitea(me=f"{request.param}-actions")
+    fake.name = request.param
+    with serving(fake) as found:
         yield found
 
 
@@ -39,11 +43,9 @@ class Clock:
 
 def write(forge: FakeForge, body: str = BODY, *, quiet: bool = False, token: str = TOKEN, fork: bool = False) -> Clock:
     clock = Clock()
-    github = isinstance(forge, FakeGitHub)
-    pipeline = Pipeline(
-        "github" if github else "gitlab", forge.url, "acme/platform" if github else "42", 7, token=token, fork=fork
-    )
-    publish(open_forge(pipeline, clock), MARK, body, quiet=quiet, sleep=clock)
+    project = "42" if forge.name == "gitlab" else "acme/platform"
+    run = PipelineRun(forge.name, forge.url, project, 7, token=token, fork=fork)
+    publish(connect(run, clock), MARK, body, quiet=quiet, sleep=clock)
     return clock
 
 
@@ -58,7 +60,7 @@ def test_create_then_find_and_edit(forge: FakeForge) -> None:
     write(forge, BODY + "more\n")
     assert forge.bodies() == [BODY + "more\n"]
     assert [line.split()[0] for line in forge.log if "user" not in line and "graphql" not in line] == [
-        "GET", "POST", "GET", "PATCH" if isinstance(forge, FakeGitHub) else "PUT",
+        "GET", "POST", "GET", "PUT" if forge.name == "gitlab" else "PATCH",
     ]  # fmt: skip
 
 
@@ -84,7 +86,8 @@ def test_a_comment_on_a_later_page_is_found(forge: FakeForge) -> None:
     write(forge)
     assert forge.bodies()[-1] == BODY
     assert len(forge.comments) == 6
-    assert sum(line.startswith("GET") and "user" not in line for line in forge.log) == 3
+    pages = 1 if isinstance(forge, FakeGitea) else 3
+    assert sum(line.startswith("GET") and "user" not in line for line in forge.log) == pages
 
 
 def test_somebody_else_may_write_the_marker(forge: FakeForge) -> None:
@@ -117,6 +120,29 @@ def test_another_bot_may_write_the_marker_on_github(app: str) -> None:
         assert forge.bodies() == [f"{MARK}\nquoted from the pull request", BODY]
 
 
+def test_a_link_to_the_forge_s_own_name_is_followed_where_it_is_reached() -> None:
+    """A server behind a proxy, or in a cluster, links to the name that it knows."""
+    with serving(FakeGitHub(page=2)) as forge:
+        for number in range(5):
+            forge.add(f"looks good {number}", "ada")
+        forge.add(f"{MARK}\nold", name(forge))
+        forge.public = "https://git.example.invalid"
+        write(forge)
+        assert forge.bodies()[-1] == BODY
+        assert len(forge.comments) == 6
+
+
+def test_without_its_user_s_name_gitea_s_token_writes_nothing() -> None:
+    """Nothing would tell whose comment has the marker, and each run would add one."""
+    with serving(FakeGitea(me="ada", scopes=False)) as forge:
+        forge.name = "gitea"
+        forge.add(f"{MARK}\nold", "ada")
+        with pytest.raises(ForgeError, match="403") as caught:
+            write(forge)
+        assert "read:user" in caught.value.hint
+        assert len(forge.comments) == 1
+
+
 def test_entries_that_are_no_comments(forge: FakeForge) -> None:
     for odd in ({"id": "x"}, {"user": "ada", "author": "ada"}, {"user": None, "author": None}, {"body": ["x"]}):
         forge.add(f"{MARK}\nold", name(forge)).update(odd)
@@ -127,7 +153,7 @@ def test_entries_that_are_no_comments(forge: FakeForge) -> None:
 
 
 def test_a_long_answer_is_not_read_to_its_end(forge: FakeForge, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("avactl.change.review.forge.MAX_ANSWER", 1 << 20)
+    monkeypatch.setattr("avactl.forges.rest.MAX_RESPONSE_BYTES", 1 << 20)
     forge.add("x" * (2 << 20), "ada")
     with pytest.raises(ForgeError, match="larger than 1 MiB"):
         write(forge)
@@ -191,7 +217,7 @@ def test_a_limit_that_says_how_long(forge: FakeForge) -> None:
 
 
 def test_a_limit_that_says_until_when(forge: FakeForge) -> None:
-    prefix = "X_RateLimit" if isinstance(forge, FakeGitHub) else "RateLimit"
+    prefix = "RateLimit" if forge.name == "gitlab" else "X_RateLimit"
     until = str(int(time.time()) + 30)
     forge.faults = [answer(429, **{f"{prefix}_Remaining": "0", f"{prefix}_Reset": until})]
     assert 20 < write(forge).waits[0] <= 31
@@ -242,6 +268,6 @@ def test_an_address_that_is_not_the_api_s(forge: FakeForge) -> None:
 
 
 def test_nobody_there() -> None:
-    pipeline = Pipeline("github", "http://127.0.0.1:9", "acme/platform", 7, token=TOKEN)
+    run = PipelineRun("github", "http://127.0.0.1:9", "acme/platform", 7, token=TOKEN)
     with pytest.raises(ForgeError, match="unreachable"):
-        publish(open_forge(pipeline, lambda seconds: None), MARK, BODY)
+        publish(connect(run, lambda seconds: None), MARK, BODY)

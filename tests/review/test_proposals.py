@@ -1,4 +1,4 @@
-"""Pull requests are opened once, found again, and told from those that were closed; both forges."""
+"""Pull requests are opened once, found again, and told from those that were closed; all forges."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from avactl.change.review.forge import ForgeError
-from avactl.change.review.proposals import GitHubProposals, GitLabProposals, Proposals, open_proposals
+from avactl.daemons.delivery.proposals import TokenFileProposals
+from avactl.forges import find_forge, forge_names
+from avactl.forges.proposals import Proposals
+from avactl.forges.rest import ForgeError
 from tests.review.pulls import TOKEN, FakePulls, serve_pulls
 
 
-@pytest.fixture(params=["github", "gitlab"])
+@pytest.fixture(params=forge_names())
 def forge(request: pytest.FixtureRequest) -> Iterator[FakePulls]:
     with serve_pulls(request.param) as fake:
         yield fake
 
 
 def of(forge: FakePulls, token: str = TOKEN, project: str = "acme/specs") -> Proposals:
-    kind = GitHubProposals if forge.forge == "github" else GitLabProposals
-    return kind(forge.url, project, token, lambda seconds: None)
+    return find_forge(forge.forge).proposals(forge.url, project, token, lambda seconds: None)
 
 
 def test_opened_and_found(forge: FakePulls) -> None:
@@ -70,7 +71,7 @@ def test_errors(forge: FakePulls, tmp_path: Path) -> None:
     with pytest.raises(ForgeError) as error:
         of(forge, project="acme/other").open("x", "main", "t", "")
     assert "does the repository exist" in error.value.hint
-    proposals = open_proposals(forge.forge, forge.url, "acme/specs", tmp_path)
+    proposals = TokenFileProposals(find_forge(forge.forge), forge.url, "acme/specs", tmp_path)
     with pytest.raises(ForgeError, match="No such file"):
         proposals.state("x")
     (tmp_path / "password").write_text("two words\n")

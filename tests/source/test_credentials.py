@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.diagnostics.machine import render_github, render_json, render_sarif
+from avactl.diagnostics.machine import render_json, render_sarif
 from avactl.diagnostics.text import render_text
+from avactl.forges.github.annotations import render_annotations
 from avactl.spec.repository.tree import MemoryTree
 
 SHAPES = [
@@ -26,5 +27,5 @@ def test_whatever_field_it_stands_in(field: str, shape: str) -> None:
     assert not result.ok
     assert len(result.diagnostics) == 1
     found = result.diagnostics
-    for text in (render_text(found, files.get), render_json(found), render_sarif(found), render_github(found)):
+    for text in (render_text(found, files.get), render_json(found), render_sarif(found), render_annotations(found)):
         assert shape not in text

@@ -14,8 +14,9 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.diagnostics import Diagnostic
-from avactl.diagnostics.machine import render_github, render_json, render_sarif
+from avactl.diagnostics.machine import render_json, render_sarif
 from avactl.diagnostics.text import render_one, render_text
+from avactl.forges.github.annotations import render_annotations
 from avactl.kinds import Workspace
 from avactl.spec.repository.git_tree import GitTree
 from avactl.spec.repository.tree import DirTree, MemoryTree
@@ -333,7 +334,7 @@ raise ValueError("\\ud800 in a message")
     result = compiled({"x.py": source})
     assert result.diagnostics
     assert not [d for d in result.diagnostics if d.code == "internal-error"]
-    for print_as in (lambda d: render_text(d, lambda _: source), render_json, render_sarif, render_github):
+    for print_as in (lambda d: render_text(d, lambda _: source), render_json, render_sarif, render_annotations):
         print_as(result.diagnostics).encode()
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 from avactl.apply.publish.store import FailedError, PublishError, Store
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.config import base_in_environment
+from avactl.forges import join_hints
 from avactl.spec.repository.git import Access
 from avactl.spec.repository.git_tree import GitTree
 
@@ -38,7 +39,7 @@ def relation(store: Store, published: str, source: str, remote: str | None) -> O
     if found is None and store.shallow:
         raise PublishError(
             f"the clone is shallow: it cannot tell whether {source[:10]} is newer than {published[:10]}",
-            "`git fetch --unshallow` (in GitHub Actions `fetch-depth: 0`, in GitLab `GIT_DEPTH: 0`)",
+            f"`git fetch --unshallow` (in pipelines {join_hints(lambda forge: forge.full_clone)})",
         )
     return found or Order.UNRELATED
 

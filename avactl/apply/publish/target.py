@@ -7,6 +7,7 @@ import re
 import time
 
 from avactl.apply.publish.store import PASSWORD, FailedError, PublishError, Store
+from avactl.forges import forge_names, join_hints
 from avactl.spec.repository.git import Access
 
 _OVERTAKEN = re.compile(
@@ -76,7 +77,7 @@ class Remote:
         line = next((line for line in lines if "rejected]" in line), "")
         reason = line.rpartition("(")[2].rstrip(")") or str(error)
         first = remote[0] if remote else ""
-        said = next((text for text in remote if text.lower().startswith(("error", "gitlab"))), first)
+        said = next((text for text in remote if text.lower().startswith(("error", *forge_names()))), first)
         text = f"{reason}: {said}" if said else reason
         return PublishError(f"the push to {self.name} was refused: {text}", _remedy(error.said))
 
@@ -84,8 +85,8 @@ class Remote:
 _REMEDIES = (
     (r"protected branch|GH006|GH013|pre-receive hook declined|hook declined", "let the account that publishes push to "
      "this branch: an exception of its protection rule; reviews belong to the specs' branch"),
-    (r"403|[Pp]ermission|not allowed|denied", "the account needs write permission: in GitHub Actions `permissions: "
-     "{contents: write}`, in GitLab a project access token"),
+    (r"403|[Pp]ermission|not allowed|denied",
+     f"the account needs write permission: {join_hints(lambda forge: forge.push_rights)}"),
     (r"could not read Username|Authentication failed|terminal prompts disabled|publickey",
      "git needs credentials: a credential helper, or an SSH key"),
     (r"Could not resolve|unable to access|Connection|Could not read from remote|timed out", "is the network up, and "

@@ -9,11 +9,11 @@ from pathlib import Path
 from avactl.change.diff import Diff, compare
 from avactl.change.diff.revisions import changed_settings, open_sides
 from avactl.change.review.comment import Review, Section
-from avactl.change.review.environment import Pipeline
 from avactl.compiler import PASSES, Compilation
 from avactl.compiler.config import load_config, selected
 from avactl.compiler.driver import compile_change, policies_of
 from avactl.compiler.selection import overlay_files, spec_files
+from avactl.forges.forge import PipelineRun
 from avactl.spec.repository.git import locate
 from avactl.spec.repository.git_tree import GitTree, parents
 from avactl.spec.repository.tree import Tree
@@ -44,14 +44,14 @@ class Sides:
         return data.decode("utf-8", "replace")
 
 
-def base_of(root: Path, head: str, pipeline: Pipeline) -> str | None:
+def base_of(root: Path, head: str, run: PipelineRun) -> str | None:
     """Return the revision that a pipeline's change is compared with; None if it is unknown. Raises GitError.
 
     Where the forge has merged the change for the pipeline (`refs/pull/7/merge`, merged results, merge trains), that is
     what it was merged into: the rest of the difference is the change, whatever the branch has become since.
     """
-    found = parents(root, head) if pipeline.change else []
-    return found[0] if found[1:] == [pipeline.change] else pipeline.target
+    found = parents(root, head) if run.change else []
+    return found[0] if found[1:] == [run.change] else run.target
 
 
 def look(root: Path, base: str, head: str | None, sections: Sequence[SectionOf] = (), *, alone: bool = False) -> Sides:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,16 +16,17 @@ from avactl.base.installation import install_command
 from avactl.base.terminal import inert
 from avactl.cli.common import accessing, choose_environment, fail
 from avactl.cli.environments import EnvironmentOption
+from avactl.forges import FORGES, find_forge, forge_names, join_names
 from avactl.spec.repository.tree import DirTree, find_root
 
 if TYPE_CHECKING:
     from avactl.change.diff import Diff
     from avactl.change.review.comparison import SectionOf, Sides
-    from avactl.change.review.environment import Pipeline
     from avactl.compiler import Compilation
+    from avactl.forges.forge import PipelineRun
 
 PLAN = 15_000
-"""Maximum size of the plan in a comment, in bytes: below a quarter of the smaller forge's comment limit."""
+"""Maximum size of the plan in a comment, in bytes: below a quarter of any forge's comment limit."""
 
 ci = typer.Typer(
     help="Comment on a pull request, from a CI pipeline.",
@@ -35,9 +36,10 @@ ci = typer.Typer(
 )
 
 
-class ForgeChoice(str, Enum):  # noqa: UP042 - typer reads the values of str enums
-    github = "github"
-    gitlab = "gitlab"
+if TYPE_CHECKING:
+    ForgeChoice = str
+else:
+    ForgeChoice = StrEnum("ForgeChoice", forge_names())
 
 
 @ci.callback()
@@ -75,24 +77,24 @@ def comment(
 ) -> None:
     """Summarize a change in one comment on its pull request; later runs update the same comment.
 
-    A repository with environments gets one comment for each, unless `--environment` names one. The token is
-    GITHUB_TOKEN or GITLAB_TOKEN. Exit codes: 0 written, or nothing to report; 1 the specs have errors, which the
-    comment reports; 2 usage error; 3 git or the forge failed.
+    A repository with environments gets one comment for each, unless `--environment` names one. The token is the
+    variable FORGE_TOKEN. Exit codes: 0 written, or nothing to report; 1 the specs have errors, which
+    the comment reports; 2 usage error; 3 git or the forge failed.
     """
     from avactl.change.review.comment import whole
     from avactl.change.review.comparison import base_of, look
-    from avactl.change.review.environment import detect
     from avactl.compiler.layers.environments import environments_of
+    from avactl.forges import current_run
     from avactl.spec.repository.git import UnknownRevisionError
     from avactl.spec.repository.git_tree import GitTree
 
-    pipeline = detect(os.environ, forge.value if forge else None, pr)
+    run = current_run(os.environ, forge, pr)
     if not dry_run:
-        _want_pipeline(pipeline)
-    if head is None and pipeline is not None:
+        _require_run(run)
+    if head is None and run is not None:
         head = "HEAD"
     root = find_root(path)
-    known = base or (base_of(root, head or "HEAD", pipeline) if pipeline else None)
+    known = base or (base_of(root, head or "HEAD", run) if run else None)
     differences, ok = "", True
     names = environments_of(DirTree(root) if head is None else GitTree(root, head))
     for name in names or [""]:
@@ -102,15 +104,15 @@ def comment(
         except UnknownRevisionError as error:
             if known is None and error.revision == "origin/HEAD":
                 error.hint = "name the base revision: `--base main`"
-            elif base is None and pipeline is not None and error.revision == known:
-                error.hint = 'fetch all branches: `fetch-depth: 0` on GitHub, `GIT_DEPTH: "0"` on GitLab'
+            elif base is None and run is not None and error.revision == known:
+                error.hint = f"fetch all branches: {find_forge(run.forge).full_clone}"
             raise
         differences += (f"# environment {name}\n" if name else "") + whole(sides.review, sides.source)
-        body, mark = _body(sides, pipeline, artifact, differences)
+        body, mark = _body(sides, run, artifact, differences)
         if dry_run:
             sys.stdout.write(inert(body))  # a log, where lines can be commands
-        elif pipeline is not None:
-            _publish(pipeline, mark, body, sides.review.quiet)
+        elif run is not None:
+            _publish(run, mark, body, sides.review.quiet)
         ok = ok and sides.review.ok
     if not ok:
         raise typer.Exit(PROBLEMS)
@@ -136,64 +138,63 @@ def plan_of(snapshot: Path | None) -> SectionOf:
     return make
 
 
-def _want_pipeline(pipeline: Pipeline | None) -> None:
-    """Exit if the pull request to comment on is unknown."""
-    if pipeline is None:
-        hint = "`--dry-run` prints the comment; or set the forge: `--forge github --pr 7`, with GITHUB_REPOSITORY"
-        fail("not running in a GitHub or GitLab pipeline", USAGE, hint)
-    if pipeline.number is None:
+def _require_run(run: PipelineRun | None) -> None:
+    """Exit if the pull request to comment on is unknown, or the token."""
+    if run is None:
+        hint = "`--dry-run` prints the comment; or set `--forge NAME --pr 7`, with the variables of its pipelines"
+        titles = join_names([forge.title for forge in FORGES], "or")
+        fail(f"not running in a pipeline of {titles}", USAGE, hint)
+    if run.number is None:
         fail("this pipeline run has no pull request", USAGE, "run it on pull requests only, or set one: `--pr 7`")
-    if not pipeline.token:
-        if pipeline.forge == "github":
-            hint = "`env: {GITHUB_TOKEN: ${{ github.token }}}` passes the job's own token"
-            fail("GITHUB_TOKEN is not set", MISSING, hint)
-        from avactl.change.review.gitlab import NEEDED
-
-        why = "CI_JOB_TOKEN cannot write comments, and GITLAB_TOKEN is not set"
-        fail(why if pipeline.job_token else "GITLAB_TOKEN is not set", MISSING, NEEDED)
+    if not run.token:
+        forge = find_forge(run.forge)
+        fail(run.no_token or f"{forge.tokens[0]} is not set", MISSING, forge.token_hint)
 
 
-def _body(sides: Sides, pipeline: Pipeline | None, file: Path | None, differences: str) -> tuple[str, str]:
+def _body(sides: Sides, run: PipelineRun | None, file: Path | None, differences: str) -> tuple[str, str]:
     """Return the comment and its marker; `differences` is written to `file`."""
     from avactl.change.review.comment import Artifact, compose, marker
-    from avactl.change.review.environment import LIMITS
 
     artifact = None
     if file is not None:
         with accessing(file, MISSING, "use a writable file"):
             write_file(file, differences)
-        artifact = Artifact(file.name, pipeline.link(file.as_posix()) if pipeline else "")
-    limit = LIMITS[pipeline.forge if pipeline else "github"]
+        artifact = Artifact(file.name, run.link(file.as_posix()) if run else "")
+    limit = min(forge.comment_limit for forge in FORGES if run is None or forge.name == run.forge)
     return compose(sides.review, sides.identity, sides.source, limit=limit, artifact=artifact), marker(sides.identity)
 
 
-def _publish(pipeline: Pipeline, marker: str, body: str, quiet: bool) -> None:
+def _publish(run: PipelineRun, marker: str, body: str, quiet: bool) -> None:
     try:
-        from avactl.change.review.forge import ReadOnlyError
-        from avactl.change.review.publish import open_forge, publish
+        from avactl.change.review.publish import connect, publish
+        from avactl.forges.comments import ReadOnlyError
     except ImportError:
         fail("comments require the package httpx", MISSING, install_command("ci"))
 
     try:
-        forge = open_forge(pipeline)
-        done = publish(forge, marker, body, quiet=quiet)
+        comments = connect(run)
+        done = publish(comments, marker, body, quiet=quiet)
     except ReadOnlyError as error:
-        if not _to_summary(pipeline, body):
+        if _append_to_summary(run, body):
+            print(f"no comment; see the job summary: {error}", file=sys.stderr)
+        elif run.fork:
+            sys.stdout.write(inert(body))
+            print(f"no comment; see the log: {error}", file=sys.stderr)
+        else:
             fail(str(error), MISSING, error.hint)
-        print(f"no comment; see the job summary: {error}", file=sys.stderr)
-        if not pipeline.fork:
+        if not run.fork:
             fail("the token is not allowed to write comments", MISSING, error.hint)
         return
     said = {"nothing": "no changes; no comment written", "unchanged": "the comment is up to date"}
-    print(said.get(done, f"comment {done} on {forge.noun}"))
+    print(said.get(done, f"comment {done} on {comments.noun}"))
 
 
-def _to_summary(pipeline: Pipeline, body: str) -> bool:
+def _append_to_summary(run: PipelineRun, body: str) -> bool:
     """Append the comment to the summary page of the run, if there is one."""
-    if pipeline.summary is None:
+    if run.summary is None:
         return False
     try:
-        with pipeline.summary.open("a", encoding="utf-8") as file:
+        with run.summary.open("a", encoding="utf-8") as file:
             file.write(body)
     except OSError:
         return False

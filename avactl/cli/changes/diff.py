@@ -13,8 +13,7 @@ import typer
 from avactl.base.exit_codes import CHANGES, PROBLEMS, USAGE
 from avactl.base.terminal import colour, inert
 from avactl.cli.cluster.cluster_session import Context, Kubeconfig
-from avactl.cli.common import Format as ProblemFormat
-from avactl.cli.common import fail, render_diagnostics, want_path
+from avactl.cli.common import TEXT, fail, render_diagnostics, want_path
 from avactl.cli.completion import clusters
 from avactl.cli.environments import EnvironmentOption
 from avactl.spec.repository.checkout import CommitTree
@@ -44,7 +43,7 @@ def diff(
     merge_base: MergeBaseOption = False,
     environment: EnvironmentOption = "",
     format: Annotated[
-        Format, typer.Option("--format", "-f", help="Output format; Markdown suits a GitHub comment.")
+        Format, typer.Option("--format", "-f", help="Output format; Markdown suits a comment.")
     ] = Format.text,
     objects: Annotated[bool, typer.Option(help="Show the Kubernetes objects under each spec.")] = True,
     full: Annotated[
@@ -116,7 +115,7 @@ def compile_sides(path: Path, base: str, head: str | None, merge_base: bool) -> 
 def head_problems(after: Compilation, coloured: bool) -> str:
     """Return the problems of a head with errors; paths in a work tree are from the current directory."""
     if isinstance(after.tree, DirTree | CommitTree):
-        return render_diagnostics(after.diagnostics, after.tree, ProblemFormat.text, coloured)
+        return render_diagnostics(after.diagnostics, after.tree, TEXT, coloured)
     from avactl.diagnostics.text import render_problems
 
     return render_problems(after.diagnostics, after.program.read_file, coloured)

@@ -26,6 +26,7 @@ from avactl.cli.cluster.tables import Once, show_status
 from avactl.cli.common import fail
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.options import Output, OutputFormat
+from avactl.forges import find_forge, forge_names, join_names
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -136,7 +137,9 @@ def run(
     ] = None,
     author: Annotated[str, typer.Option(help="Author of the commits.")] = "avactl",
     email: Annotated[str, typer.Option(help="E-mail address of the author.")] = "avactl@localhost",
-    forge: Annotated[str, typer.Option(help="`github` or `gitlab`, for pull requests; empty: none.")] = "",
+    forge: Annotated[
+        str, typer.Option(help=f"Forge for pull requests: {join_names(forge_names(), 'or')}; empty: none.")
+    ] = "",
     api: Annotated[str, typer.Option(metavar="URL", help="Root of the forge's REST API.")] = "",
     project: Annotated[str, typer.Option(help="OWNER/NAME on the forge.")] = "",
     environment: EnvironmentOption = "",
@@ -153,9 +156,9 @@ def run(
 ) -> None:
     """Run the daemon: begin runs of pipelines, publish what passes validation, deploy it by commits."""
     with packages():
-        from avactl.change.review.proposals import open_proposals
         from avactl.daemons.delivery import daemon
         from avactl.daemons.delivery.commits.repository import Author, Repository
+        from avactl.daemons.delivery.proposals import TokenFileProposals
     from avactl.spec.repository.git import use_credentials
 
     # A container's user has no home; compiling keeps a cache there.
@@ -163,7 +166,7 @@ def run(
     if credentials is not None:
         use_credentials(credentials)
     specs = Repository(repo, branch, path, cache, Author(author, email))
-    proposals = open_proposals(forge, api, project, credentials) if forge else None
+    proposals = TokenFileProposals(find_forge(forge), api, project, credentials or Path()) if forge else None
     own = namespace or os.environ.get("POD_NAMESPACE", "") or "avactl-system"
     options = daemon.Options(own, lease, listen, interval, git_interval)
     with listening(listen):

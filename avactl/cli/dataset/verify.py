@@ -10,7 +10,7 @@ import typer
 
 from avactl.base.exit_codes import PROBLEMS
 from avactl.base.terminal import colour
-from avactl.cli.common import Format, render_machine
+from avactl.cli.common import TEXT, Format, render_machine
 from avactl.cli.dataset.options import Endpoint, Follow
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def verify(
         str,
         typer.Option(metavar="URL", help="Directory of all objects.", show_default="the one they have in common"),
     ] = "",
-    format: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = Format.text,
+    format: Annotated[Format, typer.Option("--format", "-f", help="Output format.")] = TEXT,
     endpoint: Endpoint = "",
     follow: Follow = False,
 ) -> None:
@@ -48,9 +48,9 @@ def verify(
     options = Options(prefix, store, content, at, endpoint, follow)
     with Progress(sys.stderr) as progress:
         report = check(manifest, options, progress)
-    if format is Format.text:
+    if format == TEXT:
         _print(report, manifest)
-    elif format is Format.json:
+    elif format == "json":
         from avactl.base.terminal import json_output
         from avactl.datasets.verify import data
 

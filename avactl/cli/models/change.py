@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,9 +13,9 @@ from avactl.cli.common import fail
 from avactl.cli.models.models import compiled, find
 
 if TYPE_CHECKING:
-    from avactl.change.review.proposals import Proposals
     from avactl.daemons.delivery.commits.repository import Repository
     from avactl.daemons.delivery.models import Model, Served
+    from avactl.forges.proposals import Proposals
 
 
 class Change(NamedTuple):
@@ -114,16 +115,14 @@ def change(
 
 
 def _proposals(place: Repository) -> Proposals:
-    from avactl.change.review.environment import token
-    from avactl.change.review.proposals import GitHubProposals, GitLabProposals
-    from avactl.spec.repository.forges import forge_of
+    from avactl.forges import forge_of_host, locate_repository
+    from avactl.forges.forge import find_token
 
-    forge, api, project = forge_of(place.url)
-    if not forge:
+    host, project = locate_repository(place.url)
+    forge = forge_of_host(host)
+    if forge is None:
         fail(f"the forge of {place.shown} is unknown", USAGE, "open the pull request there, or omit --pull-request")
-    names = ("GITHUB_TOKEN", "GH_TOKEN") if forge == "github" else ("GITLAB_TOKEN",)
-    secret = token(os.environ, *names)
-    if not secret:
-        fail(f"{names[0]} is not set", MISSING, "a pull request needs a token of the forge")
-    kind = GitHubProposals if forge == "github" else GitLabProposals
-    return kind(os.environ.get("GITHUB_API_URL" if forge == "github" else "CI_API_V4_URL") or api, project, secret)
+    token = find_token(os.environ, forge.tokens)
+    if not token:
+        fail(f"{forge.tokens[0]} is not set", MISSING, "a pull request needs a token of the forge")
+    return forge.proposals(forge.api(os.environ, host), project, token, time.sleep)

@@ -13,12 +13,12 @@ from avactl.cli.common import fail
 from avactl.cli.environments import EnvironmentOption
 from avactl.cli.models.change import Change, change, chosen
 from avactl.cli.models.models import Endpoint
+from avactl.forges import FORGES, join_names
 
 Service = Annotated[str, typer.Option(help="Service that serves the model: NAME or TEAM/NAME, if there are several.")]
 Specs = Annotated[Path, typer.Option("--specs", metavar="DIR", help="Directory of the specs.")]
-PullRequest = Annotated[
-    bool, typer.Option("--pull-request", help="Open a pull request; needs GITHUB_TOKEN or GITLAB_TOKEN.")
-]
+_TOKENS = join_names([forge.tokens[0] for forge in FORGES], "or")
+PullRequest = Annotated[bool, typer.Option("--pull-request", help=f"Open a pull request; needs {_TOKENS}.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the change.")]
 Branch = Annotated[str, typer.Option(help="Branch of the remote that is followed.")]
 RemoteName = Annotated[str, typer.Option("--remote", help="Remote of the repository of the specs.")]

@@ -10,7 +10,7 @@ import typer
 
 from avactl.base.exit_codes import PROBLEMS
 from avactl.base.terminal import colour
-from avactl.cli.common import Format, open_repository, render_diagnostics
+from avactl.cli.common import TEXT, open_repository, render_diagnostics
 from avactl.cli.completion import topics
 from avactl.cli.environments import EnvironmentOption
 
@@ -31,7 +31,7 @@ def _origin(file: Path, path: str, name: str) -> None:
     tree, asked = open_repository([file])
     specs = Specs(tree)
     if specs.problems:
-        sys.stderr.write(render_diagnostics(specs.problems, tree, Format.text, colour(sys.stderr)))
+        sys.stderr.write(render_diagnostics(specs.problems, tree, TEXT, colour(sys.stderr)))
         raise typer.Exit(PROBLEMS)
     own = asked[0] if asked else file.name
     print(origin_text(origin(specs.of(own, name), path), tree.environment), end="")

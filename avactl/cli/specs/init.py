@@ -10,9 +10,14 @@ import typer
 
 from avactl.base.exit_codes import MISSING, USAGE
 from avactl.cli.common import fail
+from avactl.forges import FORGES, forge_names, join_names
 
 if TYPE_CHECKING:
     from avactl.workbench.scaffold.choice import Choice
+
+
+_BOTH = join_names([forge.title for forge in FORGES if forge.by_default])
+_FORGES = f"{', '.join(forge_names())}, both ({_BOTH}) or none"
 
 
 def init(
@@ -21,9 +26,7 @@ def init(
         str,
         typer.Option(help="What applies the objects: pulumi, flux, argocd, builtin or none.", show_default="pulumi"),
     ] = "",
-    forge: Annotated[
-        str, typer.Option(help="Pipelines to write: github, gitlab, both or none.", show_default="both")
-    ] = "",
+    forge: Annotated[str, typer.Option(help=f"Pipelines to write: {_FORGES}.", show_default="both")] = "",
     clusters: Annotated[str, typer.Option(metavar="NAME,…", help="Names of the clusters.", show_default="lab")] = "",
     environments: Annotated[
         str,
@@ -68,12 +71,12 @@ def init(
 
 
 def _choice(engine: str, forge: str, clusters: str, environments: str, source: str) -> Choice:
-    from avactl.workbench.scaffold.choice import ENGINES, FORGES, Choice, ChoiceError, source_of
+    from avactl.workbench.scaffold.choice import ENGINES, FORGE_CHOICES, Choice, ChoiceError, source_of
 
     if sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
         about = ", ".join(f"{name} ({words})" for name, words in ENGINES.items())
         engine = engine or typer.prompt(f"What applies the objects? {about}", default="pulumi")
-        forge = forge or typer.prompt(f"Which pipelines? {', '.join(FORGES)}", default="both")
+        forge = forge or typer.prompt(f"Which pipelines? {', '.join(FORGE_CHOICES)}", default="both")
         clusters = clusters or typer.prompt("Names of the clusters, separated by commas", default="lab")
     names = tuple(name.strip() for name in (clusters or "lab").split(","))
     several = tuple(name.strip() for name in environments.split(",")) if environments else ()

@@ -11,7 +11,7 @@ import typer
 from avactl.base.exit_codes import MISSING, PROBLEMS, USAGE
 from avactl.base.terminal import colour
 from avactl.cli import completion
-from avactl.cli.common import Format, choose_source, fail, open_repository, render_diagnostics, replace_file
+from avactl.cli.common import TEXT, choose_source, fail, open_repository, render_diagnostics, replace_file
 
 
 def set_(
@@ -51,7 +51,7 @@ def set_(
     documents, problems = load_yaml(file.name, data)
     problems = [p for p in problems if p.code != "credential-literal"]  # the edit may remove the credential
     if any(p.severity == "error" for p in problems):
-        sys.stderr.write(render_diagnostics(problems, tree, Format.text, colour(sys.stderr)))
+        sys.stderr.write(render_diagnostics(problems, tree, TEXT, colour(sys.stderr)))
         raise typer.Exit(PROBLEMS)
     wanted = [d for d in documents if name is None or name in (_name(d.value), f"{d.get('kind')}/{_name(d.value)}")]
     if len(wanted) != 1:
@@ -130,7 +130,7 @@ def _want_no_new_errors(file: Path, text: str) -> None:
     wrong = [d for d in after.diagnostics if d.severity == "error"]
     wrong = [d for d in wrong if (d.code, d.message) not in texts and d.span[:2] not in places]
     if wrong:
-        sys.stderr.write(render_diagnostics(wrong, tree, Format.text, colour(sys.stderr), changed))
+        sys.stderr.write(render_diagnostics(wrong, tree, TEXT, colour(sys.stderr), changed))
         fail("nothing was written", PROBLEMS, "--force writes it anyway")
 
 

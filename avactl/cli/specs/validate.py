@@ -13,6 +13,7 @@ from avactl.base.exit_codes import PROBLEMS
 from avactl.base.terminal import colour, visible
 from avactl.cli.common import (
     SOURCE,
+    TEXT,
     Format,
     choose_environment,
     choose_source,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 def validate(
     paths: Annotated[list[Path] | None, typer.Argument(help="Repository, or files in one.", show_default=".")] = None,
-    format: Annotated[Format, typer.Option("--format", "-f", help="Output format of the problems.")] = Format.text,
+    format: Annotated[Format, typer.Option("--format", "-f", help="Output format of the problems.")] = TEXT,
     cache: Annotated[bool, typer.Option(help="Cache results between runs.")] = True,
     fix: Annotated[
         bool, typer.Option("--fix", help="First correct what has one remedy, such as misspelt keys.")
@@ -56,7 +57,7 @@ def validate(
     names = environments_of(tree) or [tree.environment]
     if fix and isinstance(tree, DirTree):
         for tree.environment in names:
-            _fix(tree, asked, sys.stdout if format is Format.text else sys.stderr)
+            _fix(tree, asked, sys.stdout if format == TEXT else sys.stderr)
     found: dict[str, Compiled] = {}
     for name in names:
         tree.environment = name
@@ -64,14 +65,14 @@ def validate(
         found[name] = _with_revisions(tree, compiled) if code else compiled
     compiled = _together(found)
     problems = [*select(compiled, asked), *unread(tree, asked)]
-    if format is Format.text and not problems:
+    if format == TEXT and not problems:
         for name, each in found.items():
             where = f" in environment {name}" if name else ""
             print(f"ok: {sum(each.kinds.values())} specs of {len(each.kinds)} kinds{where}")
     else:
         sys.stdout.write(render_diagnostics(problems, tree, format, colour()))
     elsewhere = len(compiled.diagnostics) - len(select(compiled, asked))
-    if elsewhere and format is Format.text:
+    if elsewhere and format == TEXT:
         print(f"{elsewhere} more in other files of the repository: `avactl validate {tree.root}`")
     if any(d.severity == "error" for d in problems):
         sys.exit(PROBLEMS)

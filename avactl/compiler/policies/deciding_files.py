@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from avactl.compiler.config import load_config
 from avactl.compiler.selection import CONFIG_FILE, POLICIES, spec_files
+from avactl.forges import pipeline_paths
 from avactl.spec.repository.checkout import CommitTree
 from avactl.spec.repository.git import GitError, locate
 from avactl.spec.repository.git_tree import GitTree
@@ -24,7 +25,8 @@ from avactl.spec.repository.tree import DirTree, Tree
 OF_SPECS = "decides what specs may do"
 OF_CI = "decides what CI runs"
 
-_FORGE_PLACES = (".github/", ".gitlab/", ".gitlab-ci.yml")
+_PIPELINES = tuple(pipeline_paths())
+"""Files and directories that define pipelines on any forge."""
 _PACKAGES = re.compile(
     r"(requirements|constraints)[\w.-]*\.(txt|in|lock)|pyproject\.toml|setup\.(py|cfg)|(poetry|uv|pdm)\.lock"
     r"|Pipfile(\.lock)?"
@@ -77,7 +79,7 @@ def _repository_of(tree: Tree) -> tuple[Tree, str]:
             place = locate(tree.root)
             # Other hidden directories of a work tree may be large: virtual environments, caches.
             shown = [path.name for path in place.top.iterdir() if not path.name.startswith(".")]
-            return DirTree(place.top, [*_FORGE_PLACES, *shown], environment="", hidden=True), place.prefix
+            return DirTree(place.top, [*_PIPELINES, *shown], environment="", hidden=True), place.prefix
     return tree, ""
 
 
@@ -87,7 +89,7 @@ def _of_ci(paths: Collection[str], prefix: str, whole: Tree) -> dict[str, str]:
     ahead = [
         path
         for path in paths
-        if path.startswith((*_FORGE_PLACES, *projects))
+        if path.startswith((*_PIPELINES, *projects))
         or (path.rpartition("/")[0] in ("", prefix.rstrip("/")) and _PACKAGES(path.rpartition("/")[2]))
     ]
     found = dict.fromkeys(ahead, OF_CI)

@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from avactl.diagnostics import Diagnostic
+from avactl.forges import find_forge, forge_names, forge_of_host, join_names, locate_repository
 from avactl.program.program import Item
 from avactl.spec.platform.cluster import ClusterSpec
 from avactl.spec.platform.delivery import Delivery
-from avactl.spec.repository.forges import forge_of
 
 _FOLLOWS_SPECS = ("builtin", "pulumiOperator")
 """Modes of `reconcile` whose `repository` has the specs; that of others has rendered manifests."""
+
+
+FORGE_HINT = f"with {join_names([f'`{name}`' for name in forge_names()], 'or')}"
+"""Values of `delivery.forge`."""
 
 
 class Place(NamedTuple):
@@ -23,7 +27,7 @@ class Place(NamedTuple):
     path: str
     secret: str
     forge: str
-    """`github`, `gitlab`, or "" if it is unknown."""
+    """Name of the forge; "" if it is unknown."""
     api: str
     project: str
     """Path of the repository on its host."""
@@ -37,14 +41,15 @@ def place(item: Item[ClusterSpec]) -> Place | None:
     if repository is None:
         return None
     same = specs and repository == followed.repository
-    forge, api, project = forge_of(repository, own.forge or "")
+    host, project = locate_repository(repository)
+    forge = find_forge(own.forge) if own.forge else forge_of_host(host)
     return Place(
         repository,
         own.branch or (followed.branch if same else None) or "main",
         own.path or (followed.path if same and followed.mode == "builtin" else None) or "",
         own.secret or "",
-        forge,
-        (own.api or api).rstrip("/"),
+        forge.name if forge else "",
+        (own.api or (forge.api({}, host) if forge else "")).rstrip("/"),
         project,
     )
 
@@ -95,5 +100,5 @@ def problems(item: Item[ClusterSpec]) -> Iterator[Diagnostic]:
             "missing-key",
             f"the forge of {found.repository} is unknown, and roll-backs are proposed by pull requests",
             item.span("spec", "delivery", "rollback"),
-            hint="add `forge: github` or `gitlab` to `delivery`, or write `rollback: commit`",
+            hint=f"add `forge: NAME` to `delivery`, {FORGE_HINT}, or write `rollback: commit`",
         )

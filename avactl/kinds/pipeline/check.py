@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
-from avactl.kinds.cluster.delivery import place
+from avactl.kinds.cluster.delivery import FORGE_HINT, place
 from avactl.kinds.pipeline.service import service_problems
 from avactl.kinds.pipeline.spec import Pipeline, PipelineSpec
 from avactl.kinds.pipeline.steps import STEPS, directory, step_name
@@ -125,7 +125,7 @@ def _daemon(item: Item[PipelineSpec], program: Program) -> Iterator[Diagnostic]:
             "missing-key",
             f"the forge of {found.repository} is unknown, and {item} deploys by pull request",
             item.span(*_DEPLOY, key=True) if item.doc.get(*_DEPLOY, "by") is None else item.span(*_DEPLOY, "by"),
-            hint="add `delivery: {forge: github}` or `gitlab` to the Cluster, or write `by: commit`",
+            hint=f"add `delivery: {{forge: NAME}}` to the Cluster, {FORGE_HINT}, or write `by: commit`",
             notes=note,
         )
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
+from avactl.forges import FORGES, forge_names
 from avactl.spec.platform.reconcile import Branch, git_url
 from avactl.spec.schema.base import Model
 from avactl.spec.schema.values import Name, RelPath, Says, bad, want_length
 
-ForgeKind = Literal["github", "gitlab"]
+if TYPE_CHECKING:
+    ForgeName = str
+else:
+    ForgeName = Literal[tuple(forge_names())]
 
 
 _SSH = re.compile(r"(?:ssh://)?(?:[^@/\s]+@)?([A-Za-z0-9.-]+)(?::[0-9]+/|[:/])/?([^\s:]+)").fullmatch
@@ -85,13 +89,12 @@ class Delivery(Model):
         description="Secret in the system namespace with the keys `username` and `password`, of an account that may "
         "push to the branch; for pull requests `password` is a token of the forge.",
     )
-    forge: ForgeKind | None = Field(
+    forge: ForgeName | None = Field(
         None, description="Forge of the repository, for pull requests. Default: by the host of its URL."
     )
     api: ApiUrl | None = Field(
         None,
-        description="Root of the forge's REST API. Default: `https://api.github.com`, `https://HOST/api/v3` of GitHub "
-        "Enterprise, `https://HOST/api/v4` of GitLab.",
+        description=f"Root of the forge's REST API. Default: {', '.join(forge.api_default for forge in FORGES)}.",
     )
     author: Author = Field(default_factory=Author, description="Author of the commits.")
     rollback: Literal["commit", "pullRequest", "never"] = Field(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from avactl.forges import FORGES
 from avactl.spec.repository.tree import DirTree
 
 SOURCE_VARIABLE = "AVACTL_SOURCE"
@@ -76,8 +77,9 @@ def open_tree(root: Path, only: Iterable[str] | None = None) -> DirTree | Commit
 
 
 def is_ci() -> bool:
-    """Return True in a CI pipeline, by the variables of GitHub, GitLab and most others."""
-    values = (os.environ.get(name, "").lower() for name in ("CI", "GITHUB_ACTIONS", "GITLAB_CI"))
+    """Return True in a CI pipeline, by the variables of the forges and most other systems."""
+    names = ("CI", *(forge.marker for forge in FORGES))
+    values = (os.environ.get(name, "").lower() for name in names)
     return any(value not in ("", "0", "false") for value in values)
 
 

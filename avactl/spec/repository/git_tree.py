@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from avactl.diagnostics.suggest import closest, one_of
+from avactl.forges import join_hints
 from avactl.spec.repository.git import GitCommandError, GitError, UnknownRevisionError, git, locate
 from avactl.spec.repository.tree import chosen_environment
 from avactl.spec.repository.tree_files import MAX_TARGET, Kind, find_file, walk
@@ -15,7 +16,9 @@ def _shallow(directory: str | Path) -> bool:
     return git(directory, "rev-parse", "--is-shallow-repository").strip() == b"true"
 
 
-_UNSHALLOW = "the clone is shallow: `git fetch --unshallow` (in GitHub Actions `fetch-depth: 0`) brings the history"
+def _unshallow_hint() -> str:
+    clone = join_hints(lambda forge: forge.full_clone)
+    return f"the clone is shallow: `git fetch --unshallow` (in pipelines {clone}) brings the history"
 
 
 def find_commit(directory: str | Path, revision: str) -> str:
@@ -35,7 +38,7 @@ def _unknown(directory: str | Path, revision: str) -> GitError:
     if not names and not _has_commit(directory):
         return GitError("the repository has no commit yet", "create a commit to compare with")
     if _shallow(directory):
-        return UnknownRevisionError(revision, f"this clone has no revision `{revision}`", _UNSHALLOW)
+        return UnknownRevisionError(revision, f"this clone has no revision `{revision}`", _unshallow_hint())
     remote = [name for name in names if name.endswith(f"/{revision}")]
     near = remote[0] if remote else closest(revision, names)
     hint = f"did you mean `{near}`?" if near else f"branches and tags: {one_of(names, 6)}"
@@ -62,7 +65,7 @@ def merge_base(directory: str | Path, one: str, other: str) -> str:
     try:
         return git(directory, "merge-base", *commits).decode().split()[0]
     except GitCommandError:
-        hint = _UNSHALLOW if _shallow(directory) else "omit `--merge-base` to compare the two directly"
+        hint = _unshallow_hint() if _shallow(directory) else "omit `--merge-base` to compare the two directly"
         raise GitError(f"`{one}` and `{other}` have no common ancestor", hint) from None
 
 

@@ -1,16 +1,16 @@
 """Scaffolding of a new spec repository for `avactl init`.
 
-Files of `template/`, where a leading `dot-` becomes a dot, or of `examples/`, a link to those of the source tree.
+Files of `template/` and pipelines of forges, or of `examples/`, a link to those of the source tree.
 """
 
 from __future__ import annotations
 
 import re
 from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from avactl import __version__
+from avactl.base.templates import read_files
 from avactl.compiler.json_schema import schemas
 from avactl.workbench.scaffold.choice import Choice, adapt, requirement_line
 
@@ -24,27 +24,13 @@ class ScaffoldError(Exception):
     """The repository cannot be created there."""
 
 
-def _files(directory: Traversable, prefix: str = "") -> dict[str, bytes]:
-    found: dict[str, bytes] = {}
-    for entry in sorted(directory.iterdir(), key=lambda e: e.name):
-        name = "." + entry.name.removeprefix("dot-") if entry.name.startswith("dot-") else entry.name
-        if entry.name == "__pycache__":
-            continue
-        if entry.is_dir():
-            found |= _files(entry, f"{prefix}{name}/")
-        else:
-            found[prefix + name] = entry.read_bytes()
-    return found
-
-
 def template(choice: Choice | None = None) -> dict[str, bytes]:
     """Return the files of a new repository by path."""
     choice = choice or Choice()
-    files = _files(resources.files("avactl.workbench.scaffold") / "template")
+    files = read_files(resources.files("avactl.workbench.scaffold") / "template")
     files[REQUIREMENTS] = files[REQUIREMENTS].replace(b"AVACTL", requirement_line(choice, __version__).encode())
     (engine,) = re.findall(rb"^pulumi==(\S+)", files[LOCK], re.MULTILINE)
-    files[".gitlab/stack.yml"] = files[".gitlab/stack.yml"].replace(b"PULUMI_VERSION", engine)
-    files = adapt(files, choice)
+    files = adapt(files, choice, engine.decode())
     for name, text in schemas().items():
         files[f".avactl/schemas/{name}"] = text.encode()
     return files
@@ -59,7 +45,7 @@ def example(name: str) -> dict[str, bytes]:
     """Return the files of an example repository by path. Raises ScaffoldError."""
     if name not in examples():
         raise ScaffoldError(f"no example `{name}`; there are: {', '.join(examples())}")
-    return _files(resources.files("avactl.workbench.scaffold") / "examples" / name)
+    return read_files(resources.files("avactl.workbench.scaffold") / "examples" / name)
 
 
 def create(directory: Path, files: dict[str, bytes] | None = None) -> list[str]:

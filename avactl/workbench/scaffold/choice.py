@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from avactl.base.installation import Origin, origin, requirement
+from avactl.forges import FORGES, find_forge, forge_names
+from avactl.forges.forge import Forge, PipelineOptions
 from avactl.workbench.scaffold.environments import in_environments
 
 ENGINES = {
@@ -20,8 +22,9 @@ ENGINES = {
     "none": "you apply rendered files",
 }
 """Engines and what applies the objects."""
-FORGES = ("github", "gitlab", "both", "none")
-_PUBLISHED = ("flux", "argocd")
+BOTH, NONE = "both", "none"
+FORGE_CHOICES = (*forge_names(), BOTH, NONE)
+"""Values of `--forge`; `both` stands for the forges whose pipelines are written by default."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
 _PULUMI_ONLY = frozenset((
     "charset-normalizer", "debugpy", "dill", "googleapis-common-protos", "opentelemetry-api",
@@ -54,7 +57,7 @@ class Choice:
     """Choices that decide which files are written. Raises ChoiceError if a value is invalid."""
 
     engine: str = "pulumi"
-    forge: str = "both"
+    forge: str = BOTH
     clusters: tuple[str, ...] = ("lab",)
     environments: tuple[str, ...] = ()
     """Environments, each with all clusters; empty for a repository without them."""
@@ -64,8 +67,8 @@ class Choice:
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise ChoiceError(f"--engine {self.engine} must be one of {', '.join(ENGINES)}")
-        if self.forge not in FORGES:
-            raise ChoiceError(f"--forge {self.forge} must be one of {', '.join(FORGES)}")
+        if self.forge not in FORGE_CHOICES:
+            raise ChoiceError(f"--forge {self.forge} must be one of {', '.join(FORGE_CHOICES)}")
         for name in self.clusters:
             if not _NAME(name):
                 raise ChoiceError(f"`{name}` is not a cluster name: use lowercase letters, digits and `-`")
@@ -78,9 +81,11 @@ class Choice:
         if len(set(self.environments)) < len(self.environments):
             raise ChoiceError("--environments must be different names, separated by commas")
 
-    def forges(self) -> tuple[str, ...]:
+    def forges(self) -> list[Forge]:
         """Return the forges whose pipelines are written."""
-        return ("github", "gitlab") if self.forge == "both" else () if self.forge == "none" else (self.forge,)
+        if self.forge == BOTH:
+            return [forge for forge in FORGES if forge.by_default]
+        return [] if self.forge == NONE else [find_forge(self.forge)]
 
 
 def source_of(url: str) -> Origin:
@@ -122,38 +127,34 @@ def requirement_line(choice: Choice, version: str) -> str:
     return f"{line} \\\n    --hash=sha256:{source.sha256}" if source.sha256 else line
 
 
-def adapt(files: dict[str, bytes], choice: Choice) -> dict[str, bytes]:
-    """Return the files of the template that a choice needs, adapted to it."""
-    chosen = {path: data.decode() for path, data in files.items() if _wanted(path, choice)}
+def adapt(files: dict[str, bytes], choice: Choice, pulumi: str) -> dict[str, bytes]:
+    """Return the files of the template that a choice needs, adapted to it, and the pipelines of its forges.
+
+    `pulumi`: version of the Pulumi engine.
+    """
+    chosen = {
+        path: data.decode()
+        for path, data in files.items()
+        if choice.engine == "pulumi" or path not in ("stacks/__main__.py", "stacks/Pulumi.yaml")
+    }
     cluster = chosen.pop("clusters/lab.yaml")
     for name in choice.clusters:
         chosen[f"clusters/{name}.yaml"] = _cluster(cluster, name, choice)
     if len(choice.clusters) > 1 and not choice.environments:
         for path in ("teams/vision/hello.yaml", "teams/vision/team.yaml"):
             chosen[path] = _select_cluster(chosen[path], choice.clusters[0])
-    if ".gitlab-ci.yml" in chosen and choice.engine != "pulumi":
-        chosen[".gitlab-ci.yml"] = _gitlab(chosen[".gitlab-ci.yml"], choice, chosen.pop("gitlab-publish.yml", ""))
-    chosen.pop("gitlab-publish.yml", None)
     chosen["README.md"] = chosen["README.md"].replace("APPLIED", _APPLIED[choice.engine])
     if choice.environments:
         chosen = in_environments(chosen, choice.environments)
+    options = PipelineOptions(
+        choice.engine == "pulumi", choice.engine in ("flux", "argocd"), choice.environments, pulumi
+    )
+    for forge in choice.forges():
+        chosen |= forge.pipelines(options)
     if choice.engine != "pulumi":
         chosen["stacks/requirements.lock"] = _without_pulumi(chosen["stacks/requirements.lock"])
         chosen = {path.removeprefix("stacks/"): _at_root(text) for path, text in chosen.items()}
     return {path: text.encode() for path, text in chosen.items()}
-
-
-def _wanted(path: str, choice: Choice) -> bool:
-    forges, name = choice.forges(), path.rpartition("/")[2]
-    if path.startswith(".github/"):
-        if name == "avactl-publish.yml":
-            return "github" in forges and choice.engine in _PUBLISHED
-        return "github" in forges and (choice.engine == "pulumi" or name == "avactl.yml")
-    if path.startswith(".gitlab/"):
-        return "gitlab" in forges and choice.engine == "pulumi"
-    if path in (".gitlab-ci.yml", "gitlab-publish.yml"):
-        return "gitlab" in forges
-    return choice.engine == "pulumi" or path not in ("stacks/__main__.py", "stacks/Pulumi.yaml")
 
 
 def _cluster(text: str, name: str, choice: Choice) -> str:
@@ -174,20 +175,6 @@ def _select_cluster(text: str, cluster: str) -> str:
         "metadata: {name: gpus, team: vision}\nspec:\n",
         f"metadata: {{name: gpus, team: vision}}\nspec:\n  cluster: {cluster}\n",
     )
-
-
-def _gitlab(text: str, choice: Choice, publish: str) -> str:
-    """Return the pipeline without the jobs of stacks, and with that which publishes rendered files."""
-    text = text[: text.index("\nstacks:\n")]
-    follows = choice.engine in _PUBLISHED
-    head = "# Default branch: the rendered objects are committed to the branch `rendered`.\n" if follows else ""
-    secrets = "GITLAB_TOKEN, RENDERED_TOKEN" if follows else "GITLAB_TOKEN"
-    about = re.compile(r"# Default branch:.*?(?=stages:)", re.DOTALL)
-    text = about.sub(
-        f"{head}# Variables to set (masked, protected): {secrets}. docs/ci.md of avactl describes them.\n", text
-    )
-    stages = "[check, publish]" if follows else "[check]"
-    return text.replace("stages: [check, stacks, apply]", f"stages: {stages}") + (f"\n{publish}" if follows else "")
 
 
 def _without_pulumi(lock: str) -> str:

@@ -1,16 +1,11 @@
-"""Set the commit status at the forge to the state of the cluster.
-
-Sources: https://docs.github.com/rest/commits/statuses, https://docs.gitlab.com/api/commits/#set-commit-pipeline-status
-"""
+"""Set the commit status at the forge to the state of the cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sys
 from typing import Literal
-from urllib.parse import quote
 
 import aiohttp
 
@@ -18,12 +13,14 @@ from avactl.apply.reconcile.reporting.report import Result
 from avactl.apply.reconcile.source import Revision
 from avactl.base.terminal import shortened, visible
 from avactl.diagnostics.redaction import redact
+from avactl.forges import FORGES, current_forge, forge_of_host, locate_repository
+from avactl.forges.forge import CommitStatus, Environ, EnvironmentProblem, Forge, find_token
 
 State = Literal["success", "failure", "pending"]
 _TIMEOUT = aiohttp.ClientTimeout(total=20)
-_TRIES = 3
-_MOST = 140
-"""Longest description, in characters, that GitHub accepts."""
+_MAX_ATTEMPTS = 3
+_MAX_DESCRIPTION = 140
+"""Longest description, in characters, that all forges accept."""
 
 
 def words(result: Result) -> tuple[State, str]:
@@ -41,15 +38,22 @@ def words(result: Result) -> tuple[State, str]:
 
 async def tell(revision: Revision, cluster: str, state: State, text: str) -> None:
     """Set the status if a token is in the environment and the repository is at a forge; log a refusal as a note."""
-    request = _request(revision, cluster or "all clusters", state, visible(redact(shortened(text, 4096)))[:_MOST])
-    if request is None:
-        return
-    url, headers, body = request
     said = ""
+    try:
+        destination = _find_destination(os.environ, revision.url)
+    except EnvironmentProblem as error:
+        sys.stderr.write(f"avactl: note: could not set the status of commit {revision.commit[:12]}: {error}\n")
+        return
+    if destination is None or not revision.commit:
+        return
+    forge, api, project, token = destination
+    description = visible(redact(shortened(text, 4096)))[:_MAX_DESCRIPTION]
+    status = CommitStatus(revision.commit, f"avactl/{cluster or 'all clusters'}", state, description)
+    path, headers, body = forge.status(project, token, status)
     async with aiohttp.ClientSession(timeout=_TIMEOUT, trust_env=True) as session:
-        for number in range(_TRIES):
+        for number in range(_MAX_ATTEMPTS):
             try:
-                async with session.post(url, headers=headers, json=body) as response:
+                async with session.post(f"{api}{path}", headers=headers, json=body) as response:
                     if response.status < 300:
                         return
                     said = f"{response.status} {response.reason}"
@@ -61,29 +65,17 @@ async def tell(revision: Revision, cluster: str, state: State, text: str) -> Non
     sys.stderr.write(f"avactl: note: could not set the status of commit {revision.commit[:12]}: {said}\n")
 
 
-def _request(
-    revision: Revision, cluster: str, state: State, text: str
-) -> tuple[str, dict[str, str], dict[str, str]] | None:
-    if not revision.commit:
-        return None
-    if token := os.environ.get("GITHUB_TOKEN") or os.environ.get("GH_TOKEN"):
-        name = os.environ.get("GITHUB_REPOSITORY") or _path(revision.url)
-        api = os.environ.get("GITHUB_API_URL", "https://api.github.com").rstrip("/")
-        if name:
-            headers = {"Authorization": f"Bearer {token}", "Accept": "application/vnd.github+json"}
-            body = {"state": state, "context": f"avactl/{cluster}", "description": text}
-            return f"{api}/repos/{name}/statuses/{revision.commit}", headers, body
-    if token := os.environ.get("GITLAB_TOKEN"):
-        name = os.environ.get("CI_PROJECT_ID") or quote(_path(revision.url), safe="")
-        api = os.environ.get("CI_API_V4_URL", "https://gitlab.com/api/v4").rstrip("/")
-        if name:
-            word = "failed" if state == "failure" else state
-            body = {"state": word, "name": f"avactl/{cluster}", "description": text}
-            return f"{api}/projects/{name}/statuses/{revision.commit}", {"PRIVATE-TOKEN": token}, body
+def _find_destination(env: Environ, url: str) -> tuple[Forge, str, str, str] | None:
+    """Return the forge of a repository, the root of its API, the project and the token; None without them.
+
+    A host whose name does not tell the forge has that of the pipeline, or of the first token. Raises
+    EnvironmentProblem.
+    """
+    host, path = locate_repository(url)
+    named = forge_of_host(host)
+    for forge in [named] if named else [current_forge(env), *FORGES]:
+        token = find_token(env, forge.tokens) if forge else ""
+        if forge and token:
+            api, project = forge.api(env, host if named else ""), env.get(forge.project_variable) or path
+            return (forge, api, project, token) if api and project else None
     return None
-
-
-def _path(url: str) -> str:
-    """Return `owner/name` of `https://forge/owner/name.git` or `git@forge:owner/name.git`."""
-    match = re.match(r"[a-z+]+://[^/]+/|[^/]*:(?!//)", url)
-    return url[match.end() :].removesuffix("/").removesuffix(".git") if match else ""

@@ -1,0 +1,217 @@
+"""The record of a forge, and what all forges tell about a pipeline run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from avactl.base.errors import HintedError
+from avactl.base.exit_codes import USAGE
+
+if TYPE_CHECKING:
+    from avactl.diagnostics import Diagnostic
+    from avactl.forges.comments import Comments
+    from avactl.forges.proposals import Proposals
+
+Environ = Mapping[str, str]
+"""Environment variables."""
+Sleep = Callable[[float], None]
+"""Waits for some seconds."""
+
+
+class EnvironmentProblem(HintedError):  # noqa: N818 - shown to the user as it is
+    """The environment lacks something that is required."""
+
+    exit_code = USAGE
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRun:
+    """One pipeline run, as the environment describes it."""
+
+    forge: str
+    """Name of the forge."""
+    api: str
+    """Root of the REST API, without a trailing slash."""
+    project: str
+    """The repository as the REST API names it: `owner/name`, or a number."""
+    number: int | None = None
+    """Number of the pull request; None if the run has none."""
+    target: str | None = None
+    """Branch that the change is to be merged into, as the clone names it. Not the commit that an event has as the base:
+    it is of the last push to the change, and the branch has gone on since."""
+    change: str | None = None
+    """Full hash of the last commit of the change, if the forge tells it."""
+    token: str = ""
+    no_token: str = ""
+    """Why there is no token, if the run has one that cannot write comments."""
+    fork: bool = False
+    """True if the pull request comes from a fork, so that the token is read-only."""
+    artifacts: str = ""
+    """URL of an artifact, with `{file}` for its path; of all artifacts if files have no URL of their own."""
+    summary: Path | None = None
+    """File whose contents the run shows on its summary page."""
+
+    def link(self, file: str) -> str:
+        """Return the URL of an artifact file; "" if it is unknown."""
+        return self.artifacts.replace("{file}", file)
+
+    def __repr__(self) -> str:  # keeps the token out of logs
+        return f"<{self.forge} {self.project} #{self.number}>"
+
+
+class CommitStatus(NamedTuple):
+    """The status to set on a commit."""
+
+    commit: str
+    context: str
+    """Name of the status; a later one with the same name replaces it."""
+    state: str
+    """`success`, `failure` or `pending`."""
+    text: str
+
+
+class StatusRequest(NamedTuple):
+    """A POST that sets a commit status."""
+
+    path: str
+    """Below the root of the REST API."""
+    headers: dict[str, str]
+    body: dict[str, str]
+
+
+class PipelineOptions(NamedTuple):
+    """Options that decide which pipelines a new repository gets."""
+
+    applies: bool
+    """Pipelines apply stacks."""
+    publishes: bool
+    """Pipelines commit rendered objects to a branch that a GitOps engine follows."""
+    environments: Sequence[str]
+    pulumi: str
+    """Version of the Pulumi engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forge:
+    """Definition of a forge: facts about it, and hooks for its APIs and pipelines. No field needs another forge."""
+
+    name: str
+    """Its name in `delivery.forge` and in options."""
+    title: str
+    """Its name in messages."""
+    marker: str
+    """Environment variable that is set in its pipelines."""
+    hosts: tuple[str, ...]
+    """Words in the names of its hosts; others are not recognized by a URL."""
+    api: Callable[[Environ, str], str]
+    """Returns the root of the REST API, without a trailing slash, by the environment and the host with its port; ""
+    for the host means the public instance. Returns "" if it is unknown."""
+    api_default: str
+    """The root of the REST API, for descriptions."""
+    tokens: tuple[str, ...]
+    """Environment variables with a token; the first one is named in messages."""
+    token_hint: str
+    """How a pipeline passes a token that can write comments."""
+    run: Callable[[Environ], PipelineRun]
+    """Returns the pipeline run. Raises EnvironmentProblem."""
+    comment_limit: int
+    """Largest comment in bytes. Forges count characters, which are at least a byte each."""
+    comments: Callable[[PipelineRun, Sleep], Comments]
+    """Returns the client for the comments of a pull request."""
+    proposals: Callable[[str, str, str, Sleep], Proposals]
+    """Returns the client for the pull requests of a repository. Arguments: API, project, token, sleep."""
+    status: Callable[[str, str, CommitStatus], StatusRequest]
+    """Returns the request that sets a commit status. Arguments: project, token, status."""
+    project_variable: str
+    """Environment variable with the project for commit statuses; "" if the repository's URL tells."""
+    pipeline_paths: tuple[str, ...]
+    """Files and directories (with a final slash), from the top of a repository, that define pipelines."""
+    pipelines: Callable[[PipelineOptions], dict[str, str]]
+    """Returns the pipelines of a new repository by path."""
+    full_clone: str
+    """Setting of a pipeline that fetches the whole history and all branches."""
+    push_rights: str
+    """Rights that a pipeline needs to push to a branch."""
+    by_default: bool = False
+    """True if `avactl init` writes its pipelines unless a forge is chosen."""
+    report: Callable[[Sequence[Diagnostic]], str] | None = None
+    """Returns problems in the format that its reviews show on lines; None if it has no such format."""
+
+
+def find_token(env: Environ, names: Sequence[str]) -> str:
+    """Return the first of these variables that is set. Its value never appears in a message."""
+    for name in names:
+        token = env.get(name, "").strip()
+        if token:
+            if not re.fullmatch(r"[\x21-\x7e]+", token):
+                hint = "copy it again, without spaces or line breaks"
+                raise EnvironmentProblem(f"{name} contains characters that are invalid in a token", hint)
+            return token
+    return ""
+
+
+def actions_run(
+    env: Environ, forge: str, api: str, tokens: Sequence[str], run_variable: str, artifacts: str
+) -> PipelineRun:
+    """Return the run of a pipeline with GitHub Actions' variables, which other forges set too. Raises
+    EnvironmentProblem.
+
+    `run_variable` names the variable with the run as its URL has it; `artifacts` is appended to that URL.
+    """
+    project = env.get("GITHUB_REPOSITORY", "")
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", project):
+        said = f"GITHUB_REPOSITORY is `{project}`" if project else "GITHUB_REPOSITORY is not set"
+        raise EnvironmentProblem(f"{said}: the repository is unknown", "set it to OWNER/NAME")
+    pull = _pull_request(_read_event(env.get("GITHUB_EVENT_PATH", "")))
+    base, head = (((pull.get(side) or {}).get("repo") or {}).get("full_name") for side in ("base", "head"))
+    server = env.get("GITHUB_SERVER_URL", "https://github.com").rstrip("/")
+    run = env.get(run_variable, "")
+    branch = env.get("GITHUB_BASE_REF") or (pull.get("base") or {}).get("ref")
+    ref = re.fullmatch(r"refs/pull/(\d+)/(?:merge|head)", env.get("GITHUB_REF", ""))
+    return PipelineRun(
+        forge,
+        api,
+        project,
+        number=int(ref[1]) if ref else parse_number(pull.get("number")),
+        target=f"origin/{branch}" if branch else None,
+        change=(pull.get("head") or {}).get("sha"),
+        token=find_token(env, tokens),
+        # The head repository of a deleted fork is null.
+        fork=bool(pull.get("head")) and base is not None and base != head,
+        artifacts=f"{server}/{project}/actions/runs/{run}{artifacts}" if run else "",
+        summary=Path(env["GITHUB_STEP_SUMMARY"]) if env.get("GITHUB_STEP_SUMMARY") else None,
+    )
+
+
+def _pull_request(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the pull request of an event: its own, a comment's, or that of a `workflow_run`."""
+    if isinstance(event.get("pull_request"), dict):
+        return dict(event["pull_request"])
+    issue = event.get("issue")
+    if isinstance(issue, dict) and "pull_request" in issue:
+        return {"number": issue.get("number")}
+    run = event.get("workflow_run")
+    pulls = run.get("pull_requests") if isinstance(run, dict) else None
+    return dict(pulls[0]) if isinstance(pulls, list) and len(pulls) == 1 and isinstance(pulls[0], dict) else {}
+
+
+def _read_event(path: str) -> Mapping[str, Any]:
+    if not path:
+        return {}
+    import json
+
+    try:
+        event = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        message = f"GITHUB_EVENT_PATH: {path} cannot be read: {error}"
+        raise EnvironmentProblem(message, "set it to the path of the event's file") from None
+    return event if isinstance(event, dict) else {}
+
+
+def parse_number(value: object) -> int | None:
+    """Return a number of a pull request; None if it is none."""
+    return int(str(value)) if str(value or "").isdecimal() else None

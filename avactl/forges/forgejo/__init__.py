@@ -1,0 +1,63 @@
+"""Forgejo with Forgejo Actions: Gitea's API and workflows, and variables of its own beside those of both others.
+
+Sources: forgejo.org/docs "Forgejo Actions", "API Usage"; the runner's `act/runner/run_context.go` for the variables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from avactl.forges import gitea
+from avactl.forges.forge import Environ, Forge, PipelineOptions, PipelineRun, Sleep, actions_run
+
+if TYPE_CHECKING:
+    from avactl.forges.comments import Comments
+
+_TOKENS = ("FORGEJO_TOKEN",)
+
+
+def _api(env: Environ, host: str) -> str:
+    given = env.get("FORGEJO_API_URL") or (env.get("GITHUB_API_URL") if env.get("FORGEJO_ACTIONS") else "")
+    return (given or (f"https://{host}/api/v1" if host else "")).rstrip("/")
+
+
+def _run(env: Environ) -> PipelineRun:
+    """Return the run. Its URL has the number in the repository, and nothing shows its summary."""
+    return replace(
+        actions_run(env, FORGE.name, _api(env, ""), _TOKENS, "GITHUB_RUN_NUMBER", "#artifacts"), summary=None
+    )
+
+
+def _comments(run: PipelineRun, sleep: Sleep) -> Comments:
+    from avactl.forges.gitea.client import GiteaComments
+
+    return GiteaComments(run, sleep, _TOKENS[0])
+
+
+def _pipelines(options: PipelineOptions) -> dict[str, str]:
+    """Return Gitea's workflows in Forgejo's directory, for the label that its runners have by default."""
+    return {
+        path.replace(".gitea/", ".forgejo/"): text.replace("GITEA_TOKEN", "FORGEJO_TOKEN").replace(
+            "runs-on: ubuntu-latest", "runs-on: docker"
+        )
+        for path, text in gitea.FORGE.pipelines(options).items()
+    }
+
+
+FORGE: Forge = replace(
+    gitea.FORGE,
+    name="forgejo",
+    title="Forgejo",
+    marker="FORGEJO_ACTIONS",
+    hosts=("forgejo", "codeberg"),
+    api=_api,
+    api_default="`https://HOST/api/v1` of Forgejo",
+    tokens=_TOKENS,
+    token_hint="`env: {FORGEJO_TOKEN: ${{ secrets.FORGEJO_TOKEN }}}` passes the job's own token",  # noqa: S106
+    run=_run,
+    comments=_comments,
+    pipeline_paths=(".forgejo/",),
+    pipelines=_pipelines,
+    push_rights="a token with the scope `write:repository`",
+)

@@ -1,0 +1,68 @@
+"""Pipelines of GitLab CI for a new repository."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import resources
+
+from avactl.base.templates import read_files, substitute
+from avactl.forges.forge import PipelineOptions
+
+_PIPELINE, _STACK, _STACKS = ".gitlab-ci.yml", ".gitlab/stack.yml", ".gitlab/stacks.sh"
+
+
+def pipelines(options: PipelineOptions) -> dict[str, str]:
+    """Return the pipelines by path."""
+    template = read_files(resources.files("avactl.forges.gitlab") / "template")
+    files = {path: data.decode() for path, data in template.items()}
+    publish = files.pop("gitlab-publish.yml")
+    files[_STACK] = substitute(files[_STACK], "PULUMI_VERSION", options.pulumi)
+    if not options.applies:
+        files = {_PIPELINE: _without_stacks(files[_PIPELINE], publish if options.publishes else "")}
+    return _adapt(files, options.environments) if options.environments else files
+
+
+def _without_stacks(text: str, publish: str) -> str:
+    """Return the pipeline without the jobs of stacks, and with that which publishes rendered files, if it is given."""
+    text = text[: text.index("\nstacks:\n")]
+    head = "# Default branch: the rendered objects are committed to the branch `rendered`.\n" if publish else ""
+    secrets = "GITLAB_TOKEN, RENDERED_TOKEN" if publish else "GITLAB_TOKEN"
+    about = re.compile(r"# Default branch:.*?(?=stages:)", re.DOTALL)
+    text = about.sub(
+        f"{head}# Variables to set (masked, protected): {secrets}. docs/ci.md of avactl describes them.\n", text
+    )
+    stages = "[check, publish]" if publish else "[check]"
+    return text.replace("stages: [check, stacks, apply]", f"stages: {stages}") + (f"\n{publish}" if publish else "")
+
+
+def _adapt(files: dict[str, str], environments: Sequence[str]) -> dict[str, str]:
+    """Return the pipelines of a repository with environments."""
+    adapted = {_PIPELINE: _adapt_pipeline(files[_PIPELINE], environments)}
+    if _STACK in files:
+        adapted[_STACK] = substitute(files[_STACK], "{name: production, action", "{name: $AVACTL_ENVIRONMENT, action")
+        text = substitute(files[_STACKS], "while read -r stack; do", "while read -r environment stack; do")
+        text = substitute(text, 'variables: {STACK: "%s"}', 'variables: {STACK: "%s", AVACTL_ENVIRONMENT: "%s"}')
+        adapted[_STACKS] = substitute(
+            text, '"$stack" "$stage" "$stack" "$stack"', '"$stack" "$stage" "$stack" "$environment" "$stack"'
+        )
+    return adapted
+
+
+def _adapt_pipeline(text: str, environments: Sequence[str]) -> str:
+    plan = 'avactl plan --merge-base --base "origin/$CI_MERGE_REQUEST_TARGET_BRANCH_NAME" --head HEAD'
+    loop = (
+        f"|\n      for environment in {' '.join(environments)}; do\n"
+        f'        {plan} --environment "$environment"\n      done'
+    )
+    text = substitute(text, plan, loop)
+    text = text.replace("avactl stacks --base", "avactl stacks --all-environments --base")
+    if "\npublish:\n" in text:
+        matrix = f"  parallel:\n    matrix: [{{AVACTL_ENVIRONMENT: [{', '.join(environments)}]}}]\n"
+        group = "  resource_group: avactl/rendered"
+        text = substitute(text, f"{group}\n", f"{group}-$AVACTL_ENVIRONMENT\n{matrix}")
+        text = substitute(
+            text, "render --publish rendered --to", 'render --publish "rendered-$AVACTL_ENVIRONMENT" --to'
+        )
+        text = substitute(text, "the branch `rendered`", "the branches `rendered-ENVIRONMENT`")
+    return text
