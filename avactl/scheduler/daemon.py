@@ -23,18 +23,17 @@ from avactl.kube.reflector import Reflector
 from avactl.kube.replica import new_identity
 from avactl.scheduler import metrics, metrics_collector
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.cache.dataset_gate import DatasetGate
-from avactl.scheduler.cache.job_gate import JobGate
-from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.constraints.constraint_set import ConstraintSet
+from avactl.scheduler.cycle.scheduling_cycle import SchedulingCycle
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
 from avactl.scheduler.handlers.pods import PodHandler
 from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.watch_store import CallbackStore
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 from avactl.scheduler.queue.throttle import NamespaceThrottle
-from avactl.scheduler.scheduling_cycle import SchedulingCycle
 from avactl.scheduler.writers.binder import REFUSED, Binder
 from avactl.scheduler.writers.evictor import Evictor
 from avactl.scheduler.writers.pod_reporter import PodReporter
@@ -85,30 +84,26 @@ class Daemon:
         policy = options.policy
         self._namespace = options.namespace or policy.system_namespace
         self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
-        self.volumes = VolumeBinding(self.cache.tables)
+        self.constraints = ConstraintSet(self.cache, policy)
         self.queue = SchedulingQueue()
         self.reporter = PodReporter(client, Rate(options.qps, options.burst))
         self._leader: Leader | None = None
         if options.lease:
             self._leader = Leader(client, self._namespace, options.lease, new_identity())
         rate = Rate(options.qps, options.burst)
-        self.binder = Binder(client, rate, self.cache, self.volumes, self.reporter, self._returned, self.leading)
+        self.binder = Binder(client, rate, self.cache, self.reporter, self._returned, self.leading)
         self.reporter.yield_to = lambda: self.binder.flying > 0
         self.budgets = DisruptionBudgets()
         evictor = Evictor(client, rate, self.reporter, self.leading, self._wanted, self._not_made)
-        self.gate = DatasetGate(self._warmed, policy.cache_daemon, self.cache.tables.changed)
-        self.jobs = JobGate(self._warmed)
         self.cycle = SchedulingCycle(
             self.cache,
             self.queue,
+            self.constraints,
             self.binder,
             self.reporter,
-            self.volumes,
             evictor,
             self.budgets,
             _PLANNING,
-            self.gate,
-            self.jobs if policy.jobs else None,
         )
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
@@ -131,40 +126,22 @@ class Daemon:
             failed = metrics.WATCH_ERRORS.labels(path.rsplit("/", 1)[-1]).inc
             return Reflector(self._client, path, store, self._wake.set, failed=failed, **more)
 
-        cache, volumes, dra = self.cache, self.volumes, "/apis/resource.k8s.io/v1"
+        cache, dra = self.cache, "/apis/resource.k8s.io/v1"
         configs = resources.ConfigMapHandler(cache, cache.quotas.put_leaf)
-        pods = resources.CallbackStore(self.pod_handler.put, self.pod_handler.drop, lambda: cache.tables.pods)
-        # The account may read this one ConfigMap of the namespace only.
-        status = f"/api/v1/namespaces/{names.CACHE_NAMESPACE}/configmaps"
-        only = {"fieldSelector": f"metadata.name={names.CACHE_STATUS}"}
-        gate = [reflect(status, self.gate, query=only)] if self._options.policy.cache_daemon else []
-        if self._options.policy.jobs:
-            gate.append(reflect("/apis/batch/v1/jobs", self.jobs))
+        pods = CallbackStore(self.pod_handler.put, self.pod_handler.drop, lambda: cache.tables.pods)
         return [
-            *gate,
+            *(reflect(watch.path, watch.store, query=watch.query) for watch in self.constraints.watches()),
             reflect("/api/v1/nodes", resources.nodes(cache)),
             reflect("/api/v1/pods", pods),
             reflect("/api/v1/namespaces", resources.namespaces(cache)),
             reflect(
                 f"/api/v1/namespaces/{self._namespace}/configmaps", configs, query={"labelSelector": names.CONFIG_LABEL}
             ),
-            reflect("/api/v1/persistentvolumeclaims", resources.claims(volumes)),
-            reflect("/api/v1/persistentvolumes", resources.persistent_volumes(volumes)),
-            reflect("/apis/storage.k8s.io/v1/storageclasses", resources.storage_classes(volumes)),
-            reflect("/apis/storage.k8s.io/v1/csinodes", resources.csi_nodes(volumes)),
-            reflect("/apis/storage.k8s.io/v1/csidrivers", resources.csi_drivers(volumes)),
-            reflect("/apis/storage.k8s.io/v1/csistoragecapacities", resources.storage_capacities(volumes)),
-            reflect("/apis/storage.k8s.io/v1/volumeattachments", resources.volume_attachments(volumes)),
             reflect("/apis/policy/v1/poddisruptionbudgets", resources.budgets(self.budgets)),
             reflect(f"{dra}/resourceslices", resources.slices(cache), optional=True),
             reflect(f"{dra}/deviceclasses", resources.device_classes(cache), optional=True),
             reflect(f"{dra}/resourceclaims", resources.resource_claims(cache), optional=True),
         ]
-
-    def _warmed(self, wanted: str) -> None:
-        """The status of datasets, or a Job, changed."""
-        self.cache.tables.waits.arrived(wanted)
-        self._wake.set()
 
     def _returned(self, pod: PodInfo, result: str) -> None:
         """A binding failed."""
@@ -316,9 +293,11 @@ class Daemon:
                 self.gangs.tick,
                 self.stale_nominations.tick,
                 self.timeouts.tick,
-                self.gate.tick,
+                self.constraints.tick,
             ):
                 self._guarded(look)
+            if self.cache.tables.waits.woken:
+                self._wake.set()
             for key in [key for key, due in self._failed.items() if now > due]:
                 del self._failed[key]
                 unit = self.queue.units.get(key)

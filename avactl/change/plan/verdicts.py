@@ -83,8 +83,7 @@ def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -
             if pod.shape.refused:
                 return Verdict.NEVER, ""
             requests[pod.uid] = cache.requests.request(pod.shape, demand)
-            if pod.volumes:
-                world.volumes.among(pod)
+            world.constraints.filter_nodes(pod)
     except NotYetError:
         return Verdict.WAITS, ""
     except RuleError:

@@ -8,12 +8,13 @@ from typing import Any
 
 from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, BookingError
 from avactl.hardware.placement.fragmentation import Floats
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Choice
 from avactl.hardware.topology import LEVELS
 from avactl.kube import logs
 from avactl.scheduler.cache.requests import RequestBuilder
-from avactl.scheduler.cache.tables import ClusterTables, Mask
+from avactl.scheduler.cache.tables import ClusterTables
 from avactl.scheduler.dra.allocator import AllocatedDevice, StuckError
 from avactl.scheduler.dra.manager import ClaimDemand, DraManager, Offers
 from avactl.scheduler.dra.resource_claim import ResourceClaim, older
@@ -56,7 +57,7 @@ class ClaimBookings:
             self._release(claim.uid)
         if self._dra.devices.held(claim.uid) != held:
             self._tables.claim_changed(claim.key)
-        self._tables.waits.arrived(f"claim {claim.key}")
+        self._tables.waits.occurred(f"claim {claim.key}")
 
     def drop(self, key: str) -> None:
         """Remove a ResourceClaim."""
@@ -215,7 +216,7 @@ class ClaimBookings:
                     gpus |= 1 << place[1]
         return gpus
 
-    def held(self, demand: ClaimDemand) -> Mask | None:
+    def reachable_nodes(self, demand: ClaimDemand) -> Mask | None:
         """Return the nodes that reach the devices of a pod's allocated claims; None: all."""
         result: Mask | None = None
         for claim in demand.held:
@@ -234,7 +235,7 @@ class ClaimBookings:
         match = node_selector(selector)
         return [info.name for info in self._tables.nodes.values() if match(info.name, info.labels)]
 
-    def searched(self, pod: PodInfo) -> bool:
+    def needs_allocator(self, pod: PodInfo) -> bool:
         """Return True if only the allocator can place a pod: its claims are shared, or request more than GPUs."""
         if not pod.claims:
             return False

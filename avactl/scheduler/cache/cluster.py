@@ -14,16 +14,17 @@ from typing import Any
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import Booking, BookingError
 from avactl.hardware.placement.fragmentation import Floats
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Choice, Objective
 from avactl.kube import logs
 from avactl.scheduler.cache.claim_bookings import ClaimBookings
 from avactl.scheduler.cache.node_offers import NodeOffers
 from avactl.scheduler.cache.pod_bookings import PodBookings
-from avactl.scheduler.cache.pod_topology import PodTopology
 from avactl.scheduler.cache.requests import RequestBuilder
-from avactl.scheduler.cache.tables import BASE_RESOURCES, ClusterTables, Mask
+from avactl.scheduler.cache.tables import BASE_RESOURCES, ClusterTables
 from avactl.scheduler.cache.team_usage import TeamUsage
+from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.interfaces import ClaimAllocation
 from avactl.scheduler.objects.config import Pool
@@ -40,12 +41,19 @@ _RESOURCES = 512
 class ClusterCache:
     """Nodes, pools and pods. Changes are O(1) in nodes except for new node sets."""
 
-    def __init__(self, levels: tuple[str, ...], dra: DraManager | None = None, objective: Objective = "pack") -> None:
+    def __init__(
+        self,
+        levels: tuple[str, ...],
+        dra: DraManager | None = None,
+        objective: Objective = "pack",
+        owned_claims: bool = True,
+    ) -> None:
+        """`owned_claims`: PersistentVolumeClaims of ephemeral volumes have an owner reference."""
         self.tables = ClusterTables(levels, objective)
         self.dra = dra or DraManager("")
         self.requests = RequestBuilder(self.tables, self.dra)
         self.claims = ClaimBookings(self.tables, self.dra, self.requests)
-        self.topology = PodTopology(self.tables)
+        self.volumes = VolumeBinding(self.tables, owned_claims)
         self.quotas = TeamUsage(self.tables, self.claims.held_gpus)
         self._bookings = PodBookings(self.tables, self.requests)
         self._offers = NodeOffers(self.tables, self.dra, self.requests, self._bookings)
@@ -245,14 +253,11 @@ class ClusterCache:
     ) -> Choice | None:
         """Return the best node and GPUs for a pod; None if it fits nowhere.
 
-        `weights`: more weights of nodes by slot, beside those of the pod's preferred affinity.
+        `weights`: weights of nodes by slot, beside those of the pod's node affinity.
         """
-        preferred = self.topology.preferred(pod)
-        if weights is not None:
-            preferred = weights if preferred is None else preferred + weights
         if pod.claims:
-            return self.claims.choose(pod, request, among, preferred)
-        return self.tables.scorer.choose(request, among, preferred)
+            return self.claims.choose(pod, request, among, weights)
+        return self.tables.scorer.choose(request, among, weights)
 
     def take(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
         """Assume a pod, and return the allocations of its claims. Raises BookingError without any change."""

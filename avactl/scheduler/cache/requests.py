@@ -13,8 +13,9 @@ from avactl.contracts import names
 from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU
 from avactl.hardware.placement.diagnosis import fits_empty, why_gang
 from avactl.hardware.placement.gang import Gang
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
-from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.dra.manager import ClaimDemand, DraManager
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import NodeRules, Obstacle, ObstacleKind, UnsupportedError

@@ -55,7 +55,7 @@ class Statement:
         cache.dra.version += bool(self._claims)
         if self._topology:
             for pod in self._evicted:
-                cache.topology.show(pod, pod.node or pod.assumed)
+                cache.tables.show_pod(pod, pod.node or pod.assumed)
         cache.tables.change_epoch = self._epoch
 
     # -- operations -------------------------------------------------------------------------------------------------
@@ -82,18 +82,18 @@ class Statement:
 
         The cost is proportional to the difference, so searches for the fewest victims can call it often.
         """
-        topology, wanted = self._cache.topology, dict.fromkeys(pods)
+        tables, wanted = self._cache.tables, dict.fromkeys(pods)
         self._evict_claims(wanted)
         for pod in [pod for pod in self._evicted if pod not in wanted]:
             del self._evicted[pod]
             self._restore(pod.uid)
             if self._topology:
-                topology.show(pod, pod.node or pod.assumed)
+                tables.show_pod(pod, pod.node or pod.assumed)
         for pod in [pod for pod in wanted if pod not in self._evicted]:
             self._evicted[pod] = None
             self._remove(pod.uid)
             if self._topology:
-                topology.hide(pod, pod.node or pod.assumed)
+                tables.hide_pod(pod, pod.node or pod.assumed)
 
     def _evict_claims(self, pods: Iterable[PodInfo]) -> None:
         """Take the devices of the claims that only these pods use, and of no others."""

@@ -11,9 +11,10 @@ import numpy as np
 
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import MILLI_PER_GPU
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.quota import Ledger, Limit, Quota, Refusal, Shape, TeamWorkload
 from avactl.hardware.placement.request import Request
-from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.objects.config import TeamQuota
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.gang_request import QuotaOwner

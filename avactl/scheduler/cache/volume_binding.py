@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from avactl.scheduler.cache.tables import ClusterTables, Mask
+from avactl.hardware.placement.masks import Mask, intersect_masks
+from avactl.scheduler.cache.tables import ClusterTables
 from avactl.scheduler.cache.volume_limits import VolumeLimits
 from avactl.scheduler.objects.limits import selector_excess
 from avactl.scheduler.objects.node_rules import Labels, NotYetError, RuleError, node_selector, selector
@@ -38,7 +39,7 @@ class VolumeBinding:
         self._claims: dict[str, VolumeClaim] = {}
         self._volumes: dict[str, Volume] = {}
         self._classes: dict[str, StorageClass] = {}
-        self._rooms: dict[str, StorageCapacity] = {}
+        self._capacities: dict[str, StorageCapacity] = {}
         self._measured: set[str] = set()
         """CSI drivers that report their capacity."""
         self._by_class: dict[str, dict[str, Volume]] = {}
@@ -59,7 +60,7 @@ class VolumeBinding:
             self._claims[claim.key] = claim
             self.attached.claim_changed(claim.key)
             self._tables.change_epoch += 1
-            self._tables.waits.arrived(f"volume claim {claim.key}")
+            self._tables.waits.occurred(f"volume claim {claim.key}")
 
     def put_volume(self, item: Mapping[str, Any]) -> None:
         """Add or change a PersistentVolume."""
@@ -75,7 +76,7 @@ class VolumeBinding:
             self.attached.clear()
         if before is None or before._replace(owner=volume.owner, version=volume.version) != volume:
             self._tables.change_epoch += 1
-        self._tables.waits.arrived(f"volume {volume.name}")
+        self._tables.waits.occurred(f"volume {volume.name}")
 
     def put_class(self, item: Mapping[str, Any]) -> None:
         """Add or change a StorageClass."""
@@ -83,13 +84,13 @@ class VolumeBinding:
         if self._classes.get(name) != found:
             self._classes[name] = found
             self._tables.change_epoch += 1
-            self._tables.waits.arrived(f"storage class {name}")
+            self._tables.waits.occurred(f"storage class {name}")
 
-    def put_room(self, item: Mapping[str, Any]) -> None:
+    def put_capacity(self, item: Mapping[str, Any]) -> None:
         """Add or change a CSIStorageCapacity."""
         room, key = StorageCapacity.parse(item), f"{item['metadata']['namespace']}/{item['metadata']['name']}"
-        before = self._rooms.get(key)
-        self._rooms[key] = room
+        before = self._capacities.get(key)
+        self._capacities[key] = room
         if before is None or room.size > before.size or room.nodes != before.nodes:
             self._tables.change_epoch += 1
 
@@ -115,9 +116,9 @@ class VolumeBinding:
         """Remove a StorageClass."""
         self._classes.pop(key, None)
 
-    def drop_room(self, key: str) -> None:
+    def drop_capacity(self, key: str) -> None:
         """Remove a CSIStorageCapacity."""
-        self._rooms.pop(key, None)
+        self._capacities.pop(key, None)
 
     def drop_driver(self, key: str) -> None:
         """Remove a CSIDriver, or one that no longer reports its capacity."""
@@ -125,9 +126,9 @@ class VolumeBinding:
         self._tables.change_epoch += 1
 
     def keys(self, kind: str) -> list[str]:
-        """Return the known keys of a kind: `claims`, `volumes`, `classes`, `rooms` or `drivers`."""
+        """Return the known keys of a kind: `claims`, `volumes`, `classes`, `capacities` or `drivers`."""
         known: dict[str, Iterable[str]] = {
-            "claims": self._claims, "volumes": self._volumes, "classes": self._classes, "rooms": self._rooms,
+            "claims": self._claims, "volumes": self._volumes, "classes": self._classes, "capacities": self._capacities,
             "drivers": self._measured,
         }  # fmt: skip
         return list(known[kind])
@@ -148,18 +149,18 @@ class VolumeBinding:
 
     # -- where a pod may go -----------------------------------------------------------------------------------------
 
-    def among(self, pod: PodInfo) -> Mask | None:
+    def reachable_nodes(self, pod: PodInfo) -> Mask | None:
         """Return the nodes that reach all volumes of a pod; None: all. Raises RuleError if the pod must wait."""
         result: Mask | None = None
         unmade: list[VolumeClaim] = []
         for name in pod.volumes:
-            result = _both(result, self._reach(pod, name, unmade))
+            result = intersect_masks(result, self._reach(pod, name, unmade))
         if len(unmade) > 1 and result is not None:
             # Each of them has a volume that is free there, but not each one of its own.
             nodes = [info.name for info in self._tables.nodes.values() if result[self._tables.state.slots[info.name]]]
             result &= self._tables.mask(name for name in nodes if self._match(unmade, name) is not None)
         full = self.attached.full(pod)
-        return result if full is None else _both(result, ~full)
+        return result if full is None else intersect_masks(result, ~full)
 
     def _reach(self, pod: PodInfo, name: str, unmade: list[VolumeClaim]) -> Mask | None:
         claim = self._claims.get(f"{pod.namespace}/{name}")
@@ -177,7 +178,7 @@ class VolumeBinding:
             if volume is None:
                 words = f"waits for PersistentVolume {claim.volume} of claim {name}, which does not exist"
                 raise NotYetError(words, f"volume {claim.volume}")
-            return _both(
+            return intersect_masks(
                 self._selected(volume.affinity), self._in_zones(volume) if name not in pod.ephemeral_claims else None
             )
         known = self._classes.get(claim.class_name, _IMMEDIATE)
@@ -187,10 +188,10 @@ class VolumeBinding:
         if not self.makes(pod, name):
             unmade.append(claim)
             return static if static is not None else self._tables.mask(())
-        made = _both(self._selected(known.topologies), self._with_room(claim, known))
+        made = intersect_masks(self._selected(known.topologies), self._with_room(claim, known))
         if claim.selected:
             # It is being made for this node.
-            return _both(made, self._tables.mask((claim.selected,)))
+            return intersect_masks(made, self._tables.mask((claim.selected,)))
         return made if made is None or static is None else made | static
 
     def _static(self, claim: VolumeClaim) -> Mask | None:
@@ -243,7 +244,7 @@ class VolumeBinding:
             return None
         by_label: dict[str, set[str]] = {}
         matchers = []
-        for room in self._rooms.values():
+        for room in self._capacities.values():
             if room.class_name != claim.class_name or room.size < claim.size or room.nodes is None:
                 continue
             labels = room.nodes.get("matchLabels") or {}
@@ -326,9 +327,3 @@ class VolumeBinding:
         """End the assignment of volumes that are now bound or failed to bind."""
         for volume in volumes:
             self._assigned.pop(volume.name, None)
-
-
-def _both(one: Mask | None, other: Mask | None) -> Mask | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return one & other

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
+from avactl.hardware.placement.masks import Mask
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.objects.pod_info import PodInfo
 
 Handle = tuple[str, str]

@@ -154,7 +154,7 @@ def _request(view: ClusterView, pod: PodInfo) -> Request:
     """Return the placement request of a pod. Raises RuleError."""
     if not pod.claims:
         return view.cache.requests.request(pod.shape)
-    if view.cache.claims.searched(pod):
+    if view.cache.claims.needs_allocator(pod):
         raise UnsupportedError(_CLAIMS)
     return view.cache.requests.request(pod.shape, view.cache.dra.demand(pod))
 
@@ -201,12 +201,11 @@ def _obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | None) ->
 
 def _bound(view: ClusterView, pod: PodInfo) -> str:
     """Return a reason that the pod cannot move, or an empty string."""
-    if view.cache.topology.touch(pod):
-        return "restricted by other pods"
     try:
-        return "restricted by volumes" if view.volumes.among(pod) is not None else ""
+        constraint = view.constraints.pinned_by(pod)
     except RuleError as error:
         return str(error)
+    return f"restricted by {constraint}" if constraint else ""
 
 
 def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -> DefragPlan:

@@ -16,13 +16,16 @@ from avactl.kube.live_view import LiveView
 from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector, Store
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.constraints.constraint_set import ConstraintSet
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
 from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.node_rules import RuleError
 from avactl.scheduler.objects.pod_info import PodInfo, read_pod
+from avactl.scheduler.objects.watch_store import CallbackStore
 
+_STORAGE = ("persistentvolumeclaims", "persistentvolumes", "storageclasses")
+"""Storage objects that users may read."""
 _MOST_DIGITS = 10
 """Digits of the seconds between two checkpoints: pods' owners write the annotation."""
 
@@ -36,8 +39,7 @@ class ClusterView(LiveView):
         super().__init__()
         self.client, self._system, self._namespace = client, system_namespace, namespace
         self.cluster = ""
-        self.cache = ClusterCache(())
-        self.volumes = VolumeBinding(self.cache.tables)
+        self._use_policy(Policy("", system_namespace, (), ""))
         self.strangers: dict[str, PodInfo] = {}
         """Pods without a node that are another scheduler's, by `namespace/name`."""
         self.checkpoints: dict[str, tuple[float, str]] = {}
@@ -55,13 +57,17 @@ class ClusterView(LiveView):
         self.broken: dict[str, str] = {}
         """ConfigMaps of pools and quotas that cannot be read, by `namespace/name`, and why."""
 
+    def _use_policy(self, policy: Policy) -> None:
+        """Start with an empty cache for a placement policy."""
+        self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver))
+        self.constraints = ConstraintSet(self.cache, policy, offline=True)
+
     async def load(self) -> None:
         """Read all objects once; those that RBAC hides are listed in `hidden`. Raises ApiError and UnreachableError."""
         policy = await self._policy()
         if policy is not None:
             self.cluster = policy.cluster
-            self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver))
-            self.volumes = VolumeBinding(self.cache.tables)
+            self._use_policy(policy)
         for reflector in self._watched():
             try:
                 await reflector.load()
@@ -151,7 +157,7 @@ class ClusterView(LiveView):
             reflect(f"{dra}/deviceclasses", resources.device_classes(cache)),
             reflect(
                 f"{dra}/resourceclaims",
-                resources.CallbackStore(self.put_claim, self.drop_claim, lambda: cache.dra.claims),
+                CallbackStore(self.put_claim, self.drop_claim, lambda: cache.dra.claims),
             ),
             *(self._storage() if self._with_volumes else ()),
             self._pods(),
@@ -159,16 +165,13 @@ class ClusterView(LiveView):
 
     def _storage(self) -> list[Reflector]:
         return [
-            Reflector(self.client, path, store)
-            for path, store in (
-                ("/api/v1/persistentvolumeclaims", resources.claims(self.volumes)),
-                ("/api/v1/persistentvolumes", resources.persistent_volumes(self.volumes)),
-                ("/apis/storage.k8s.io/v1/storageclasses", resources.storage_classes(self.volumes)),
-            )
+            Reflector(self.client, watch.path, watch.store)
+            for watch in self.constraints.watches()
+            if watch.resource in _STORAGE
         ]
 
     def _pods(self, inside: str = "") -> Reflector:
-        store = resources.CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.cache.tables.pods, *self.strangers])
+        store = CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.cache.tables.pods, *self.strangers])
         return Reflector(self.client, f"/api/v1{inside}/pods", store)
 
     def put_claim(self, item: dict[str, Any]) -> None:

@@ -18,6 +18,8 @@ TEXT = 64
 LABEL_KEY = 317
 """Maximum characters of a label key: 253 of a DNS subdomain, a slash, and 63."""
 _INDEX = "batch.kubernetes.io/job-completion-index"
+CONSTRAINT_ANNOTATIONS = frozenset({names.START_WHEN_WARM, names.DATA_LOCALITY, names.AFTER})
+"""Pod annotations that constraints parse when they are asked about the pod."""
 _ANNOTATIONS = {
     **dict.fromkeys(
         (
@@ -27,9 +29,7 @@ _ANNOTATIONS = {
         TEXT,
     ),
     names.WITHIN: LABEL_KEY,
-    names.START_WHEN_WARM: 4096,
-    names.DATA_LOCALITY: 4096,
-    names.AFTER: 4096,
+    **dict.fromkeys(CONSTRAINT_ANNOTATIONS, 4096),
 }  # fmt: skip
 """Annotations that the scheduler reads, and their longest values."""
 _LABELS, _VOLUMES, _TOLERATIONS, _CLAIMS = 256, 256, 128, 64

@@ -57,10 +57,14 @@ class UnsupportedError(RuleError):
 class NotYetError(RuleError):
     """The pod waits for an expected event; reported only if that takes long."""
 
-    def __init__(self, message: str, wanted: str = "") -> None:
-        """`wanted`: name passed to `Waits.arrived`; empty if the pod itself will change."""
+    def __init__(self, message: str, event: str = "") -> None:
+        """`event`: name passed to `EventWaits.occurred`; empty if the pod itself will change."""
         super().__init__(message)
-        self.wanted = wanted
+        self.event = event
+
+
+class ReportedWaitError(NotYetError):
+    """The pod waits for an event that can be far off; reported at once."""
 
 
 def _number(text: str) -> int | None:

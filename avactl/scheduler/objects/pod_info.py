@@ -11,7 +11,7 @@ from avactl.kube import logs
 from avactl.kube.objects import object_key
 from avactl.kube.timestamps import unix_time
 from avactl.scheduler.objects.gangs import gang_of
-from avactl.scheduler.objects.limits import bounded, quote, stripped
+from avactl.scheduler.objects.limits import CONSTRAINT_ANNOTATIONS, bounded, quote, stripped
 from avactl.scheduler.objects.pod_requirements import PodRequirements, as_it_runs, gang_size, requirements_of
 
 DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
@@ -29,7 +29,7 @@ class PodInfo:
     """One pod."""
 
     __slots__ = (
-        "after",
+        "annotations",
         "assumed",
         "claims",
         "created",
@@ -46,7 +46,6 @@ class PodInfo:
         "index",
         "key",
         "labels",
-        "locality",
         "managed",
         "message",
         "name",
@@ -71,7 +70,6 @@ class PodInfo:
         "timeout",
         "uid",
         "volumes",
-        "warm",
         "within",
     )  # fmt: skip
 
@@ -132,12 +130,10 @@ class PodInfo:
         """Time of its binding, according to the API server."""
         self.ends = 0.0
         """End of its termination grace period, Unix time; 0: it is not being deleted."""
-        self.warm: str = notes.get(names.START_WHEN_WARM, "") if self.managed else ""
-        """The annotation `names.START_WHEN_WARM`."""
-        self.locality: str = notes.get(names.DATA_LOCALITY, "") if self.managed else ""
-        """The annotation `names.DATA_LOCALITY`."""
-        self.after: str = notes.get(names.AFTER, "") if self.managed else ""
-        """The annotation `names.AFTER`."""
+        self.annotations: Mapping[str, str] = _NOTHING
+        """Annotations that constraints read (`CONSTRAINT_ANNOTATIONS`)."""
+        if self.managed and not CONSTRAINT_ANNOTATIONS.isdisjoint(notes):
+            self.annotations = {name: notes[name] for name in CONSTRAINT_ANNOTATIONS & notes.keys()}
         self.labels: Mapping[str, str] = _NOTHING
         self.node = ""
         self.devices: str | None = None

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.quota import TeamWorkload
 from avactl.hardware.placement.reclaim import Reclaim
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.statement import Statement
-from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.interfaces import Victim
 from avactl.scheduler.objects.pod_info import PodInfo

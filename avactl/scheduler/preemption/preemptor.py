@@ -15,12 +15,12 @@ from time import monotonic
 from typing import cast
 
 from avactl.hardware.placement.allocation import Booking, BookingError
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.quota import TeamWorkload
 from avactl.hardware.placement.reclaim import Reclaim, make_room
 from avactl.kube import logs
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.statement import Statement
-from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.interfaces import Eviction, EvictionSink, Victim
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.attempt import (

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import numpy.typing as npt
 
 from avactl.hardware.placement.allocation import State
+from avactl.hardware.placement.masks import Mask
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
-
-Mask = npt.NDArray[np.bool_]
 
 
 def gang_domains(state: State, unit: QueuedPodGroup, each: bool = False) -> list[Mask | None]:
@@ -33,18 +29,6 @@ def gang_domains(state: State, unit: QueuedPodGroup, each: bool = False) -> list
         wanted = np.unique(domains[slots])
         masks.append(np.isin(domains, wanted[wanted >= 0]))
     return masks if unit.within else [*masks, None]
-
-
-def preferring(spared: Mask | None, masks: Sequence[Mask | None]) -> list[Mask | None]:
-    """Return the masks within `spared`, and after them the masks; None: as they are."""
-    return list(masks) if spared is None else [*(narrower(each, spared) for each in masks), *masks]
-
-
-def narrower(one: Mask | None, other: Mask | None) -> Mask | None:
-    """Return the intersection of two node masks; None stands for all nodes."""
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
 
 
 def _by_free_gpus(state: State, level: int) -> list[Mask | None]:

@@ -14,7 +14,6 @@ from avactl.kube.client import MERGE, STRATEGIC, ApiError, Client, Rate, Unreach
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.resource_claim import FINALIZER, ResourceClaim
 from avactl.scheduler.interfaces import BindRequest, ClaimAllocation
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -48,13 +47,12 @@ class Binder:
         client: Client,
         rate: Rate,
         cache: ClusterCache,
-        volumes: VolumeBinding,
         reporter: PodReporter,
         failed: Callable[[PodInfo, str], None],
         leading: Callable[[], bool],
     ) -> None:
         self._client, self._rate, self._cache, self._reporter = client, rate, cache, reporter
-        self._failed, self._leading, self._volumes = failed, leading, volumes
+        self._failed, self._leading, self._volumes = failed, leading, cache.volumes
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: deque[BindRequest] = deque()
         self._ready = asyncio.Semaphore(0)
@@ -307,7 +305,7 @@ class Binder:
             del self._returning[claim.uid]
             self._cache.dra.returning.discard(claim.uid)
             self._cache.dra.version += 1
-            self._cache.tables.waits.arrived(f"claim {claim.key}")
+            self._cache.tables.waits.occurred(f"claim {claim.key}")
 
     def _body(self, order: BindRequest) -> dict[str, Any]:
         metadata: dict[str, Any] = {"name": order.pod.name, "namespace": order.pod.namespace, "uid": order.pod.uid}
