@@ -105,9 +105,10 @@ class Memory:
 
     def gang(self, team: str, name: str, members: int, gpus: int, size: int = 0, first: int = 0, **spec: Any) -> None:
         notes = {names.GANG_SIZE: str(size or members), **spec.pop("notes", {})}
+        labels = {names.GANG_LABEL: name, **spec.pop("labels", {})}
         for number in range(first, members):
             index = {"batch.kubernetes.io/job-completion-index": str(number)}
-            self.pod(team, f"{name}-{number}", gpus, {**notes, **index}, labels={names.GANG_LABEL: name}, **spec)
+            self.pod(team, f"{name}-{number}", gpus, {**notes, **index}, labels=labels, **spec)
 
     def settle(self) -> None:
         """Decide until there is nothing left to decide, and nobody is helped by what was freed."""
