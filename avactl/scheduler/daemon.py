@@ -155,7 +155,7 @@ class Daemon:
 
     def _wanted(self, unit: str) -> bool:
         """Return True while capacity is being freed for a pod group."""
-        return self.cycle.preemptor.wanted(unit)
+        return self.cycle.preemptor.has_nomination(unit)
 
     def _not_made(self, unit: str) -> None:
         """Victims could not be evicted."""
@@ -256,7 +256,7 @@ class Daemon:
         try:
             self.cycle.decide(unit)
             if unit.waiting:
-                self._throttle.spend(namespace, monotonic() - began)
+                self._throttle.charge(namespace, monotonic() - began)
         except Exception as error:  # one odd pod must not stop the scheduling of all
             logs.error("scheduling failed", unit=unit.key, error=repr(error), trace=traceback.format_exc())
             metrics.DECISIONS.labels("failed").inc()
@@ -265,7 +265,7 @@ class Daemon:
             self.queue.suspend(unit)
             self._failed[unit.key] = monotonic() + _FAILED
             self.cache.tables.stale = True  # it may have stopped half way
-            self._throttle.spend(namespace, _BROKEN)
+            self._throttle.charge(namespace, _BROKEN)
 
     def _tidy(self) -> None:
         if self.cache.tables.stale:

@@ -41,7 +41,7 @@ class PendingReasons:
             return self.explain_pod(pods[0], requests[pods[0].uid], self.within_quota(attempt.nodes, models))
         if attempt.restricted:
             where = f"all pods need one {short(unit.within)}: " if unit.within else ""
-            domains = gang_domains(tables.state, unit, each=True)
+            domains = gang_domains(tables.state, unit, single_domains=True)
             if not domains:
                 return f"{where}no machine has the label {unit.within}"
             mask = intersect_masks(domains[-1], models)

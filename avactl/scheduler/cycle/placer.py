@@ -87,7 +87,7 @@ class Placer:
             return None if choice is None else [choice.booking(requests[pod.uid])]
         state = self._cache.tables.state
         if attempt.restricted or self._constraints.outweigh_closeness(pods):
-            for domain in gang_domains(state, unit, each=True):
+            for domain in gang_domains(state, unit, single_domains=True):
                 placement = self.place_one_by_one(attempt, intersect_masks(domain, mask))
                 if not placement.reason:
                     return self._sort_by_rank(attempt, placement.bookings)

@@ -9,11 +9,11 @@ from avactl.hardware.placement.masks import Mask
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
 
-def gang_domains(state: State, unit: QueuedPodGroup, each: bool = False) -> list[Mask | None]:
+def gang_domains(state: State, unit: QueuedPodGroup, single_domains: bool = False) -> list[Mask | None]:
     """Return the node masks to try in order; None stands for all nodes.
 
     If members are running, their own domains come first, narrowest level first, then all nodes. A gang that requires
-    one domain and has no running members is tried on all nodes, or with `each` in every single domain of its level.
+    one domain and has no running members is tried on all nodes, or with `single_domains` in each domain of its level.
     """
     slots = [
         state.slots[node]
@@ -22,7 +22,7 @@ def gang_domains(state: State, unit: QueuedPodGroup, each: bool = False) -> list
     ]
     widest = state.levels.index(unit.within) if unit.within else 0
     if not slots:
-        return _by_free_gpus(state, widest) if unit.within and each else [None]
+        return _by_free_gpus(state, widest) if unit.within and single_domains else [None]
     masks: list[Mask | None] = []
     for level in range(len(state.levels) - 1, widest - 1, -1):
         domains = state.domains[:, level]
