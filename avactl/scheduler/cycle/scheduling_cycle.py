@@ -90,7 +90,7 @@ class SchedulingCycle:
         """Reset after a rebuild of the state."""
         self._failed.clear()
         self._reasons.clear()
-        self.preemptor.rebuilt()
+        self.preemptor.reset()
 
     # -- one decision -----------------------------------------------------------------------------------------------
 
@@ -98,7 +98,7 @@ class SchedulingCycle:
         """Place a unit, or report why it is unschedulable and let it wait."""
         began = monotonic()
         self.preemptor.sync()
-        with self.preemptor.own(unit):
+        with self.preemptor.own_places_released(unit):
             self._decide(unit)
         metrics.DECISION_SECONDS.observe(monotonic() - began)
 
@@ -149,8 +149,8 @@ class SchedulingCycle:
         message, group, previous_group = blocked.reason, blocked.group, unit.group
         nominated = False
         if blocked.preemption is not None:
-            message = self.preemptor.make(blocked.preemption, message, group)
-            nominated = self.preemptor.wanted(unit.key)
+            message = self.preemptor.preempt(blocked.preemption, message, group)
+            nominated = self.preemptor.has_nomination(unit.key)
         if nominated:
             group = WaitGroup(WaitCause.NOMINATED, unit.key)
         pods = unit.waiting
@@ -198,7 +198,7 @@ class SchedulingCycle:
             return self._block(attempt, wishes, models, message, WaitCause.QUOTA, group)
         # Where quotas permit all GPU models, the owners of pods do not matter for the fit.
         fit: Hashable = demand if models is None else (demand, self._owners(pods))
-        known = None if self.preemptor.lifted else self._failed.reason(fit, tables.change_epoch)
+        known = None if self.preemptor.sees_own_places else self._failed.reason(fit, tables.change_epoch)
         if known is not None:
             return self._block(attempt, wishes, models, known, WaitCause.CAPACITY, demand)
         for pod in pods:
