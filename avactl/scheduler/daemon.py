@@ -127,7 +127,7 @@ class Daemon:
             return Reflector(self._client, path, store, self._wake.set, failed=failed, **more)
 
         cache, dra = self.cache, "/apis/resource.k8s.io/v1"
-        configs = resources.ConfigMapHandler(cache, cache.quotas.put_leaf)
+        configs = resources.ConfigMapHandler(cache, cache.quotas.put_quota)
         pods = CallbackStore(self.pod_handler.put, self.pod_handler.drop, lambda: cache.tables.pods)
         return [
             *(reflect(watch.path, watch.store, query=watch.query) for watch in self.constraints.watches()),

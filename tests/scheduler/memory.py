@@ -88,7 +88,7 @@ class Memory:
 
     def quota(self, team: str, guaranteed: int, borrow: int | None = None, weight: int = 1) -> None:
         limits = {"V100": Limit(guaranteed, borrow, weight)}
-        self.cache.quotas.put_leaf(team, TeamQuota(team, (team,), Quota(team, limits)))
+        self.cache.quotas.put_quota(team, TeamQuota(team, (team,), Quota(team, limits)))
 
     def pod(self, team: str, name: str, gpus: int = 0, notes: dict[str, str] | None = None, **spec: Any) -> None:
         self.clock += 1
@@ -165,8 +165,8 @@ class Memory:
         other = Memory(machines=0)
         for node in self.cache.tables.nodes.values():
             other.cache.tables.nodes[node.name] = node
-        for leaf in self.cache.quotas.leaves.values():
-            other.cache.quotas.put_leaf(leaf.team, leaf)
+        for leaf in self.cache.quotas.quotas.values():
+            other.cache.quotas.put_quota(leaf.team, leaf)
         other.items, other.clock = self.items, self.clock
         for item in self.items.values():
             other.pod_handler.put(item)

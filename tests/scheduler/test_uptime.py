@@ -117,7 +117,7 @@ def test_nothing_is_left_of_teams_that_are_gone() -> None:
         assert len(world.where()) == 2
         world.drop(f"team-{number}", "job-0", "job-1")
     quotas = world.cache.quotas
-    ledger = quotas.fresh()
+    ledger = quotas.current_ledger()
     left = [ledger._used, ledger._amounts, quotas._ranks, quotas._surplus, quotas._members]
     assert not any(left)
 

@@ -112,7 +112,7 @@ class World:
             self.leaves.pop(team, None)
         else:
             self.leaves[team] = leaf
-        self.cache.quotas.put_leaf(team, leaf)
+        self.cache.quotas.put_quota(team, leaf)
 
     def drop_config(self, key: str) -> None:
         """Remove a ConfigMap."""

@@ -142,7 +142,7 @@ class ClusterTables:
         result[[slot for name in nodes if (slot := self.state.slots.get(name)) is not None]] = True
         return result
 
-    def spared(self, pod: PodInfo) -> Mask | None:
+    def unreplaced_nodes(self, pod: PodInfo) -> Mask | None:
         """Return the nodes on which no pod of this pod's gang was replaced; None: all. A preference, not a rule."""
         if pod.gang not in self.replaced:
             return None

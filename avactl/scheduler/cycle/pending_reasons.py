@@ -50,15 +50,19 @@ class PendingReasons:
         gang = gang_of(unit, pods, requests)[0]
         reason = why_gang(tables.state, gang, mask)
         if reason is None:
-            never = ", not even if the cluster is empty" if self._cache.requests.never(gang, mask, untried=True) else ""
+            never = (
+                ", not even if the cluster is empty"
+                if self._cache.requests.never_fits(gang, mask, untried=True)
+                else ""
+            )
             return f"each of its pods would fit, but not all of them together{never}"
-        if reason.pod.barred or not (reason.ever or self._cache.requests.never(gang)):
+        if reason.pod.barred or not (reason.ever or self._cache.requests.never_fits(gang)):
             reason = reason._replace(ever=True, pod=reason.pod._replace(ever=True))
-        return gang_message(reason, self._obstacles(reason.role.request, self._cache.quotas.beyond(models)))
+        return gang_message(reason, self._obstacles(reason.role.request, self._cache.quotas.describe_excluded(models)))
 
     def within_quota(self, nodes: NodeFilter, models: Mask | None) -> NodeFilter:
         """Restrict the nodes of a pod to those whose GPU models the quota permits."""
-        reason = join_reasons(nodes.reason, self._cache.quotas.beyond(models))
+        reason = join_reasons(nodes.reason, self._cache.quotas.describe_excluded(models))
         return NodeFilter(intersect_masks(nodes.mask, models), reason)
 
     def explain_pod(self, pod: PodInfo, request: Request, nodes: NodeFilter) -> str:
@@ -80,7 +84,7 @@ class PendingReasons:
             request, claims_mask, claims_reason = claims
             mask, excluded = intersect_masks(mask, claims_mask), join_reasons(excluded, claims_reason)
         reason = why_pod(self._cache.tables.state, request, mask)
-        if reason.barred or not (reason.ever or self._cache.requests.never(Gang((Role("", request, 1),)))):
+        if reason.barred or not (reason.ever or self._cache.requests.never_fits(Gang((Role("", request, 1),)))):
             reason = reason._replace(ever=True)
         return pod_message(reason, self._obstacles(request, excluded))
 

@@ -72,7 +72,7 @@ class Placer:
 
     def place(self, attempt: StartAttempt, mask: Mask | None) -> Sequence[Booking] | None:
         """Return a booking for each of the pods on the nodes of a mask; None if they do not fit. Raises RuleError."""
-        for preferred in preferred_masks_first(self._cache.tables.spared(attempt.pods[0]), [mask]):
+        for preferred in preferred_masks_first(self._cache.tables.unreplaced_nodes(attempt.pods[0]), [mask]):
             bookings = self._place_within(attempt, preferred)
             if bookings is not None:
                 return bookings

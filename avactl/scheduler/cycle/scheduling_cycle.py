@@ -184,7 +184,7 @@ class SchedulingCycle:
         if len(wishes) > MAX_ROLES:
             message = f"its gang has {len(wishes)} kinds of pods with different requests; the limit is {MAX_ROLES}"
             return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
-        exceeded, models = self.cache.quotas.refuse(wishes)
+        exceeded, models = self.cache.quotas.admit(wishes)
         nodes = None if unit.gang else self.constraints.filter_nodes(pods[0])
         restricted = any(map(self.constraints.restrict, pods)) if nodes is None else nodes.mask is not None
         attempt = StartAttempt(unit, pods, requests, nodes, restricted)
@@ -192,7 +192,7 @@ class SchedulingCycle:
         demand = unit.key if restricted or len(pods) < unit.size else equal_demand
         if exceeded:
             plain = not (restricted or any(pod.claims for pod in pods))
-            small = plain and self.cache.requests.small(gang_of(unit, pods, requests)[0])
+            small = plain and self.cache.requests.exceeds_cluster(gang_of(unit, pods, requests)[0])
             message = f"{exceeded}; {SMALL}" if small else str(exceeded)
             group = demand if unit.gang else equal_demand
             return self._block(attempt, wishes, models, message, WaitCause.QUOTA, group)
@@ -254,13 +254,13 @@ class SchedulingCycle:
         except RuleError as error:
             self.reporter.unschedulable(pod, str(error))
             return False
-        exceeded, models = self.cache.quotas.refuse([StartRequest(request, [pod])])
+        exceeded, models = self.cache.quotas.admit([StartRequest(request, [pod])])
         if exceeded:
             self.reporter.unschedulable(pod, f"the gang is running; additional pod: {exceeded}")
             return False
         tables = self.cache.tables
         nodes = self._reasons.within_quota(nodes, models)
-        for domain in preferred_masks_first(tables.spared(pod), gang_domains(tables.state, unit)):
+        for domain in preferred_masks_first(tables.unreplaced_nodes(pod), gang_domains(tables.state, unit)):
             choice = self._placer.best_choice(pod, request, intersect_masks(nodes.mask, domain))
             if choice is not None:
                 self._starter.start([pod], [choice.booking(request)])

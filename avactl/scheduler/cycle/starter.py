@@ -31,7 +31,7 @@ class PodStarter:
         for pod, claims in zip(pods, allocations, strict=True):
             metrics.DECISIONS.labels("placed").inc()
             metrics.QUEUE_SECONDS.observe(now - pod.seen)
-            volumes = self._cache.volumes.unbound(pod) if pod.volumes else ()
+            volumes = self._cache.volumes.unbound_claims(pod) if pod.volumes else ()
             self._binder.put(BindRequest(pod, pod.assumed, pod.devices or "", now, tuple(claims), volumes))
 
     def deallocate_claims(self, pods: Sequence[PodInfo]) -> None:

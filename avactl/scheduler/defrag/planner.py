@@ -109,7 +109,7 @@ def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
         except RuleError as error:
             raise NoPlanError(str(error)) from None
     roles = roles_of(pods, requests)
-    over, _ = cache.quotas.refuse([StartRequest(request, members) for request, members in roles.items()])
+    over, _ = cache.quotas.admit([StartRequest(request, members) for request, members in roles.items()])
     if over:
         raise NoPlanError(f"more free capacity would not help: {over}")
     gang = Gang(

@@ -145,7 +145,7 @@ class ClusterView(LiveView):
         def reflect(path: str, store: Store, **more: Any) -> Reflector:
             return Reflector(self.client, path, store, **more)
 
-        configs = resources.ConfigMapHandler(cache, cache.quotas.put_leaf)
+        configs = resources.ConfigMapHandler(cache, cache.quotas.put_quota)
         self.broken = configs.broken
         return [
             reflect(

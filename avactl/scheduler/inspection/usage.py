@@ -190,7 +190,7 @@ class Counts:
 
     def teams(self) -> list[Team]:
         """Return teams by name and GPU model: those with a quota, and those that hold or request GPUs."""
-        leaves = self._cache.quotas.leaves
+        leaves = self._cache.quotas.quotas
         of_quota = {
             (team, model)
             for team, leaf in leaves.items()

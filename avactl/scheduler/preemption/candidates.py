@@ -46,7 +46,7 @@ def collect_candidates(
     """Return the workloads of a team, and those of other teams with GPUs of a model, `without` terminating pods."""
     shared = cache.quotas.shared
     groups: dict[tuple[str, str], Members] = {}
-    for work in cache.quotas.fresh().works.values():
+    for work in cache.quotas.current_ledger().works.values():
         if work.team == team or (shared and model and work.model == model):
             pod = work.key
             assert isinstance(pod, PodInfo)
@@ -57,7 +57,7 @@ def collect_candidates(
         model_name: MILLI_PER_GPU * int(state.gpu_count[state.model == number].sum())
         for number, model_name in enumerate(state.models)
     }
-    ledger = Ledger(list(cache.quotas.fresh().quotas.values()), total)
+    ledger = Ledger(list(cache.quotas.current_ledger().quotas.values()), total)
     protected = _protected_services(groups.values(), budgets)
     pods: dict[Hashable, Sequence[PodInfo]] = {}
     works: list[TeamWorkload] = []

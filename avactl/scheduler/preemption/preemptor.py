@@ -135,8 +135,8 @@ class Preemptor:
     def _count_nominations(self, without: str = "") -> None:
         """Count the reserved places in the teams' usage."""
         quotas, keys = self._cache.quotas, [key for key in self._nominations if key != without]
-        quotas.kept = [work for key in keys for work in self._nominated_work(key)]
-        quotas.strict = {
+        quotas.nominated_works = [work for key in keys for work in self._nominated_work(key)]
+        quotas.guaranteed_only = {
             quotas.team(place.pod)
             for key in keys
             for place in self._nominations[key].places
@@ -242,7 +242,7 @@ class Preemptor:
         if known is not None:
             return f"{message}; {known}" if known else message
         models = suitable_models(self._cache, need)
-        if not any(self._cache.quotas.may_give(pod, models) for pod in need.pods[:1]):
+        if not any(self._cache.quotas.may_yield_to(pod, models) for pod in need.pods[:1]):
             return message
         if not self._throttle.may_begin(key, group, self._cache.quotas.team(need.pods[0])):
             return message
@@ -257,7 +257,7 @@ class Preemptor:
         with self._with_ending_pods_gone(need, going):
             for model in models:
                 works = self._collect_candidates(team, model, going)
-                for kept in self._cache.quotas.kept:
+                for kept in self._cache.quotas.nominated_works:
                     works.ledger.start(kept)
                 mask, wanted = (
                     self._cache.quotas.model_mask(model) if model else None,
@@ -328,7 +328,7 @@ class Preemptor:
         return pod.evicting or (pod.deleting and time.time() < pod.ends + MAX_OVERDUE_S)
 
     def _ending_pods(self) -> set[PodInfo]:
-        pods = cast("Mapping[PodInfo, TeamWorkload]", self._cache.quotas.fresh().works)
+        pods = cast("Mapping[PodInfo, TeamWorkload]", self._cache.quotas.current_ledger().works)
         return {pod for pod in pods if (pod.evicting or pod.deleting) and self._will_end(pod)}
 
     def _collect_candidates(self, team: str, model: str, going: set[PodInfo]) -> Candidates:

@@ -83,9 +83,9 @@ class Binder:
         """Have volumes bound or made for the node, then bind. Making one takes its driver up to minutes."""
         pod = order.pod
         made = [name for name in order.volumes if name not in chosen]
-        if not all(self._volumes.makes(pod, name) for name in made):
+        if not all(self._volumes.is_provisioned(pod, name) for name in made):
             # Another of its gang was given the volume that is there.
-            self._volumes.settled(volume for volume, _ in chosen.values())
+            self._volumes.end_assignment(volume for volume, _ in chosen.values())
             self._give_up(pod, "no-volume")
             return
         try:
@@ -98,8 +98,8 @@ class Binder:
                 item = await self._client.request("PATCH", path, body, content_type=MERGE)
                 self._volumes.put_claim(item)
             async with asyncio.timeout(_PROVISION):
-                while not self._volumes.bound(pod):
-                    if not all(self._volumes.meant_for(pod, name, order.node) for name in made):
+                while not self._volumes.are_bound(pod):
+                    if not all(self._volumes.has_volume_on(pod, name, order.node) for name in made):
                         # Its driver cannot make it there, and has said so by taking the annotation off.
                         self._give_up(pod, "no-volume")
                         return
@@ -109,7 +109,7 @@ class Binder:
             self._give_up(pod, "no-volume")
             return
         finally:
-            self._volumes.settled(volume for volume, _ in chosen.values())
+            self._volumes.end_assignment(volume for volume, _ in chosen.values())
         self.put(order._replace(volumes=()))
 
     async def _bind_volume(self, volume: Volume, claim: VolumeClaim) -> None:
