@@ -142,19 +142,19 @@ class ClaimBookings:
 
     # -- feasible nodes --------------------------------------------------------------------------------------
 
-    def choose(self, pod: PodInfo, request: Request, among: Mask | None, preferred: Floats | None) -> Choice | None:
+    def choose(self, pod: PodInfo, request: Request, feasible: Mask | None, preferred: Floats | None) -> Choice | None:
         """Return the best node and GPUs for a pod with claims, as `Scorer.choose`."""
         demand = self._dra.demand(pod)
         scorer = self._tables.scorer
         if not demand.wanted or demand.exact:
-            choice = scorer.choose(request, among, preferred)
+            choice = scorer.choose(request, feasible, preferred)
             if choice is not None or not demand.wanted:
                 return choice
         mask = self._feasible_nodes(demand)
         if not mask.any():
             return None
-        if among is not None:
-            mask &= among
+        if feasible is not None:
+            mask &= feasible
         odd = self._requests.request_on_any_device(request, pod.shape) if demand.exact else request
         if demand.gpus and not demand.counted:
             odd = replace(odd, gpus=0, required=False)

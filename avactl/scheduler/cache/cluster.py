@@ -249,15 +249,15 @@ class ClusterCache:
     # -- decisions --------------------------------------------------------------------------------------------------
 
     def choose(
-        self, pod: PodInfo, request: Request, among: Mask | None, weights: Floats | None = None
+        self, pod: PodInfo, request: Request, feasible: Mask | None, weights: Floats | None = None
     ) -> Choice | None:
         """Return the best node and GPUs for a pod; None if it fits nowhere.
 
         `weights`: weights of nodes by slot, beside those of the pod's node affinity.
         """
         if pod.claims:
-            return self.claims.choose(pod, request, among, weights)
-        return self.tables.scorer.choose(request, among, weights)
+            return self.claims.choose(pod, request, feasible, weights)
+        return self.tables.scorer.choose(request, feasible, weights)
 
     def take(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
         """Assume a pod, and return the allocations of its claims. Raises BookingError without any change."""

@@ -205,14 +205,14 @@ class RequestBuilder(ChangeListener):
             known[gang] = doubtful and self.never_fits(gang, untried=reason is None)
         return known[gang]
 
-    def never_fits(self, gang: Gang, among: Mask | None = None, untried: bool = False) -> bool:
+    def never_fits(self, gang: Gang, feasible: Mask | None = None, untried: bool = False) -> bool:
         """Return True if the gang will never fit, even once taints and cordons are gone.
 
         `untried`: only single roles were tried, so the cluster may still be too small for all of them.
         """
         sets = {role.request.nodes: self._lasting_nodes(role.request) for role in gang.roles}
         wider = {key: mask for key, mask in sets.items() if mask is not None}
-        return not ((untried or wider) and fits_empty(self._tables.state, gang, among, wider))
+        return not ((untried or wider) and fits_empty(self._tables.state, gang, feasible, wider))
 
     def _lasting_nodes(self, request: Request) -> Mask | None:
         """Return a request's node set regardless of taints and cordons, which are transient; None if it is the same."""
