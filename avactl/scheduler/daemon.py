@@ -92,7 +92,7 @@ class Daemon:
             self._leader = Leader(client, self._namespace, options.lease, new_identity())
         rate = Rate(options.qps, options.burst)
         self.binder = Binder(client, rate, self.cache, self.reporter, self._returned, self.leading)
-        self.reporter.yield_to = lambda: self.binder.flying > 0
+        self.reporter.yield_to = lambda: self.binder.in_flight > 0
         self.budgets = DisruptionBudgets()
         evictor = Evictor(client, rate, self.reporter, self.leading, self._wanted, self._not_made)
         self.cycle = SchedulingCycle(
@@ -236,7 +236,7 @@ class Daemon:
             self._decide_on(unit)
             if monotonic() >= until:
                 await asyncio.sleep(0)
-                await self.binder.room()
+                await self.binder.wait_for_capacity()
                 self._tidy()
                 until = monotonic() + _SLICE
 

@@ -187,9 +187,16 @@ class TeamUsage(ChangeListener):
         model = self._tables.model_of(node) if gpus else ""
         amounts = (pod.shape.amounts.get("cpu", 0), pod.shape.amounts.get("memory", 0))
         return TeamWorkload(
-            pod, self.team(pod), 1, gpus, model,
-            priority=pod.priority, serving=pod.serving, preemptible=pod.preemptible, amounts=amounts,
-        )  # fmt: skip
+            pod,
+            self.team(pod),
+            1,
+            gpus,
+            model,
+            priority=pod.priority,
+            serving=pod.serving,
+            preemptible=pod.preemptible,
+            amounts=amounts,
+        )
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
@@ -255,9 +262,14 @@ class TeamUsage(ChangeListener):
             team = self.team(pods[0])
             may_borrow = team not in self.guaranteed_only and all(pod.preemptible for pod in pods)
             work = TeamWorkload(
-                ("wish", number), team, len(pods), request.total_milli, wanted if request.gpus else "",
-                preemptible=may_borrow, amounts=request.amounts[:2],
-            )  # fmt: skip
+                ("wish", number),
+                team,
+                len(pods),
+                request.total_milli,
+                wanted if request.gpus else "",
+                preemptible=may_borrow,
+                amounts=request.amounts[:2],
+            )
             refusals = ledger.may_start(work)
             if refusals:
                 exceeded = QuotaExceeded(refusals, all(pod.preemptible for pod in pods), may_borrow)

@@ -128,9 +128,12 @@ class VolumeBinding:
     def keys(self, kind: str) -> list[str]:
         """Return the known keys of a kind: `claims`, `volumes`, `classes`, `capacities` or `drivers`."""
         known: dict[str, Iterable[str]] = {
-            "claims": self._claims, "volumes": self._volumes, "classes": self._classes, "capacities": self._capacities,
+            "claims": self._claims,
+            "volumes": self._volumes,
+            "classes": self._classes,
+            "capacities": self._capacities,
             "drivers": self._capacity_drivers,
-        }  # fmt: skip
+        }
         return list(known[kind])
 
     def _handle_of_volume(self, name: str) -> tuple[str, str] | None:

@@ -17,7 +17,7 @@ from avactl.scheduler.inspection.cluster_view import ClusterView
 from avactl.scheduler.objects.pod_info import PREEMPTED, PodInfo
 from avactl.scheduler.preemption.attempt import new_preemption, preempted_for_message
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
-from avactl.scheduler.writers.evictor import disrupted, nominated, spared
+from avactl.scheduler.writers.evictor import disruption_patch, nomination_patch, spare_patch
 
 _TAKEN_UP = 30.0
 """Seconds in which a scheduler that runs has begun."""
@@ -76,9 +76,9 @@ class DefragExecutor:
         try:
             for pod in self._moved:
                 self._marked.append(pod)
-                await self._patch(pod, disrupted(pod, PREEMPTED, note, preemption))
+                await self._patch(pod, disruption_patch(pod, PREEMPTED, note, preemption))
             for pod in self._nominees:
-                await self._patch(pod, nominated(pod, self._plan.places[pod.uid], preemption))
+                await self._patch(pod, nomination_patch(pod, self._plan.places[pod.uid], preemption))
         except (ApiError, UnreachableError) as error:
             await self._undo()
             raise StoppedError(str(error)) from None
@@ -88,8 +88,10 @@ class DefragExecutor:
 
     async def _undo(self) -> None:
         """Take back all that was written, as far as the API server can be reached."""
-        patches: list[tuple[PodInfo, Mapping[str, Any]]] = [(pod, nominated(pod, None, None)) for pod in self._nominees]
-        patches += [(pod, spared(pod)) for pod in self._marked]
+        patches: list[tuple[PodInfo, Mapping[str, Any]]] = [
+            (pod, nomination_patch(pod, None, None)) for pod in self._nominees
+        ]
+        patches += [(pod, spare_patch(pod)) for pod in self._marked]
         for pod, body in patches:
             try:
                 await self._patch(pod, body)

@@ -79,10 +79,16 @@ def demand_as_work(need: PreemptionRequest, team: str, model: str) -> TeamWorklo
             amounts[index] += len(wish.pods) * wish.request.amounts[index]
     pods = need.pods
     return TeamWorkload(
-        ("wanted", need.unit.key), team, 1, sum(len(wish.pods) * wish.request.total_milli for wish in need.wishes),
-        model, priority=max(pod.priority for pod in pods), serving=any(pod.serving for pod in pods),
-        preemptible=all(pod.preemptible for pod in pods), amounts=tuple(amounts),
-    )  # fmt: skip
+        ("wanted", need.unit.key),
+        team,
+        1,
+        sum(len(wish.pods) * wish.request.total_milli for wish in need.wishes),
+        model,
+        priority=max(pod.priority for pod in pods),
+        serving=any(pod.serving for pod in pods),
+        preemptible=all(pod.preemptible for pod in pods),
+        amounts=tuple(amounts),
+    )
 
 
 def new_victim(unit: QueuedPodGroup, team: str, pod: PodInfo, take: Reclaim, works: Candidates) -> Victim:

@@ -99,9 +99,21 @@ def _single_pod_work(key: Hashable, pod: PodInfo, work: TeamWorkload, protected:
     """Return a pod without a gang as a workload. Fast, because there are tens of thousands of them."""
     preemptible = pod.managed and pod.preemptible and not pod.deleting
     return TeamWorkload(
-        key, work.team, 1, work.gpus, work.model, 1, _start_time(pod.started), pod.priority, pod.serving, preemptible,
-        work.amounts, pod in protected, pod.reclaim_only, bool(pod.preempted_for),
-    )  # fmt: skip
+        key,
+        work.team,
+        1,
+        work.gpus,
+        work.model,
+        1,
+        _start_time(pod.started),
+        pod.priority,
+        pod.serving,
+        preemptible,
+        work.amounts,
+        pod in protected,
+        pod.reclaim_only,
+        bool(pod.preempted_for),
+    )
 
 
 def _gang_work(
@@ -129,9 +141,21 @@ def _gang_work(
         count, gpus, least = 1, sum(work.gpus for work in works), None
         amounts = tuple(sum(column) for column in zip(*(work.amounts for work in works), strict=True))
     return TeamWorkload(
-        key, first.team, count, gpus, first.model, least, started, priority, serving, preemptible, amounts,
-        is_protected, any(pod.reclaim_only for pod in everyone), preempted,
-    )  # fmt: skip
+        key,
+        first.team,
+        count,
+        gpus,
+        first.model,
+        least,
+        started,
+        priority,
+        serving,
+        preemptible,
+        amounts,
+        is_protected,
+        any(pod.reclaim_only for pod in everyone),
+        preempted,
+    )
 
 
 def _protected_services(groups: Iterable[Members], budgets: BudgetChecker) -> set[PodInfo]:
