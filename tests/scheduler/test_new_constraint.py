@@ -19,7 +19,7 @@ from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints import constraint_set
 from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeFilter, Watch
 from avactl.scheduler.daemon import Daemon, Options
-from avactl.scheduler.defrag.planner import _bound
+from avactl.scheduler.defrag.planner import _pinned_reason
 from avactl.scheduler.inspection.cluster_view import ClusterView
 from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.node_rules import ReportedWaitError
@@ -173,7 +173,7 @@ def test_defragmentation_does_not_move_what_it_restricts() -> None:
     item = offline.pod("solve", 0, node="a")
     item["metadata"]["labels"] = LABEL
     view.put_pod(item)
-    assert _bound(view, view.cache.tables.pods["vision/solve"]) == "restricted by licences"
+    assert _pinned_reason(view, view.cache.tables.pods["vision/solve"]) == "restricted by licences"
 
 
 def test_only_the_list_names_constraints() -> None:
