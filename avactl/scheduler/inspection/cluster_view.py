@@ -24,9 +24,9 @@ from avactl.scheduler.objects.node_rules import RuleError
 from avactl.scheduler.objects.pod_info import PodInfo, read_pod
 from avactl.scheduler.objects.watch_store import CallbackStore
 
-_STORAGE = ("persistentvolumeclaims", "persistentvolumes", "storageclasses")
+STORAGE_RESOURCES = ("persistentvolumeclaims", "persistentvolumes", "storageclasses")
 """Storage objects that users may read."""
-_MOST_DIGITS = 10
+MAX_INTERVAL_DIGITS = 10
 """Digits of the seconds between two checkpoints: pods' owners write the annotation."""
 
 
@@ -79,7 +79,7 @@ class ClusterView(LiveView):
             else:
                 self._reflectors.append(reflector)
         if "pods" in self.hidden and self._namespace:
-            mine = self._pods(f"/namespaces/{self._namespace}")
+            mine = self._pod_reflector(f"/namespaces/{self._namespace}")
             await mine.load()
             self._reflectors.append(mine)
         self.fresh()
@@ -159,18 +159,18 @@ class ClusterView(LiveView):
                 f"{dra}/resourceclaims",
                 CallbackStore(self.put_claim, self.drop_claim, lambda: cache.dra.claims),
             ),
-            *(self._storage() if self._with_volumes else ()),
-            self._pods(),
+            *(self._storage_reflectors() if self._with_volumes else ()),
+            self._pod_reflector(),
         ]
 
-    def _storage(self) -> list[Reflector]:
+    def _storage_reflectors(self) -> list[Reflector]:
         return [
             Reflector(self.client, watch.path, watch.store)
             for watch in self.constraints.watches()
-            if watch.resource in _STORAGE
+            if watch.resource in STORAGE_RESOURCES
         ]
 
-    def _pods(self, inside: str = "") -> Reflector:
+    def _pod_reflector(self, inside: str = "") -> Reflector:
         store = CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.cache.tables.pods, *self.strangers])
         return Reflector(self.client, f"/api/v1{inside}/pods", store)
 
@@ -192,11 +192,11 @@ class ClusterView(LiveView):
         self.strangers.pop(key, None)
         before, pod = self.cache.tables.pods.get(key), self.cache.put_pod(item)
         if before is not None and self.cache.tables.pods.get(key) is not before:
-            self._gone(before)
+            self._forget_pod(before)
         if pod is not None:
             if key in self.cache.tables.pods:
                 every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
-                if every.isdecimal() and len(every) <= _MOST_DIGITS:
+                if every.isdecimal() and len(every) <= MAX_INTERVAL_DIGITS:
                     self.checkpoints[pod.uid] = (float(every), (item.get("status") or {}).get("startTime") or "")
                 if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
                     self.owned.add(pod.uid)
@@ -212,10 +212,10 @@ class ClusterView(LiveView):
         """Remove a pod, by `namespace/name`."""
         pod = self.cache.drop_pod(key)
         if pod is not None:
-            self._gone(pod)
+            self._forget_pod(pod)
         self.strangers.pop(key, None)
         self.messages.pop(key, None)
 
-    def _gone(self, pod: PodInfo) -> None:
+    def _forget_pod(self, pod: PodInfo) -> None:
         self.checkpoints.pop(pod.uid, None)
         self.owned.discard(pod.uid)
