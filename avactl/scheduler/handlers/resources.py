@@ -84,11 +84,11 @@ class ConfigMapHandler:
         try:
             if kind == "topology":
                 pool = Pool.parse(orjson.loads(data.get("pool.json") or ""))
-                self._is(key, kind, pool.name)
+                self._remember_owner(key, kind, pool.name)
                 self._cache.put_pool(pool)
             elif kind == "quota":
                 leaf = TeamQuota.parse(orjson.loads(data.get("quota.json") or ""))
-                self._is(key, kind, leaf.team)
+                self._remember_owner(key, kind, leaf.team)
                 self._quota(leaf.team, leaf)
         except ValueError as error:
             self.broken[key] = str(error)
@@ -96,7 +96,7 @@ class ConfigMapHandler:
         else:
             self.broken.pop(key, None)
 
-    def _is(self, key: str, kind: str, name: str) -> None:
+    def _remember_owner(self, key: str, kind: str, name: str) -> None:
         if self._known.get(key, (kind, name)) != (kind, name):
             self.remove(key)
         self._known[key] = (kind, name)
