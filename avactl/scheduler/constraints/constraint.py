@@ -51,7 +51,7 @@ class Constraint:
     """
 
     title: ClassVar[str]
-    """What restricts the pod, for `restricted by …`."""
+    """Name of the restriction, in messages: `restricted by …`."""
     offline: ClassVar[bool] = True
     """True if snapshots and one-time reads of the cluster contain its state, so that `avactl plan` applies it."""
     pins_pods: ClassVar[bool] = True
