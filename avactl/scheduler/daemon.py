@@ -20,18 +20,17 @@ from avactl.kube.identity import identify
 from avactl.kube.reflector import Reflector
 from avactl.scheduler import metrics, metrics_collector
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.cache.dataset_gate import DatasetGate
-from avactl.scheduler.cache.job_gate import JobGate
-from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.constraints.constraint_set import ConstraintSet
+from avactl.scheduler.cycle.scheduling_cycle import SchedulingCycle
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
 from avactl.scheduler.handlers.pods import PodHandler
 from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.objects.watch_store import CallbackStore
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 from avactl.scheduler.queue.throttle import NamespaceThrottle
-from avactl.scheduler.scheduling_cycle import SchedulingCycle
 from avactl.scheduler.writers.binder import REFUSED, Binder
 from avactl.scheduler.writers.evictor import Evictor
 from avactl.scheduler.writers.pod_reporter import PodReporter
@@ -79,27 +78,23 @@ class Daemon(ElectedDaemon):
         self._client, self._options = client, options
         policy = options.policy
         self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
-        self.volumes = VolumeBinding(self.cache.tables)
+        self.constraints = ConstraintSet(self.cache, policy)
         self.queue = SchedulingQueue()
         self.reporter = PodReporter(client, Rate(options.qps, options.burst))
         rate = Rate(options.qps, options.burst)
-        self.binder = Binder(client, rate, self.cache, self.volumes, self.reporter, self._returned, self.leading)
-        self.reporter.yield_to = lambda: self.binder.flying > 0
+        self.binder = Binder(client, rate, self.cache, self.reporter, self._returned, self.leading)
+        self.reporter.yield_to = lambda: self.binder.in_flight > 0
         self.budgets = DisruptionBudgets()
         evictor = Evictor(client, rate, self.reporter, self.leading, self._wanted, self._not_made)
-        self.gate = DatasetGate(self._warmed, policy.cache_daemon, self.cache.tables.changed)
-        self.jobs = JobGate(self._warmed)
         self.cycle = SchedulingCycle(
             self.cache,
             self.queue,
+            self.constraints,
             self.binder,
             self.reporter,
-            self.volumes,
             evictor,
             self.budgets,
             _PLANNING,
-            self.gate,
-            self.jobs if policy.jobs else None,
         )
         self.stale_nominations = StaleNominations(self.cache, evictor, self._wanted)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
@@ -116,39 +111,24 @@ class Daemon(ElectedDaemon):
             failed = metrics.WATCH_ERRORS.labels(path.rsplit("/", 1)[-1]).inc
             return Reflector(self._client, path, store, self._wake.set, failed=failed, **more)
 
-        cache, volumes, dra = self.cache, self.volumes, "/apis/resource.k8s.io/v1"
-        configs = resources.ConfigMapHandler(cache, cache.quotas.put_leaf)
-        pods = resources.CallbackStore(self.pod_handler.put, self.pod_handler.drop, lambda: cache.tables.pods)
-        system = f"/api/v1/namespaces/{self._options.namespace}"
-        # The account may read this one ConfigMap of the namespace only.
-        status = f"/api/v1/namespaces/{names.CACHE_NAMESPACE}/configmaps"
-        only = {"fieldSelector": f"metadata.name={names.CACHE_STATUS}"}
-        gate = [reflect(status, self.gate, query=only)] if self._options.policy.cache_daemon else []
-        if self._options.policy.jobs:
-            gate.append(reflect("/apis/batch/v1/jobs", self.jobs))
+        cache, dra = self.cache, "/apis/resource.k8s.io/v1"
+        configs = resources.ConfigMapHandler(cache, cache.quotas.put_quota)
+        pods = CallbackStore(self.pod_handler.put, self.pod_handler.drop, lambda: cache.tables.pods)
         return [
-            *gate,
+            *(reflect(watch.path, watch.store, query=watch.query) for watch in self.constraints.watches()),
             reflect("/api/v1/nodes", resources.nodes(cache)),
             reflect("/api/v1/pods", pods),
             reflect("/api/v1/namespaces", resources.namespaces(cache)),
-            reflect(f"{system}/configmaps", configs, query={"labelSelector": names.CONFIG_LABEL}),
-            reflect("/api/v1/persistentvolumeclaims", resources.claims(volumes)),
-            reflect("/api/v1/persistentvolumes", resources.persistent_volumes(volumes)),
-            reflect("/apis/storage.k8s.io/v1/storageclasses", resources.storage_classes(volumes)),
-            reflect("/apis/storage.k8s.io/v1/csinodes", resources.csi_nodes(volumes)),
-            reflect("/apis/storage.k8s.io/v1/csidrivers", resources.csi_drivers(volumes)),
-            reflect("/apis/storage.k8s.io/v1/csistoragecapacities", resources.storage_capacities(volumes)),
-            reflect("/apis/storage.k8s.io/v1/volumeattachments", resources.volume_attachments(volumes)),
+            reflect(
+                f"/api/v1/namespaces/{self._options.namespace}/configmaps",
+                configs,
+                query={"labelSelector": names.CONFIG_LABEL},
+            ),
             reflect("/apis/policy/v1/poddisruptionbudgets", resources.budgets(self.budgets)),
             reflect(f"{dra}/resourceslices", resources.slices(cache), optional=True),
             reflect(f"{dra}/deviceclasses", resources.device_classes(cache), optional=True),
             reflect(f"{dra}/resourceclaims", resources.resource_claims(cache), optional=True),
         ]
-
-    def _warmed(self, wanted: str) -> None:
-        """The status of datasets, or a Job, changed."""
-        self.cache.tables.waits.arrived(wanted)
-        self._wake.set()
 
     def _returned(self, pod: PodInfo, result: str) -> None:
         """A binding failed."""
@@ -162,7 +142,7 @@ class Daemon(ElectedDaemon):
 
     def _wanted(self, unit: str) -> bool:
         """Return True while capacity is being freed for a pod group."""
-        return self.cycle.preemptor.wanted(unit)
+        return self.cycle.preemptor.has_nomination(unit)
 
     def _not_made(self, unit: str) -> None:
         """Victims could not be evicted."""
@@ -219,7 +199,7 @@ class Daemon(ElectedDaemon):
             self._decide_on(unit)
             if monotonic() >= until:
                 await asyncio.sleep(0)
-                await self.binder.room()
+                await self.binder.wait_for_capacity()
                 self._tidy()
                 until = monotonic() + _SLICE
 
@@ -239,7 +219,7 @@ class Daemon(ElectedDaemon):
         try:
             self.cycle.decide(unit)
             if unit.waiting:
-                self._throttle.spend(namespace, monotonic() - began)
+                self._throttle.charge(namespace, monotonic() - began)
         except Exception as error:  # one odd pod must not stop the scheduling of all
             logs.error("scheduling failed", unit=unit.key, error=repr(error), trace=traceback.format_exc())
             metrics.DECISIONS.labels("failed").inc()
@@ -248,7 +228,7 @@ class Daemon(ElectedDaemon):
             self.queue.suspend(unit)
             self._failed[unit.key] = monotonic() + _FAILED
             self.cache.tables.stale = True  # it may have stopped half way
-            self._throttle.spend(namespace, _BROKEN)
+            self._throttle.charge(namespace, _BROKEN)
 
     def _tidy(self) -> None:
         if self.cache.tables.stale:
@@ -276,9 +256,11 @@ class Daemon(ElectedDaemon):
                 self.gangs.tick,
                 self.stale_nominations.tick,
                 self.timeouts.tick,
-                self.gate.tick,
+                self.constraints.tick,
             ):
                 self._guarded(look)
+            if self.cache.tables.waits.woken:
+                self._wake.set()
             for key in [key for key, due in self._failed.items() if now > due]:
                 del self._failed[key]
                 unit = self.queue.units.get(key)

@@ -12,8 +12,8 @@ from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.inspection import partial_gpus, usage
 
-_CHUNK = 500
-"""Pods that are counted at a time: decisions do not wait for metrics."""
+CHUNK_PODS = 500
+"""Number of pods counted at a time, so that decisions do not wait for metrics."""
 
 
 async def collect(cache: ClusterCache, measure: Measure) -> None:
@@ -23,18 +23,20 @@ async def collect(cache: ClusterCache, measure: Measure) -> None:
     if cache.tables.stale:
         return
     state = cache.tables.state
-    in_parts: dict[str, float] = {}
+    partial_gpus_by_model: dict[str, float] = {}
     for node, held in partial_gpus.by_node(cache).items():
         model = cache.tables.model_of(node)
-        in_parts[model] = in_parts.get(model, 0.0) + sum(part.milli for _, part in held) / MILLI_PER_GPU
-    _clear(metrics.GPUS, metrics.GPUS_ALLOCATED)
+        partial_gpus_by_model[model] = (
+            partial_gpus_by_model.get(model, 0.0) + sum(part.milli for _, part in held) / MILLI_PER_GPU
+        )
+    _clear_gauges(metrics.GPUS, metrics.GPUS_ALLOCATED)
     for number, model in enumerate(state.models):
         total = int(state.gpu_count[state.model == number].sum())
         metrics.GPUS.labels(model).set(total)
-        free = int(state.model_free[number]) / MILLI_PER_GPU - in_parts.get(model, 0.0)
+        free = int(state.model_free[number]) / MILLI_PER_GPU - partial_gpus_by_model.get(model, 0.0)
         metrics.GPUS_ALLOCATED.labels(model).set(total - free)
     pools = usage.pools(cache, measure)
-    _clear(metrics.POOL_GPUS, metrics.POOL_ALLOCATED, metrics.POOL_FRAGMENTED, metrics.POOL_WHOLE)
+    _clear_gauges(metrics.POOL_GPUS, metrics.POOL_ALLOCATED, metrics.POOL_FRAGMENTED, metrics.POOL_WHOLE)
     for pool in pools:
         metrics.POOL_GPUS.labels(pool.name, pool.model).set(pool.gpus)
         metrics.POOL_ALLOCATED.labels(pool.name, pool.model).set(pool.used)
@@ -44,12 +46,15 @@ async def collect(cache: ClusterCache, measure: Measure) -> None:
     counts = usage.Counts(cache)
     for number, pod in enumerate(list(cache.tables.pods.values())):
         counts.add(pod)
-        if number % _CHUNK == _CHUNK - 1:
+        if number % CHUNK_PODS == CHUNK_PODS - 1:
             await asyncio.sleep(0)
-    _clear(
-        metrics.TEAM_GPUS, metrics.TEAM_BORROWED, metrics.TEAM_GUARANTEED, metrics.TEAM_RECLAIMABLE,
+    _clear_gauges(
+        metrics.TEAM_GPUS,
+        metrics.TEAM_BORROWED,
+        metrics.TEAM_GUARANTEED,
+        metrics.TEAM_RECLAIMABLE,
         metrics.TEAM_WAITING,
-    )  # fmt: skip
+    )
     for team in counts.teams():
         metrics.TEAM_GPUS.labels(team.name, team.model).set(team.used)
         metrics.TEAM_WAITING.labels(team.name, team.model).set(team.waiting)
@@ -59,6 +64,6 @@ async def collect(cache: ClusterCache, measure: Measure) -> None:
             metrics.TEAM_RECLAIMABLE.labels(team.name, team.model).set(team.reclaimable)
 
 
-def _clear(*gauges: Gauge) -> None:
+def _clear_gauges(*gauges: Gauge) -> None:
     for gauge in gauges:
         gauge.clear()

@@ -10,7 +10,7 @@ import pytest
 
 from avactl.compiler import Compilation
 from avactl.kinds.cache_tier.impact import impact
-from avactl.scheduler.cache.data_locality import read_locality
+from avactl.scheduler.constraints.data_locality import read_locality
 from tests.kinds.compiling import DIGEST, apply, body, cached_path, compiled, names, unchecked
 from tests.kinds.test_cluster import refused
 from tools.controlplane import ControlPlane

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, BookingError, Node, State
-from avactl.hardware.placement.gang import Gang, Member, Role, place_gang, rooms
+from avactl.hardware.placement.gang import Gang, Member, Role, count_fitting, place_gang
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
 from avactl.hardware.topology import members
@@ -108,7 +108,7 @@ def test_against_plain_counting(seed: int) -> None:
     within = rng.choice([None, "block", "rack"])
     count = rng.randrange(1, 12)
     room = [_room(state, request, slot) for slot in range(state.size)]
-    assert rooms(state, request, np.arange(state.size)).tolist() == room
+    assert count_fitting(state, request, np.arange(state.size)).tolist() == room
     before = dict(state.bookings)
 
     def groups(level: int) -> list[list[int]]:

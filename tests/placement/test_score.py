@@ -211,11 +211,11 @@ def test_choices_can_be_narrowed() -> None:
     first = np.zeros(len(state.free), np.bool_)
     first[0] = True
     one = scorer.choose(Request((1000, 1), 1, nodes="second"))
-    other = scorer.choose(Request((1000, 1), 1), among=first)
+    other = scorer.choose(Request((1000, 1), 1), feasible=first)
     assert one is not None
     assert other is not None
     assert (one.node, other.node) == (1, 0)
-    assert scorer.choose(Request((1000, 1), 1, nodes="second"), among=first) is None
+    assert scorer.choose(Request((1000, 1), 1, nodes="second"), feasible=first) is None
 
 
 def test_the_workload_is_learnt_and_forgotten() -> None:

@@ -290,9 +290,9 @@ def _busy(daemon: Daemon, pods: dict[str, Body]) -> str:
         "going": {key for key, pod in pods.items() if "deletionTimestamp" in pod["metadata"]},
         "untold": {key for key, pod in pods.items() if not (_node(pod) or _said(pod))},
         "to be tried": queue.lengths()[0] or queue.retried != cache.tables.change_epoch,
-        "to be planned": list(room._pace._skipped),
+        "to be planned": list(room._throttle._skipped),
         "nominated": list(room._nominations),
-        "requests": daemon.binder.flying + len(cast(Evictor, room._evictor)._tasks),
+        "requests": daemon.binder.in_flight + len(cast(Evictor, room._evictor)._tasks),
     }
     return ", ".join(f"{what}: {value}" for what, value in left.items() if value)
 

@@ -428,7 +428,7 @@ def test_budgets_protect_what_the_base_runs() -> None:
         if manifest.kind == "PodDisruptionBudget":
             world.protect(manifest.body)
     api = next(work for id_, work in works.items() if id_.name == "api")
-    assert len(world.budgets.broken(world.pods_of(api))) == 2
+    assert len(world.budgets.protected_pods(world.pods_of(api))) == 2
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,17 @@ from typing import Any
 from avactl.contracts import names
 from avactl.hardware.placement.quota import Limit, Quota
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.cache.dataset_gate import DatasetGate
-from avactl.scheduler.cache.job_gate import JobGate
-from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.constraints.cached_datasets import CachedDatasets
+from avactl.scheduler.constraints.constraint_set import ConstraintSet
+from avactl.scheduler.constraints.job_order import JobOrder
+from avactl.scheduler.cycle.scheduling_cycle import SchedulingCycle
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers.pods import PodHandler
 from avactl.scheduler.interfaces import BindRequest, Eviction
-from avactl.scheduler.objects.config import TeamQuota
+from avactl.scheduler.objects.config import Policy, TeamQuota
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
-from avactl.scheduler.scheduling_cycle import SchedulingCycle
 
 LEVELS = ("example.com/block", "example.com/rack")
 
@@ -26,28 +26,15 @@ LEVELS = ("example.com/block", "example.com/rack")
 class Memory:
     """A cluster of V100 machines; it is what the decider binds, evicts and reports to."""
 
-    def __init__(
-        self, machines: int = 2, gpus: int = 8, rack: int = 2, *, daemon: bool | None = None, **cache: Any
-    ) -> None:
-        """`daemon`: whether the cluster runs the cache daemon; None: nothing waits for datasets."""
+    def __init__(self, machines: int = 2, gpus: int = 8, rack: int = 2, *, daemon: bool = False, **cache: Any) -> None:
+        """`daemon`: the cluster runs the cache daemon."""
         self.cache = ClusterCache(LEVELS, DraManager(""), **cache)
-        self.gate = (
-            None if daemon is None else DatasetGate(self.cache.tables.waits.arrived, daemon, self.cache.tables.changed)
-        )
-        self.jobs = JobGate(self.cache.tables.waits.arrived)
+        policy = Policy("main", "avactl-system", LEVELS, "", cache_daemon=daemon, jobs=True)
+        self.constraints = ConstraintSet(self.cache, policy)
+        self.datasets, self.jobs = self.constraints.get(CachedDatasets), self.constraints.get(JobOrder)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
-        self.cycle = SchedulingCycle(
-            self.cache,
-            self.queue,
-            self,
-            self,
-            VolumeBinding(self.cache.tables),
-            self,
-            self.budgets,
-            gate=self.gate,
-            jobs=self.jobs,
-        )
+        self.cycle = SchedulingCycle(self.cache, self.queue, self.constraints, self, self, self, self.budgets)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.items: dict[str, dict[str, Any]] = {}
         self.said: dict[str, str] = {}
@@ -101,7 +88,7 @@ class Memory:
 
     def quota(self, team: str, guaranteed: int, borrow: int | None = None, weight: int = 1) -> None:
         limits = {"V100": Limit(guaranteed, borrow, weight)}
-        self.cache.quotas.put_leaf(team, TeamQuota(team, (team,), Quota(team, limits)))
+        self.cache.quotas.put_quota(team, TeamQuota(team, (team,), Quota(team, limits)))
 
     def pod(self, team: str, name: str, gpus: int = 0, notes: dict[str, str] | None = None, **spec: Any) -> None:
         self.clock += 1
@@ -118,9 +105,10 @@ class Memory:
 
     def gang(self, team: str, name: str, members: int, gpus: int, size: int = 0, first: int = 0, **spec: Any) -> None:
         notes = {names.GANG_SIZE: str(size or members), **spec.pop("notes", {})}
+        labels = {names.GANG_LABEL: name, **spec.pop("labels", {})}
         for number in range(first, members):
             index = {"batch.kubernetes.io/job-completion-index": str(number)}
-            self.pod(team, f"{name}-{number}", gpus, {**notes, **index}, labels={names.GANG_LABEL: name}, **spec)
+            self.pod(team, f"{name}-{number}", gpus, {**notes, **index}, labels=labels, **spec)
 
     def settle(self) -> None:
         """Decide until there is nothing left to decide, and nobody is helped by what was freed."""
@@ -177,8 +165,8 @@ class Memory:
         other = Memory(machines=0)
         for node in self.cache.tables.nodes.values():
             other.cache.tables.nodes[node.name] = node
-        for leaf in self.cache.quotas.leaves.values():
-            other.cache.quotas.put_leaf(leaf.team, leaf)
+        for leaf in self.cache.quotas.quotas.values():
+            other.cache.quotas.put_quota(leaf.team, leaf)
         other.items, other.clock = self.items, self.clock
         for item in self.items.values():
             other.pod_handler.put(item)

@@ -66,33 +66,33 @@ def test_what_is_kept_for_others_gives_way_to_a_pod_that_another_scheduler_binds
 
 
 def used(made: ClusterCache) -> float:
-    return made.quotas.fresh().used("a", "V100") / 1000
+    return made.quotas.current_ledger().used("a", "V100") / 1000
 
 
 def test_pods_that_are_known_before_their_machine_count_for_the_quota() -> None:
     limits = [{"gpu": "A100", "guaranteed": 4, "borrow": 0, "weight": 1}]
     made = cache([], [])
-    made.quotas.put_leaf(
+    made.quotas.put_quota(
         "vision", TeamQuota.parse({"team": "vision", "namespaces": ["vision"], "gpus": limits, "shapes": []})
     )
-    made.quotas.fresh()
+    made.quotas.current_ledger()
     made.put_pod(pod("p", 4, "a", "0,1,2,3"))
     made.put_node(node("a"))
     if made.tables.stale:
         made.rebuild()
-    assert made.quotas.fresh().used("vision", "A100") == 4000
+    assert made.quotas.current_ledger().used("vision", "A100") == 4000
     unnamed = node("a")
     del unnamed["metadata"]["labels"]["avactl.dev/gpu"], unnamed["metadata"]["labels"]["avactl.dev/pool"]
     made.put_node(unnamed)
-    assert made.quotas.fresh().used("vision", "A100") == 0
+    assert made.quotas.current_ledger().used("vision", "A100") == 0
 
 
 def test_pods_that_are_known_before_the_team_of_their_namespace_count_for_its_quota() -> None:
     made = cache([node("a")], [pod("p", 3, "a")])
-    made.quotas.put_leaf("big", TeamQuota.parse({"team": "big", "namespaces": [], "gpus": [], "shapes": []}))
-    assert made.quotas.fresh().used("big", "A100") == 0
+    made.quotas.put_quota("big", TeamQuota.parse({"team": "big", "namespaces": [], "gpus": [], "shapes": []}))
+    assert made.quotas.current_ledger().used("big", "A100") == 0
     made.tables.put_namespace("vision", {"avactl.dev/team": "big"})
-    assert made.quotas.fresh().used("big", "A100") == 3000
+    assert made.quotas.current_ledger().used("big", "A100") == 3000
 
 
 def allocated(world: Claiming, version: int, *users: str) -> dict[str, Any]:

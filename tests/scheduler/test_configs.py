@@ -63,7 +63,7 @@ def test_whatever_is_read_can_be_scheduled_with(given: dict[str, Any]) -> None:
             made = offline.cache([offline.node("a")], [offline.pod("runs", 2, "a", "0,1")])
             try:
                 if given is QUOTA:
-                    made.quotas.put_leaf("vision", TeamQuota.parse(data))
+                    made.quotas.put_quota("vision", TeamQuota.parse(data))
                 else:
                     made.put_pool(Pool.parse(data))
             except ValueError:
@@ -73,7 +73,7 @@ def test_whatever_is_read_can_be_scheduled_with(given: dict[str, Any]) -> None:
             waits = made.put_pod(offline.pod("waits", 1, link="socket"))
             assert waits is not None
             request = made.requests.request(waits.shape)
-            made.quotas.refuse([StartRequest(request, [waits])])
+            made.quotas.admit([StartRequest(request, [waits])])
             made.choose(waits, request, None)
     assert refused > 100
 

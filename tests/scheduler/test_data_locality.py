@@ -9,7 +9,7 @@ import pytest
 
 from avactl.contracts.names import DATA_LOCALITY
 from tests.scheduler.memory import Memory
-from tests.scheduler.test_dataset_gate import IMAGENET, status, told
+from tests.scheduler.test_cached_datasets import IMAGENET, status, told
 
 REQUIRE = {DATA_LOCALITY: json.dumps({"require": [IMAGENET]})}
 PREFER = {DATA_LOCALITY: json.dumps({"prefer": [IMAGENET]})}
@@ -66,7 +66,7 @@ def test_a_full_node_is_waited_for_until_another_one_holds_a_part() -> None:
 def test_a_gang_is_placed_by_it_as_a_whole(notes: dict[str, str], nodes: set[str]) -> None:
     gang = memory()
     gang.gang("vision", "train", 2, 8, notes=notes)
-    gang.gate.put(holding(n1=0.5, n3=0.5)) if gang.gate else None
+    gang.datasets.put(holding(n1=0.5, n3=0.5))
     gang.settle()
     assert set(gang.where().values()) == nodes
 
@@ -74,8 +74,7 @@ def test_a_gang_is_placed_by_it_as_a_whole(notes: dict[str, str], nodes: set[str
 def test_a_gang_that_prefers_more_than_there_is_starts_all_the_same() -> None:
     gang = memory(3)
     gang.gang("vision", "train", 3, 8, notes=PREFER)
-    assert gang.gate is not None
-    gang.gate.put(holding(n1=1.0))
+    gang.datasets.put(holding(n1=1.0))
     gang.settle()
     assert len(gang.where()) == 3
 
@@ -83,8 +82,7 @@ def test_a_gang_that_prefers_more_than_there_is_starts_all_the_same() -> None:
 def test_a_gang_that_requires_more_than_there_is_waits() -> None:
     gang = memory(3)
     gang.gang("vision", "train", 2, 8, notes=REQUIRE)
-    assert gang.gate is not None
-    gang.gate.put(holding(n1=1.0))
+    gang.datasets.put(holding(n1=1.0))
     gang.settle()
     assert gang.where() == {}
     assert "without a part of its datasets in the cache" in gang.said["train-0"]

@@ -38,7 +38,7 @@ def test_pools_and_teams() -> None:
         "namespaces": ["vision"],
         "gpus": [{"gpu": "A100", "guaranteed": 2, "borrow": 8, "weight": 1}],
     }
-    made.quotas.put_leaf("vision", TeamQuota.parse({**quota, "shapes": []}))
+    made.quotas.put_quota("vision", TeamQuota.parse({**quota, "shapes": []}))
     pod = made.tables.pods["vision/waits"]
     request = made.requests.request(pod.shape)
     measure = Measure(Workload.declared([request]).shares(), len(made.tables.state.resources))

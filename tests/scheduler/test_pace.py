@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Time as the test wants it; nothing is saved."""
     clock = Clock()
     monkeypatch.setattr(throttle, "monotonic", clock)
-    monkeypatch.setattr(throttle, "_SAVED", 0.0)
+    monkeypatch.setattr(throttle, "MAX_SAVED_S", 0.0)
     return clock
 
 
@@ -42,17 +42,17 @@ def parked(queue: SchedulingQueue, name: str, group: str) -> QueuedPodGroup:
 
 def plan_in_vain(pace: PreemptionThrottle, clock: Clock, unit: str, group: str) -> None:
     """A plan of one second."""
-    assert pace.begin(unit, group)
+    assert pace.may_begin(unit, group)
     clock.now += 1.0
-    pace.vain(group, 7, "")
+    pace.record_failure(group, 7, "")
 
 
 def test_a_vain_plan_is_remembered_until_something_is_freed(clock: Clock) -> None:
     pace = PreemptionThrottle(SchedulingQueue(), 0.1)
-    assert pace.known("g", 7) is None
+    assert pace.recall_failure("g", 7) is None
     plan_in_vain(pace, clock, "u", "g")
-    assert pace.known("g", 7) == ""
-    assert pace.known("g", 8) is None
+    assert pace.recall_failure("g", 7) == ""
+    assert pace.recall_failure("g", 8) is None
 
 
 def test_vain_plans_take_their_share_and_each_group_has_its_turn(clock: Clock) -> None:
@@ -62,7 +62,7 @@ def test_vain_plans_take_their_share_and_each_group_has_its_turn(clock: Clock) -
     pace = PreemptionThrottle(queue, 0.1)
     plan_in_vain(pace, clock, "a1", "a")
     for name in ("b1", "b2", "c1"):
-        assert not pace.begin(name, name[0])
+        assert not pace.may_begin(name, name[0])
     clock.now += 8.9
     pace.resume_skipped()
     assert queue.pop() is None  # it rests nine times as long as it took
@@ -73,12 +73,12 @@ def test_vain_plans_take_their_share_and_each_group_has_its_turn(clock: Clock) -
         unit = queue.pop()
         assert unit is not None
         assert (unit.key, queue.pop()) == (expected, None)
-        assert not pace.begin("new", "n")  # whose turn it is comes first
+        assert not pace.may_begin("new", "n")  # whose turn it is comes first
         plan_in_vain(pace, clock, unit.key, expected[0])
 
 
 def test_what_was_saved_goes_first(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(throttle, "_SAVED", 2.0)
+    monkeypatch.setattr(throttle, "MAX_SAVED_S", 2.0)
     made = PreemptionThrottle(SchedulingQueue(), 0.1)
     for wait in (0.0, 1000.0):
         clock.now += wait
@@ -87,9 +87,9 @@ def test_what_was_saved_goes_first(clock: Clock, monkeypatch: pytest.MonkeyPatch
         plan_in_vain(made, clock, "c", "c")
         # Three took 3 s, 2 were saved, and 0.3 came while they were made.
         clock.now += 6.9
-        assert not made.begin("d", "d")
+        assert not made.may_begin("d", "d")
         clock.now += 0.2
-        assert made.begin("d", "d")
+        assert made.may_begin("d", "d")
 
 
 def test_a_unit_that_does_not_take_its_turn_holds_up_nobody_for_long(clock: Clock) -> None:
@@ -97,10 +97,10 @@ def test_a_unit_that_does_not_take_its_turn_holds_up_nobody_for_long(clock: Cloc
     parked(queue, "b1", "b")
     pace = PreemptionThrottle(queue, 0.1)
     plan_in_vain(pace, clock, "a1", "a")
-    assert not pace.begin("b1", "b")
+    assert not pace.may_begin("b1", "b")
     clock.now += 10.0
     pace.resume_skipped()
     queue.drop("b1")
-    assert not pace.begin("c1", "c")
+    assert not pace.may_begin("c1", "c")
     clock.now += 1.1
-    assert pace.begin("c1", "c")
+    assert pace.may_begin("c1", "c")

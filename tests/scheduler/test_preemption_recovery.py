@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from avactl.scheduler.writers.stale_gangs import partial
+from avactl.scheduler.writers.stale_gangs import is_partial
 from tests.scheduler.memory import Memory
 from tests.scheduler.test_room import HIGH, evicted
 from tests.scheduler.test_room import lent as lent
@@ -82,4 +82,4 @@ def test_victims_stay_if_the_unit_starts_without_them(lent: Memory) -> None:
     # Half of the gang is lost later: the rest is a part of a gang like any other.
     lent.drop("guest", "b-0")
     lent.settle()
-    assert partial(lent.queue.units[victims[1].gang])
+    assert is_partial(lent.queue.units[victims[1].gang])

@@ -10,11 +10,14 @@ import pytest
 
 from avactl.hardware.placement.gang import Gang, Role, place_gang
 from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.constraints.constraint_set import ConstraintSet
+from avactl.scheduler.objects.config import Policy
 from benchmarks.clusters import running
 from tests.kinds.on_base import objects
 from tests.scheduler import offline
 from tools.controlplane import ControlPlane
 
+POLICY = Policy("main", "avactl-system", (), "")
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -53,7 +56,8 @@ def start(cache: ClusterCache, name: str, affinity: dict[str, Any] | None = None
     pod = cache.put_pod(item)
     assert pod is not None
     assert not pod.shape.refused
-    choice = cache.choose(pod, request := cache.requests.request(pod.shape), None)
+    weights = ConstraintSet(cache, POLICY).score_nodes(pod)
+    choice = cache.choose(pod, request := cache.requests.request(pod.shape), None, weights)
     if choice is None:
         return ""
     cache.take(pod, choice.booking(request))

@@ -430,7 +430,7 @@ def test_a_plan_that_is_carried_out_lets_the_unit_start(seed: int) -> None:
     team, gpus = rng.choice("abc"), rng.choice([2, 4, 8])
     world.gang(team, "mine", rng.randrange(1, 3), gpus, priority=rng.randrange(3))
     before = world.where()
-    used = {name: world.cache.quotas.fresh().used(name, "V100") for name in "abcd"}
+    used = {name: world.cache.quotas.current_ledger().used(name, "V100") for name in "abcd"}
     world.settle()
     mine = [name for name in world.items if "/mine-" in name]
     mine_too = [each for each in world.evictions[known:] if any("mine" in pod.name for pod in each.places)]
@@ -440,7 +440,7 @@ def test_a_plan_that_is_carried_out_lets_the_unit_start(seed: int) -> None:
     for victim in eviction.victims:
         giver = world.cache.quotas.team(victim.pod)
         if giver != team:
-            assert used[giver] > world.cache.quotas.fresh().limit(giver, "V100").guaranteed
+            assert used[giver] > world.cache.quotas.current_ledger().limit(giver, "V100").guaranteed
         gang = [name for name in before if victim.pod.gang and name.startswith(f"{victim.pod.gang.split('/')[1]}-")]
         going = [each.pod.name for each in eviction.victims if each.pod.gang == victim.pod.gang]
         left = len(gang) - len(going)
@@ -455,7 +455,7 @@ def test_a_plan_that_is_carried_out_lets_the_unit_start(seed: int) -> None:
     assert not any("mine" in pod.name for each in others for pod in each.places)
     assert all(each.why == "priority" for more in others for each in more.victims if "mine" in each.pod.name)
     total = 3 * 8 * MILLI_PER_GPU
-    assert sum(world.cache.quotas.fresh().used(name, "V100") for name in "abcd") <= total
+    assert sum(world.cache.quotas.current_ledger().used(name, "V100") for name in "abcd") <= total
 
 
 def test_what_came_free_for_one_is_not_kept_for_another_whose_room_is_still_to_come() -> None:

@@ -7,7 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 from avactl.hardware.placement.allocation import Booking, BookingError
+from avactl.hardware.placement.masks import Mask
 from avactl.scheduler.cache.statement import Statement
+from avactl.scheduler.constraints.pod_topology import PodTopology
 from avactl.scheduler.objects.pod_info import PodInfo
 from tests.scheduler.memory import LEVELS, Memory
 
@@ -47,8 +49,14 @@ def picture(world: Memory) -> object:
         dict(state.bookings), state.free.tolist(), state.gpu_free.tolist(), state.gpu_total.tolist(),
         {node: sorted(pods) for node, pods in tables.pods_by_node.items()}, tables.change_epoch,
         [(pod.key, pod.assumed, pod.devices) for pod in tables.pods.values()],
-        list(world.cache.quotas.usage()), world.cache.topology.among(late)[0].tolist(),
+        list(world.cache.quotas.usage()), feasible(world, late).tolist(),
     )  # fmt: skip
+
+
+def feasible(world: Memory, pod: PodInfo) -> Mask:
+    mask = world.constraints.get(PodTopology).filter_nodes(pod).mask
+    assert mask is not None
+    return mask
 
 
 def pods(world: Memory, prefix: str) -> list[PodInfo]:
@@ -86,15 +94,15 @@ def test_a_rollback_leaves_no_trace() -> None:
 def test_an_evicted_pod_no_longer_keeps_others_away() -> None:
     world = cluster()
     late, alone = pods(world, "late")[0], pods(world, "alone")
-    left = world.cache.topology.among(late)[0].sum()
+    left = feasible(world, late).sum()
     with Statement(world.cache) as statement:
         statement.evict_only(alone)
-        assert world.cache.topology.among(late)[0].sum() == left + 2
+        assert feasible(world, late).sum() == left + 2
         statement.evict_only([])
-        assert world.cache.topology.among(late)[0].sum() == left
+        assert feasible(world, late).sum() == left
     with Statement(world.cache, topology=False) as statement:
         statement.evict_only(alone)
-        assert world.cache.topology.among(late)[0].sum() == left
+        assert feasible(world, late).sum() == left
 
 
 def test_a_commit_stands_and_an_error_undoes_what_came_before_it() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from avactl.kube.access import Access
 from avactl.kube.client import Client, Rate
+from avactl.scheduler.constraints.pod_topology import PodTopology
 from avactl.scheduler.inspection.cluster_view import ClusterView
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.writers.pod_reporter import PodReporter
@@ -116,7 +117,7 @@ def test_nothing_is_left_of_teams_that_are_gone() -> None:
         assert len(world.where()) == 2
         world.drop(f"team-{number}", "job-0", "job-1")
     quotas = world.cache.quotas
-    ledger = quotas.fresh()
+    ledger = quotas.current_ledger()
     left = [ledger._used, ledger._amounts, quotas._ranks, quotas._surplus, quotas._members]
     assert not any(left)
 
@@ -154,8 +155,8 @@ def test_nothing_is_left_of_ports_and_disks_that_are_free_again() -> None:
         world.settle()
         assert world.where()
         world.drop("vision", f"p{number}")
-    assert not world.cache.topology._ports
-    assert not world.cache.topology._disks
+    assert not world.constraints.get(PodTopology)._ports
+    assert not world.constraints.get(PodTopology)._disks
 
 
 def test_a_namespace_that_goes_takes_nothing_with_it_that_pods_of_others_hold() -> None:
@@ -174,7 +175,7 @@ def test_a_namespace_that_goes_takes_nothing_with_it_that_pods_of_others_hold() 
     world.pod("vision", "next", labels={"app": "x"})
     world.settle()
     assert list(world.where()) == ["next"]
-    assert not world.cache.topology._against
+    assert not world.constraints.get(PodTopology)._against
 
 
 def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> None:
@@ -185,7 +186,7 @@ def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> N
         alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near(f"app-{number}")]}}
         world.pod("vision", f"alone-{number}", labels={"app": f"app-{number}"}, affinity=alone)
     world.settle()
-    assert len(world.cache.topology._tallies) == 101
+    assert len(world.constraints.get(PodTopology)._tallies) == 101
     world.drop("vision", *(f"alone-{number}" for number in range(100)))
     for number in range(0, PODS // 2, 100):
         group = [f"p{each}" for each in range(number, number + 100)]
@@ -193,7 +194,7 @@ def test_a_pod_does_not_pay_for_the_constraints_of_those_that_were_before() -> N
             world.pod("vision", name)
         world.settle()
         world.drop("vision", *group)
-    assert len(world.cache.topology._tallies) == 1
+    assert len(world.constraints.get(PodTopology)._tallies) == 1
     world.pod("vision", "comes", labels={"app": "late"})
     world.settle()
     assert "waits" in world.where()

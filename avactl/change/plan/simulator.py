@@ -14,7 +14,8 @@ from avactl.change.plan.workloads import GROUPED, Made, Workload, WorkloadId
 from avactl.contracts import names
 from avactl.program.manifest import Body
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.constraints.constraint_set import ConstraintSet
+from avactl.scheduler.cycle.scheduling_cycle import SchedulingCycle
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
 from avactl.scheduler.handlers.pods import PodHandler
@@ -25,7 +26,6 @@ from avactl.scheduler.objects.node_rules import NodeRules
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
-from avactl.scheduler.scheduling_cycle import SchedulingCycle
 
 _ROUNDS = 64
 """Average number of decisions per queued group, above which the simulation is considered not to converge."""
@@ -46,11 +46,11 @@ class World:
 
     def __init__(self, cluster_state: ClusterState) -> None:
         policy = cluster_state.policy
-        self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
-        self.volumes = VolumeBinding(self.cache.tables, owned=False)
+        self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective, owned_claims=False)
+        self.constraints = ConstraintSet(self.cache, policy, offline=True)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()
-        self.cycle = SchedulingCycle(self.cache, self.queue, self, self, self.volumes, self, self.budgets)
+        self.cycle = SchedulingCycle(self.cache, self.queue, self.constraints, self, self, self, self.budgets)
         self.pod_handler = PodHandler(self.cache, self.queue, self.cycle.forget)
         self.said: dict[str, str] = {}
         """Last message of pending pods, by UID."""
@@ -77,14 +77,16 @@ class World:
 
     def _load(self, cluster_state: ClusterState) -> None:
         self.put_objects(cluster_state.objects)
-        self.volumes.put_volume({"metadata": {"name": _ANYWHERE, "uid": _ANYWHERE, "resourceVersion": "0"}, "spec": {}})
+        self.cache.volumes.put_volume(
+            {"metadata": {"name": _ANYWHERE, "uid": _ANYWHERE, "resourceVersion": "0"}, "spec": {}}
+        )
         for item in cluster_state.objects.get("pods", ()):
             with _object_of("pods", item):
                 self.put_pod(item)
 
     def put_objects(self, objects: Mapping[str, Sequence[Body]]) -> None:
         """Add or update objects other than pods, by the name of their resource."""
-        cache, volumes = self.cache, self.volumes
+        cache = self.cache
         puts = {
             "configmaps": self._configs.put,
             "namespaces": resources.namespaces(cache).put,
@@ -93,12 +95,7 @@ class World:
             "deviceclasses": resources.device_classes(cache).put,
             "resourceclaims": self._put_claim,
             "poddisruptionbudgets": self.budgets.put,
-            "storageclasses": volumes.put_class,
-            "csinodes": resources.csi_nodes(volumes).put,
-            "csidrivers": resources.csi_drivers(volumes).put,
-            "csistoragecapacities": resources.storage_capacities(volumes).put,
-            "volumeattachments": resources.volume_attachments(volumes).put,
-            "persistentvolumes": volumes.put_volume,
+            **{watch.resource: watch.store.put for watch in self.constraints.watches()},
             "persistentvolumeclaims": self._put_volume_claim,
         }
         for resource, put in puts.items():
@@ -108,14 +105,14 @@ class World:
 
     def _put_volume_claim(self, item: Body) -> None:
         self._volume_claims.add(f"{item['metadata']['namespace']}/{item['metadata']['name']}")
-        self.volumes.put_claim(item)
+        self.cache.volumes.put_claim(item)
 
     def _put_leaf(self, team: str, leaf: TeamQuota | None) -> None:
         if leaf is None:
             self.leaves.pop(team, None)
         else:
             self.leaves[team] = leaf
-        self.cache.quotas.put_leaf(team, leaf)
+        self.cache.quotas.put_quota(team, leaf)
 
     def drop_config(self, key: str) -> None:
         """Remove a ConfigMap."""
@@ -235,7 +232,7 @@ class World:
         if key in self._volume_claims:
             return
         self._volume_claims.add(key)
-        self.volumes.put_claim(_bound(namespace, body["metadata"]["name"], body["spec"]))
+        self.cache.volumes.put_claim(_bound(namespace, body["metadata"]["name"], body["spec"]))
 
     # -- deciding ---------------------------------------------------------------------------------------------------
 
@@ -303,7 +300,7 @@ class World:
         for given in order.claims:
             self._give(given, pod)
         for name in order.volumes:
-            self.volumes.put_claim(_bound(pod.namespace, name, {}))
+            self.cache.volumes.put_claim(_bound(pod.namespace, name, {}))
         self.said.pop(pod.uid, None)
         status = {**(item.get("status") or {}), "phase": "Running"}
         self.put_pod({**item, "metadata": metadata, "spec": {**item["spec"], "nodeName": order.node}, "status": status})

@@ -83,15 +83,14 @@ def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -
             if pod.shape.refused:
                 return Verdict.NEVER, ""
             requests[pod.uid] = cache.requests.request(pod.shape, demand)
-            if pod.volumes:
-                world.volumes.among(pod)
+            world.constraints.filter_nodes(pod)
     except NotYetError:
         return Verdict.WAITS, ""
     except RuleError:
         return Verdict.NEVER, ""
     roles = roles_of(pods, requests)
     wishes = [StartRequest(request, members) for request, members in roles.items()]
-    over, models = cache.quotas.refuse(wishes)
+    over, models = cache.quotas.admit(wishes)
     if over and not _ever(world, wishes):
         return Verdict.NEVER, ""
     if unit is not None and unit.gang:
@@ -101,7 +100,7 @@ def _cause(world: World, unit: QueuedPodGroup | None, pods: Sequence[PodInfo]) -
     reason = why_gang(cache.tables.state, gang, models)
     small = len(gang.roles) > 1 if reason is None else not reason.ever
     # Ignore taints and cordons: they are not permanent.
-    if small and cache.requests.never(gang, models, untried=reason is None):
+    if small and cache.requests.never_fits(gang, models, untried=reason is None):
         return Verdict.NEVER, ""
     if over:
         return Verdict.QUOTA, ""

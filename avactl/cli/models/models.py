@@ -66,10 +66,10 @@ def compiled(path: Path) -> Compilation:
 
 def find(compilation: Compilation, name: str) -> list[Model]:
     """Return the models of that name, or all; exits if there is none."""
-    from avactl.daemons.delivery.models import models as models_of
+    from avactl.daemons.delivery.models import models as suitable_models
     from avactl.diagnostics.suggest import did_you_mean
 
-    every = models_of(compilation.program)
+    every = suitable_models(compilation.program)
     found = [each for each in every if not name or name in (each.name, str(each))]
     if not found and name:
         fail(f"no model is named {name}", USAGE, did_you_mean(name, [each.name for each in every], "models"))

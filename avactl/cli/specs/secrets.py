@@ -63,7 +63,7 @@ def _data(need: SecretNeed) -> dict[str, Any]:
     }
 
 
-def keys_of(need: SecretNeed) -> str:
+def booking_keys(need: SecretNeed) -> str:
     """Return the keys of a Secret in words; optional ones in brackets."""
     shown = [*sorted(need.keys), *(f"[{key}]" for key in sorted(need.optional_keys))]
     if need.alternatives:
@@ -78,7 +78,7 @@ def _table(needs: list[SecretNeed]) -> Table:
     for need in needs:
         users = sorted(need.users)
         more = f" and {len(users) - 2} more" if len(users) > 2 else ""
-        made.add_row(need.namespace, need.name, keys_of(need), cell(", ".join(users[:2]) + more))
+        made.add_row(need.namespace, need.name, booking_keys(need), cell(", ".join(users[:2]) + more))
     return made
 
 

@@ -111,11 +111,11 @@ class State:
     _marks: int = 0
 
     def __post_init__(self) -> None:
-        self._allocate(64)
+        self._allocate_arrays(64)
         self.domain_names = [{} for _ in self.levels]
         self.model_free = np.zeros(0, np.int64)
 
-    def _allocate(self, slots: int) -> None:
+    def _allocate_arrays(self, slots: int) -> None:
         width = len(self.resources)
         self.capacity = np.full((slots, width), ABSENT, np.int64)
         self.free = np.full((slots, width), ABSENT, np.int64)
@@ -127,9 +127,9 @@ class State:
         self.kind = np.zeros(slots, np.int16)
         self.domains = np.full((slots, len(self.levels)), ABSENT, np.int32)
 
-    def _grow(self) -> None:
+    def _double_slots(self) -> None:
         before = {name: getattr(self, name) for name in _ARRAYS}
-        self._allocate(2 * len(self.free))
+        self._allocate_arrays(2 * len(self.free))
         for name, array in before.items():
             getattr(self, name)[: len(array)] = array
         for key, mask in self.allowed.items():
@@ -158,7 +158,7 @@ class State:
         if gone:
             raise BookingError(f"{node.name}: GPUs {members(gone[0].gpus & ~usable)} are booked")
         if slot is None:
-            slot = self._slot(node.name)
+            slot = self._add_slot(node.name)
         else:
             self.model_free[self.model[slot]] -= self.gpu_total[slot]
         self.width, self.most_cpu = max(self.width, node.gpus), max(self.most_cpu, node.amounts[0])
@@ -167,15 +167,15 @@ class State:
         self.gpu_count[slot] = usable.bit_count()
         self.gpu_total[slot] = MILLI_PER_GPU * usable.bit_count()
         self.whole[slot] = usable
-        self.model[slot] = self._model(node.model)
-        self.kind[slot] = self._kind(links(node.machine) if node.machine else unknown_links(node.gpus))
+        self.model[slot] = self._model_index(node.model)
+        self.kind[slot] = self._kind_index(links(node.machine) if node.machine else unknown_links(node.gpus))
         self.model_free[self.model[slot]] += self.gpu_total[slot]
         for level, known in enumerate(self.domain_names):
             name = node.domains[level] if level < len(node.domains) else None
             self.domains[slot, level] = ABSENT if name is None else known.setdefault(name, len(known))
         for booking in holders:
-            self._take(booking, 1)
-        self._note(slot)
+            self._change_free(booking, 1)
+        self._record_touched(slot)
         return slot
 
     def drop_node(self, name: str) -> list[Hashable]:
@@ -193,16 +193,16 @@ class State:
         self.domains[slot] = ABSENT
         for mask in self.allowed.values():
             mask[slot] = False
-        self._note(slot)
+        self._record_touched(slot)
         return keys
 
-    def _slot(self, name: str) -> int:
+    def _add_slot(self, name: str) -> int:
         if len(self.slots) < self.size:
             slot = self.names.index(None)
             self.names[slot] = name
         else:
             if self.size == len(self.free):
-                self._grow()
+                self._double_slots()
             slot = self.size
             self.size += 1
             self.names.append(name)
@@ -210,13 +210,13 @@ class State:
         self.slots[name] = slot
         return slot
 
-    def _model(self, name: str) -> int:
+    def _model_index(self, name: str) -> int:
         if name not in self.models:
             self.models.append(name)
             self.model_free = np.append(self.model_free, 0)
         return self.models.index(name)
 
-    def _kind(self, kind: Links) -> int:
+    def _kind_index(self, kind: Links) -> int:
         if kind not in self.kinds:
             self.kinds.append(kind)
         return self.kinds.index(kind)
@@ -233,7 +233,7 @@ class State:
         self.allowed[key] = now
         if before is not None:
             for slot in np.flatnonzero(before != now).tolist():
-                self._note(slot)
+                self._record_touched(slot)
 
     # -- bookings ---------------------------------------------------------------------------------------------------
 
@@ -260,10 +260,10 @@ class State:
                 if gpu >= MAX_GPUS or row[gpu] < booking.milli:
                     less = f"has less than {booking.milli} milli free"
                     raise BookingError(f"{key}: GPU {gpu} of {self.names[slot]} {less}")
-        self._take(booking, 1)
+        self._change_free(booking, 1)
         self.bookings[key] = booking
         self.held[slot].add(key)
-        self._note(slot)
+        self._record_touched(slot)
         if self._marks:
             self._undo.append((True, key, booking))
 
@@ -273,13 +273,13 @@ class State:
         if booking is None:
             raise BookingError(f"{key} has no booking")
         self.held[booking.node].remove(key)
-        self._take(booking, -1)
-        self._note(booking.node)
+        self._change_free(booking, -1)
+        self._record_touched(booking.node)
         if self._marks:
             self._undo.append((False, key, booking))
         return booking
 
-    def _take(self, booking: Booking, sign: int) -> None:
+    def _change_free(self, booking: Booking, sign: int) -> None:
         slot = booking.node
         row = self.free[slot]
         for index, amount in enumerate(booking.amounts):
@@ -361,7 +361,7 @@ class State:
             return None
         return list(set(self._journal[since - self._journal_start :]))
 
-    def _note(self, slot: int) -> None:
+    def _record_touched(self, slot: int) -> None:
         self._journal.append(slot)
         if len(self._journal) > 4 * self.size + 1024:
             gone = len(self._journal) // 2

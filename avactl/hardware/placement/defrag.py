@@ -10,13 +10,13 @@ import numpy as np
 
 from avactl.hardware.placement.allocation import ABSENT, State
 from avactl.hardware.placement.fragmentation import Ints
-from avactl.hardware.placement.gang import Gang, Role, place_gang, rooms
+from avactl.hardware.placement.gang import Gang, Role, count_fitting, place_gang
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
 
-_SETS = 2000
+MAX_POD_SETS = 2000
 """Maximum number of pod sets tried per node before an approximate set is used, which is irreducible but not minimal."""
-_PLANS = 24
+MAX_PLANS = 24
 """Maximum number of plans per domain when moved pods find no new place."""
 
 
@@ -50,12 +50,12 @@ def make_whole(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable) -> l
             return []
     finally:
         state.rollback(mark)
-    plans = (_in_domain(scorer, key, gang, movable, slots) for slots in _scopes(state, gang))
-    found = [plan for plan in plans if plan is not None]
-    return min(found, key=len, default=None)
+    plans = (_plan_in_domain(scorer, key, gang, movable, slots) for slots in _slots_to_search(state, gang))
+    feasible_plans = [plan for plan in plans if plan is not None]
+    return min(feasible_plans, key=len, default=None)
 
 
-def _scopes(state: State, gang: Gang) -> Iterator[Ints]:
+def _slots_to_search(state: State, gang: Gang) -> Iterator[Ints]:
     """Yield the sets of slots in which the gang must stay."""
     if gang.within is None:
         yield np.arange(state.size)
@@ -65,20 +65,20 @@ def _scopes(state: State, gang: Gang) -> Iterator[Ints]:
         yield np.flatnonzero(domain == name)
 
 
-def _in_domain(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable, slots: Ints) -> list[Move] | None:
+def _plan_in_domain(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable, slots: Ints) -> list[Move] | None:
     """Plan moves within one domain. Nodes whose pods find no other place are excluded, and planning restarts."""
     state = scorer.state
     barred: Barred = set()
-    for _ in range(_PLANS):
+    for _ in range(MAX_PLANS):
         mark = state.mark()
         try:
-            freed = _free(scorer, key, gang, movable, slots, barred)
+            freed = _remove_pods_for_gang(scorer, key, gang, movable, slots, barred)
             if freed is None:
                 return None
-            moves, stuck = _replace(scorer, movable, freed)
+            moves, stuck = _place_elsewhere(scorer, movable, freed)
             if stuck is None:
                 return moves
-            barred.add(next(each for each in freed.values() if stuck in each))
+            barred.add(next(keys for keys in freed.values() if stuck in keys))
         finally:
             state.rollback(mark)
     return None
@@ -88,19 +88,21 @@ Freed = dict[tuple[Hashable, int], frozenset[Hashable]]
 """Removed pods and their nodes; and the sets of pods that were removed together."""
 
 
-def _free(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable, slots: Ints, barred: Barred) -> Freed | None:
+def _remove_pods_for_gang(
+    scorer: Scorer, key: Hashable, gang: Gang, movable: Movable, slots: Ints, barred: Barred
+) -> Freed | None:
     """Remove pods and book the gang's members, the largest first; None if impossible."""
     state = scorer.state
     freed: Freed = {}
     for role in sorted(gang.roles, key=lambda role: -role.request.total_milli):
         for number in range(role.least):
-            found = _cheapest(state, role.request, movable, slots, barred)
-            if found is None:
+            candidate = _node_with_fewest_moves(state, role.request, movable, slots, barred)
+            if candidate is None:
                 return None
-            node, keys = found
-            for each in keys:
-                freed[each, node] = keys
-                state.release(each)
+            node, keys = candidate
+            for pod in keys:
+                freed[pod, node] = keys
+                state.release(pod)
             only = np.zeros(len(state.free), np.bool_)
             only[node] = True
             single = Gang((Role(role.name, role.request, 1),))
@@ -109,14 +111,14 @@ def _free(scorer: Scorer, key: Hashable, gang: Gang, movable: Movable, slots: In
     return freed
 
 
-def _cheapest(
+def _node_with_fewest_moves(
     state: State, request: Request, movable: Movable, slots: Ints, barred: Barred
 ) -> tuple[int, frozenset[Hashable]] | None:
     """Return the node on which the fewest pods must move for one more member, and these pods."""
-    now = rooms(state, request, slots)
+    now = count_fitting(state, request, slots)
     if (now > 0).any():
         return int(slots[now.argmax()]), frozenset()
-    able = rooms(state, request, slots, empty=True) > 0
+    able = count_fitting(state, request, slots, empty=True) > 0
     bounds = []
     for slot in slots[able].tolist():
         keys = [key for key in state.held[slot] if key in movable]
@@ -126,52 +128,52 @@ def _cheapest(
         if bound is not None:
             bounds.append((bound, slot, keys))
     best: tuple[int, frozenset[Hashable]] | None = None
-    for bound, slot, keys in sorted(bounds, key=lambda each: each[:2]):
+    for bound, slot, keys in sorted(bounds, key=lambda bound: bound[:2]):
         if best is not None and bound >= len(best[1]):
             break
         most = len(keys) if best is None else len(best[1]) - 1
-        found = _fewest(state, request, slot, keys, bound, most, barred)
-        best = best if found is None else (slot, found)
+        pods = _fewest_pods(state, request, slot, keys, bound, most, barred)
+        best = best if pods is None else (slot, pods)
     return best
 
 
-def _fewest(
+def _fewest_pods(
     state: State, request: Request, slot: int, keys: list[Hashable], least: int, most: int, barred: Barred
 ) -> frozenset[Hashable] | None:
     """Return the fewest pods of a node to move, at most `most`; `least` is a lower bound."""
     here = np.array([slot])
 
-    def enough(gone: Iterable[Hashable]) -> bool:
+    def fits_without(gone: Iterable[Hashable]) -> bool:
         mark = state.mark()
         for key in gone:
             state.release(key)
-        found = bool(rooms(state, request, here)[0] > 0)
+        fits = bool(count_fitting(state, request, here)[0] > 0)
         state.rollback(mark)
-        return found
+        return fits
 
     # Of sets with equal size, try the smallest pods first: they are the easiest to move.
     keys = sorted(keys, key=lambda key: (state.bookings[key].gpus.bit_count(), str(key)))
     sets = chain.from_iterable(combinations(keys, count) for count in range(least, most + 1))
-    for each in islice(sets, _SETS):
-        chosen = frozenset(each)
-        if chosen not in barred and enough(each):
+    for pods in islice(sets, MAX_POD_SETS):
+        chosen = frozenset(pods)
+        if chosen not in barred and fits_without(pods):
             return chosen
-    if next(sets, None) is None or not enough(keys):
+    if next(sets, None) is None or not fits_without(keys):
         return None
     # Too many sets: drop pods one by one, small ones first, until none of them can stay.
     left = dict.fromkeys(keys)
     for key in keys:
         del left[key]
-        if not enough(left):
+        if not fits_without(left):
             left[key] = None
     chosen = frozenset(left)
     return None if len(chosen) > most or chosen in barred else chosen
 
 
-def _replace(scorer: Scorer, movable: Movable, freed: Freed) -> tuple[list[Move], Hashable | None]:
+def _place_elsewhere(scorer: Scorer, movable: Movable, freed: Freed) -> tuple[list[Move], Hashable | None]:
     """Find new places for the removed pods, the largest first; the second value is a pod without one."""
     moves = []
-    pods = sorted(freed, key=lambda each: (-movable[each[0]].total_milli, str(each[0])))
+    pods = sorted(freed, key=lambda pod: (-movable[pod[0]].total_milli, str(pod[0])))
     for key, source in pods:
         choice = scorer.choose(movable[key])
         if choice is None:

@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, State
 from avactl.hardware.placement.fragmentation import Ints
-from avactl.hardware.placement.gang import Gang, Role, place_gang, rooms
+from avactl.hardware.placement.gang import Gang, Role, count_fitting, place_gang
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
 
-_DOMAINS = 3
-"""Domains named in a reason."""
+MAX_NAMED_DOMAINS = 3
+"""Maximum number of domains that a message names."""
 SMALL = "the cluster is too small for it even if it is empty"
 
 
@@ -93,37 +94,37 @@ class GangReason(NamedTuple):
     """Diagnosis of one member."""
 
 
-def why_pod(state: State, request: Request, among: npt.NDArray[np.bool_] | None = None) -> PodReason:
+def why_pod(state: State, request: Request, feasible: Mask | None = None) -> PodReason:
     """Count the nodes by the first requirement of a request that they do not meet."""
     slots = np.flatnonzero(state.capacity[: state.size, 0] != ABSENT)
     left = np.ones(len(slots), np.bool_)
     causes = []
-    for lack, resource, lacking, have in _lacks(state, request, slots, among):
-        found = left & lacking
-        if found.any():
-            best = int(have[found].max()) if have is not None else 0
-            causes.append(Cause(lack, int(found.sum()), max(0, best), resource))
-            left &= ~found
+    for lack, resource, lacking, have in _find_lacks(state, request, slots, feasible):
+        excluded = left & lacking
+        if excluded.any():
+            best = int(have[excluded].max()) if have is not None else 0
+            causes.append(Cause(lack, int(excluded.sum()), max(0, best), resource))
+            left &= ~excluded
     causes.sort(key=lambda cause: -cause.nodes)
-    ever = bool(left.any()) or bool((rooms(state, request, slots, among, empty=True) > 0).any())
+    ever = bool(left.any()) or bool((count_fitting(state, request, slots, feasible, empty=True) > 0).any())
     return PodReason(request, len(slots), int(left.sum()), ever, tuple(causes))
 
 
-def _lacks(
-    state: State, request: Request, slots: Ints, among: npt.NDArray[np.bool_] | None
+def _find_lacks(
+    state: State, request: Request, slots: Ints, feasible: Mask | None
 ) -> Iterator[tuple[Lack, str, npt.NDArray[np.bool_], npt.NDArray[np.integer] | None]]:
     """Yield lack, resource, the nodes that lack it and their amounts of it, from permanent lacks to transient ones."""
     if request.gpus and request.models:
         wanted = np.array([model in request.models for model in state.models], np.bool_)
         yield Lack.MODEL, "", ~wanted[state.model[slots]], None
-    may = np.ones(len(slots), np.bool_)
+    allowed = np.ones(len(slots), np.bool_)
     if request.nodes is not None:
-        may &= state.allowed[request.nodes][slots]
-    if among is not None:
-        may &= among[slots]
-    yield Lack.NODE_SET, "", ~may, None
+        allowed &= state.allowed[request.nodes][slots]
+    if feasible is not None:
+        allowed &= feasible[slots]
+    yield Lack.NODE_SET, "", ~allowed, None
     anywhere = Request(request.amounts, request.gpus, request.milli)
-    small = rooms(state, anywhere, slots, empty=True) == 0
+    small = count_fitting(state, anywhere, slots, empty=True) == 0
     if request.gpus:
         yield Lack.GPU_CAPACITY, "", small & (state.gpu_count[slots] < request.gpus), state.gpu_count[slots]
     for column, name in enumerate(state.resources):
@@ -131,7 +132,7 @@ def _lacks(
     yield Lack.CAPACITY, "", small, None
     if request.gpus and request.required:
         linked = Request(request.amounts, request.gpus, link=request.link, required=True)
-        yield Lack.TOPOLOGY, "", rooms(state, linked, slots, empty=True) == 0, None
+        yield Lack.TOPOLOGY, "", count_fitting(state, linked, slots, empty=True) == 0, None
     if request.gpus and request.milli < MILLI_PER_GPU:
         most = state.gpu_free[slots, : state.width].max(1, initial=0)
         yield Lack.SHARE, "", most < request.milli, most
@@ -140,28 +141,28 @@ def _lacks(
         yield Lack.GPUS, "", whole < request.gpus, whole
         if request.required:
             linked = Request((0,) * len(request.amounts), request.gpus, link=request.link, required=True)
-            yield Lack.LINK, "", rooms(state, linked, slots) == 0, None
+            yield Lack.LINK, "", count_fitting(state, linked, slots) == 0, None
     for column, name in enumerate(state.resources):
         free = state.free[slots, column]
         if request.amounts[column]:
             yield Lack.RESOURCE, name, free < request.amounts[column], free
 
 
-def why_gang(state: State, gang: Gang, among: npt.NDArray[np.bool_] | None = None) -> GangReason | None:
+def why_gang(state: State, gang: Gang, feasible: Mask | None = None) -> GangReason | None:
     """Return the reasons for the first role that does not fit, largest GPU requests first; None if each fits alone.
 
     With None the gang fits, or its roles do not fit together.
     """
     slots = np.arange(state.size)
     for role in sorted(gang.roles, key=lambda role: -role.request.total_milli * role.least):
-        found = _domains(state, gang.within, rooms(state, role.request, slots, among))
-        if not found or found[0].room < role.least:
-            room = rooms(state, role.request, slots, among, empty=True)
-            empty = _domains(state, gang.within, room)
+        capacities = _domain_capacities(state, gang.within, count_fitting(state, role.request, slots, feasible))
+        if not capacities or capacities[0].room < role.least:
+            room = count_fitting(state, role.request, slots, feasible, empty=True)
+            empty = _domain_capacities(state, gang.within, room)
             ever = bool(empty) and empty[0].room >= role.least
-            most = found[0].room if found else 0
-            named = () if gang.within is None else tuple(found[:_DOMAINS])
-            pod = why_pod(state, role.request, among)
+            most = capacities[0].room if capacities else 0
+            named = () if gang.within is None else tuple(capacities[:MAX_NAMED_DOMAINS])
+            pod = why_pod(state, role.request, feasible)
             return GangReason(role, gang.within, most, named, ever, int(room.max(initial=0)), pod)
     return None
 
@@ -169,7 +170,7 @@ def why_gang(state: State, gang: Gang, among: npt.NDArray[np.bool_] | None = Non
 def fits_empty(
     state: State,
     gang: Gang,
-    among: npt.NDArray[np.bool_] | None = None,
+    feasible: Mask | None = None,
     allowed: Mapping[Hashable, npt.NDArray[np.bool_]] | None = None,
 ) -> bool:
     """Return True if the gang fits an empty cluster: roles that fit one by one may not fit together.
@@ -178,10 +179,10 @@ def fits_empty(
     """
     empty = state.emptied()
     empty.allowed.update(allowed or {})
-    return place_gang(Scorer(empty), "", gang, among) is not None
+    return place_gang(Scorer(empty), "", gang, feasible) is not None
 
 
-def _domains(state: State, within: str | None, room: Ints) -> list[DomainRoom]:
+def _domain_capacities(state: State, within: str | None, room: Ints) -> list[DomainRoom]:
     """Return the capacity of each domain, largest first; of the whole cluster if no level is required."""
     if within is None:
         return [DomainRoom("", int(room.sum()))]
@@ -189,10 +190,10 @@ def _domains(state: State, within: str | None, room: Ints) -> list[DomainRoom]:
     domain = state.domains[: state.size, level].astype(np.int64)
     known = list(state.domain_names[level])
     sums = np.bincount(domain[domain != ABSENT], room[domain != ABSENT], len(known)).astype(np.int64)
-    found = [DomainRoom(name, count) for name, count in zip(known, sums.tolist(), strict=True)]
+    capacities = [DomainRoom(name, count) for name, count in zip(known, sums.tolist(), strict=True)]
     alone = np.flatnonzero((domain == ABSENT) & (room > 0)).tolist()
-    found += [DomainRoom(state.names[slot], int(room[slot]), True) for slot in alone]
-    return sorted(found, key=lambda each: (-each.room, str(each.name)))
+    capacities += [DomainRoom(state.names[slot], int(room[slot]), True) for slot in alone]
+    return sorted(capacities, key=lambda domain: (-domain.room, str(domain.name)))
 
 
 # -- messages --------------------------------------------------------------------------------------------------------
@@ -210,13 +211,15 @@ def pod_message(reason: PodReason, obstacles: Sequence[str] = _NODE_SET) -> str:
     if reason.fitting:
         return f"fits on {reason.fitting} of {nodes}"
     causes = ", ".join(f"{cause.nodes} {_describe(cause, reason.request, obstacles)}" for cause in reason.causes)
-    small = any(each.lack is Lack.CAPACITY or (each.lack is Lack.GPU_CAPACITY and each.best) for each in reason.causes)
+    small = any(
+        cause.lack is Lack.CAPACITY or (cause.lack is Lack.GPU_CAPACITY and cause.best) for cause in reason.causes
+    )
     never = "" if reason.ever else f"; no node {'is large enough' if small else 'is suitable'} even if it is empty"
     return f"fits on none of {nodes}: {causes}{never}" if causes else "there are no nodes"
 
 
 def _describe(cause: Cause, request: Request, obstacles: Sequence[str]) -> str:
-    model, free = _model(request), _model(request, request.gpus == 1)
+    model, free = _describe_model(request), _describe_model(request, request.gpus == 1)
     have, are = ("has", "is") if cause.nodes == 1 else ("have", "are")
     small = f"{are} too small (at most {cause.best} GPU{'' if cause.best == 1 else 's'})"
     return {
@@ -240,7 +243,7 @@ def gang_message(reason: GangReason, obstacles: Sequence[str] = _NODE_SET) -> st
         part = request.milli / MILLI_PER_GPU
         share = f"{part:g} of a free" if part < 1 else f"{request.gpus} free"
         what = f"capacity for {role.least} pods with" if reason.per_node > 1 else f"{what} with"
-        what = f"{what} {share} {_model(request, request.gpus == 1)}"
+        what = f"{what} {share} {_describe_model(request, request.gpus == 1)}"
         what += f" and link {request.link}" if request.required else ""
     else:
         what = f"capacity for {role.least} pods"
@@ -248,8 +251,10 @@ def gang_message(reason: GangReason, obstacles: Sequence[str] = _NODE_SET) -> st
         text = f"needs {what}; only {reason.room} available"
     else:
         level = short(reason.within)
-        found = ", ".join(f"{_where(each, reason.within)} has {each.room}" for each in reason.domains if each.room)
-        text = f"needs {what} in one {level}; {found or f'no {level} has any'}"
+        rooms = (
+            f"{_describe_domain(domain, reason.within)} has {domain.room}" for domain in reason.domains if domain.room
+        )
+        text = f"needs {what} in one {level}; {', '.join(rooms) or f'no {level} has any'}"
     if not reason.ever:
         text += f"; {SMALL}"
     return text if reason.pod.fitting else f"{text} ({pod_message(reason.pod, obstacles)})"
@@ -260,15 +265,15 @@ def short(level: str) -> str:
     return level.rpartition("/")[2]
 
 
-def _where(domain: DomainRoom, level: str) -> str:
+def _describe_domain(domain: DomainRoom, level: str) -> str:
     """Return `rack b1/r1`, or the name of a node."""
-    return f"{domain.name} (without label {level})" if domain.alone else f"{short(level)} {_domain(domain.name)}"
+    return f"{domain.name} (without label {level})" if domain.alone else f"{short(level)} {_domain_name(domain.name)}"
 
 
-def _domain(name: Hashable) -> str:
+def _domain_name(name: Hashable) -> str:
     """Return a domain's name, with its block if racks of different blocks can share a name: `b1/r1`."""
     return "/".join(part for part in name if part) if isinstance(name, tuple) else str(name)
 
 
-def _model(request: Request, one: bool = False) -> str:
+def _describe_model(request: Request, one: bool = False) -> str:
     return " or ".join(sorted(request.models)) or ("GPU" if one else "GPUs")

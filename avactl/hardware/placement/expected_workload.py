@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from avactl.hardware.placement.request import Request
 
-_SMALLEST = 1e-6
-_MOST = 4096
+MIN_SHARE = 1e-6
+MAX_REQUESTS = 4096
 """Maximum number of distinct requests; beyond it the rarer half is dropped."""
 
 
@@ -36,10 +36,10 @@ class Workload:
         self._counts[request] = self._counts.get(request, 0.0) + self._weight
         if self._weight > 1e9:
             scale = 1.0 / self._weight
-            self._counts = {each: new for each, old in self._counts.items() if (new := old * scale) > _SMALLEST}
+            self._counts = {each: new for each, old in self._counts.items() if (new := old * scale) > MIN_SHARE}
             self._weight = 1.0
-        if len(self._counts) > _MOST:
-            self._counts = dict(sorted(self._counts.items(), key=lambda each: -each[1])[: _MOST // 2])
+        if len(self._counts) > MAX_REQUESTS:
+            self._counts = dict(sorted(self._counts.items(), key=lambda each: -each[1])[: MAX_REQUESTS // 2])
 
     def shares(self, most: int = 256) -> dict[Request, float]:
         """Return the most frequent requests and their shares of all arrivals."""

@@ -24,13 +24,13 @@ from avactl.hardware.placement.request import Request
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-_CELLS = 1 << 13
+MAX_CELLS = 1 << 13
 """Cells of the table of amounts. With more distinct values, amounts are rounded up."""
 
-_COLUMNS = 12
+MAX_COLUMNS = 12
 """Maximum number of resources with a table axis, of at least two cells each: the most frequently requested ones."""
 
-_WITHOUT_GPUS = 0.25
+WEIGHT_WITHOUT_GPUS = 0.25
 """Weight of pods without GPUs in the mean CPU and memory per GPU. They run on GPU nodes too, but also elsewhere if they
 are few: with weight 0, GPUs are stranded when such pods are many; with weight 1, large gangs find fewer whole machines.
 Chosen by replays of the openb trace and derived lists: 0.5 allocates one point more when such pods are 2.5 times as
@@ -57,17 +57,17 @@ class Measure:
         uses = np.zeros(resources)
         for request, share in asking.items():
             uses += share * (np.array(request.amounts) > 0)
-        self._columns = np.sort(np.argsort(-uses, kind="stable")[: min(_COLUMNS, np.count_nonzero(uses))])
+        self._columns = np.sort(np.argsort(-uses, kind="stable")[: min(MAX_COLUMNS, np.count_nonzero(uses))])
         asked = ({request.amounts[column] for request in asking} for column in self._columns)
         self._axes = [np.array(sorted(amounts), np.int64) for amounts in asked]
-        while prod(len(axis) + 1 for axis in self._axes) > _CELLS:
+        while prod(len(axis) + 1 for axis in self._axes) > MAX_CELLS:
             longest = max(range(len(self._axes)), key=lambda number: len(self._axes[number]))
             self._axes[longest] = self._axes[longest][::-2][::-1]  # keep the largest
         self._strides = np.cumprod([1, *(len(axis) + 1 for axis in self._axes)])
         milli = sum(share * request.total_milli for request, share in asking.items())
         amounts = np.zeros(resources)
         for request, share in shares.items():
-            amounts += (share if request.gpus else _WITHOUT_GPUS * share) * np.array(request.amounts, float)
+            amounts += (share if request.gpus else WEIGHT_WITHOUT_GPUS * share) * np.array(request.amounts, float)
         self._per_milli = amounts / milli if milli else np.zeros(resources)
         constrained: dict[frozenset[str], float] = {}
         for request, share in asking.items():

@@ -11,12 +11,13 @@ import numpy.typing as npt
 
 from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, Booking, State
 from avactl.hardware.placement.fragmentation import Ints
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Scorer
 
-_TRIES = 8
-"""Domains of one level that are tried. One is enough for one role, whose capacity is exact; several roles can
-compete."""
+MAX_DOMAINS_TRIED = 8
+"""Maximum number of domains of one level that are tried. One is enough for one role, whose capacity is exact; several
+roles can compete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,8 @@ class Member(NamedTuple):
     """GPU mask."""
 
 
-def rooms(
-    state: State, request: Request, slots: Ints, among: npt.NDArray[np.bool_] | None = None, empty: bool = False
+def count_fitting(
+    state: State, request: Request, slots: Ints, feasible: Mask | None = None, empty: bool = False
 ) -> Ints:
     """Return the number of such pods that fit on each node, with `empty` on each empty node.
 
@@ -65,20 +66,20 @@ def rooms(
         gpus = state.gpu_free[slots, : state.width]
         if empty:
             gpus = np.where(gpus == ABSENT, ABSENT, MILLI_PER_GPU)
-        np.minimum(room, _gpu_room(state, request, slots, gpus), out=room)
+        np.minimum(room, _count_fitting_by_gpus(state, request, slots, gpus), out=room)
         if request.models:
             wanted = np.array([model in request.models for model in state.models], np.bool_)
             room *= wanted[state.model[slots]]
     fits = state.capacity[slots, 0] != ABSENT
     if request.nodes is not None:
         fits &= state.allowed[request.nodes][slots]
-    if among is not None:
-        fits &= among[slots]
+    if feasible is not None:
+        fits &= feasible[slots]
     room *= fits
     return room
 
 
-def _gpu_room(state: State, request: Request, slots: Ints, gpus: npt.NDArray[np.integer]) -> Ints:
+def _count_fitting_by_gpus(state: State, request: Request, slots: Ints, gpus: npt.NDArray[np.integer]) -> Ints:
     if request.milli < MILLI_PER_GPU:
         shares: Ints = (np.maximum(gpus, 0) // request.milli).sum(1).astype(np.int64)
         return shares
@@ -88,19 +89,18 @@ def _gpu_room(state: State, request: Request, slots: Ints, gpus: npt.NDArray[np.
         return counts
     masks = (whole << np.arange(state.width)).sum(1)
     pairs, inverse = np.unique(state.kind[slots].astype(np.int64) << 32 | masks, return_inverse=True)
-    found = [state.kinds[pair >> 32].room(pair & 0xFFFF, request.gpus, request.link, True) for pair in pairs.tolist()]
-    result: Ints = np.array(found, np.int64)[inverse]
+    counts_by_pair = [
+        state.kinds[pair >> 32].room(pair & 0xFFFF, request.gpus, request.link, True) for pair in pairs.tolist()
+    ]
+    result: Ints = np.array(counts_by_pair, np.int64)[inverse]
     return result
 
 
-def place_gang(
-    scorer: Scorer, key: Hashable, gang: Gang, among: npt.NDArray[np.bool_] | None = None
-) -> list[Member] | None:
+def place_gang(scorer: Scorer, key: Hashable, gang: Gang, feasible: Mask | None = None) -> list[Member] | None:
     """Book the minimum members of every role under `(key, role, number)`; None, and no booking, if they do not fit.
 
     A single node is best, then one domain of the narrowest level that holds the gang, the one with least spare capacity
-    (ties: the parent with least); without such a domain, as few of the widest level as possible. `among` is a node mask
-    by slot.
+    (ties: the parent with least); without such a domain, as few of the widest level as possible.
     """
     state = scorer.state
     every = np.arange(state.size)
@@ -108,13 +108,13 @@ def place_gang(
     if not roles:
         return []
     if len(roles) == 1 and roles[0].least == 1 and gang.within is None:
-        return _single(scorer, key, roles[0], among)
+        return _place_single_pod(scorer, key, roles[0], feasible)
     # Roles can compete for nodes: the one with most GPUs goes first.
-    room = [rooms(state, role.request, every, among) for role in roles]
-    for level, domain in _levels(state, gang.within):
-        for slots in _candidates(scorer, roles, level, domain, room):
+    room = [count_fitting(state, role.request, every, feasible) for role in roles]
+    for level, domain in _domains_by_level(state, gang.within):
+        for slots in _tightest_domains(scorer, roles, level, domain, room):
             mark = state.mark()
-            placed = _place_roles(scorer, key, roles, slots, level, among)
+            placed = _place_roles(scorer, key, roles, slots, level, feasible)
             if placed is not None:
                 state.keep(mark)
                 return placed
@@ -122,15 +122,15 @@ def place_gang(
     return None
 
 
-def _single(scorer: Scorer, key: Hashable, role: Role, among: npt.NDArray[np.bool_] | None) -> list[Member] | None:
-    choice = scorer.choose(role.request, among)
+def _place_single_pod(scorer: Scorer, key: Hashable, role: Role, feasible: Mask | None) -> list[Member] | None:
+    choice = scorer.choose(role.request, feasible)
     if choice is None:
         return None
     scorer.state.book((key, role.name, 0), choice.booking(role.request))
     return [Member(role.name, 0, choice.node, choice.gpus)]
 
 
-def _levels(state: State, within: str | None) -> Iterator[tuple[int, Ints]]:
+def _domains_by_level(state: State, within: str | None) -> Iterator[tuple[int, Ints]]:
     """Yield levels from single nodes up to the whole cluster or the required level: number, and domain by slot.
 
     A node outside of a level's domains is its own domain.
@@ -146,61 +146,63 @@ def _levels(state: State, within: str | None) -> Iterator[tuple[int, Ints]]:
         yield -1, np.zeros(state.size, np.int64)
 
 
-def _candidates(scorer: Scorer, roles: list[Role], level: int, domain: Ints, room: list[Ints]) -> Iterator[Ints]:
+def _tightest_domains(scorer: Scorer, roles: list[Role], level: int, domain: Ints, room: list[Ints]) -> Iterator[Ints]:
     """Yield the slots of each domain with capacity for every role, the tightest first."""
     state = scorer.state
     names, first, inverse = np.unique(domain, return_index=True, return_inverse=True)
-    sums = [_sums(inverse, each, len(names)) for each in room]
+    sums = [_sum_by_group(inverse, counts, len(names)) for counts in room]
     fits = np.logical_and.reduce([have >= role.least for have, role in zip(sums, roles, strict=True)])
-    found = np.flatnonzero(fits)
-    if not found.size:
+    fitting = np.flatnonzero(fits)
+    if not fitting.size:
         return
-    ties = np.zeros(len(found))
+    ties = np.zeros(len(fitting))
     if level == len(state.levels):
-        ties = scorer.scores(roles[0].request)[first[found]]
+        ties = scorer.scores(roles[0].request)[first[fitting]]
     elif level > 0:
         above = state.domains[: state.size, level - 1].astype(np.int64)
         parents = len(state.domain_names[level - 1])
         above = np.where(above == ABSENT, parents, above)
-        ties = _sums(above, room[0], parents + 1)[above[first[found]]].astype(np.float64)
-    gpus, amounts = _needs(roles)
-    for index in found[np.lexsort((ties, sums[0][found]))][:_TRIES].tolist():
+        ties = _sum_by_group(above, room[0], parents + 1)[above[first[fitting]]].astype(np.float64)
+    gpus, amounts = _total_demand(roles)
+    for index in fitting[np.lexsort((ties, sums[0][fitting]))][:MAX_DOMAINS_TRIED].tolist():
         slots = np.flatnonzero(inverse == index)
-        if len(roles) == 1 or _may_hold(state, slots, gpus, amounts):
+        if len(roles) == 1 or _has_enough_in_total(state, slots, gpus, amounts):
             yield slots
 
 
-def _needs(roles: Sequence[Role]) -> tuple[int, Ints]:
-    """Sum the minimum members of all roles: GPU milli, and the amount of each resource."""
+def _total_demand(roles: Sequence[Role]) -> tuple[int, Ints]:
+    """Return the demand of the minimum members of all roles: GPU milli, and the amount of each resource."""
     amounts: Ints = np.array([[role.least * amount for amount in role.request.amounts] for role in roles], np.int64)
     return sum(role.least * role.request.total_milli for role in roles), amounts.sum(0)
 
 
-def _may_hold(state: State, slots: Ints, gpus: int, amounts: Ints) -> bool:
-    """Return whether nodes have enough in total; a cheap necessary condition."""
+def _has_enough_in_total(state: State, slots: Ints, gpus: int, amounts: Ints) -> bool:
+    """Return True if nodes have enough in total: a cheap necessary condition."""
     free = np.maximum(state.free[slots], 0).sum(0)
     return bool((free >= amounts).all()) and int(np.maximum(state.gpu_free[slots], 0).sum()) >= gpus
 
 
-def _sums(groups: Ints, amounts: Ints, count: int) -> Ints:
+def _sum_by_group(groups: Ints, amounts: Ints, count: int) -> Ints:
     result: Ints = np.bincount(groups, amounts, count).astype(np.int64)
     return result
 
 
 def _place_roles(
-    scorer: Scorer, key: Hashable, roles: list[Role], slots: Ints, level: int, among: npt.NDArray[np.bool_] | None
+    scorer: Scorer, key: Hashable, roles: list[Role], slots: Ints, level: int, feasible: Mask | None
 ) -> list[Member] | None:
     placed: list[Member] = []
     for role in roles:
-        room = rooms(scorer.state, role.request, slots, among)
+        room = count_fitting(scorer.state, role.request, slots, feasible)
         if int(room.sum()) < role.least:
             return None
-        found = _spread(scorer, role.request, slots, room, role.least, level + 1)
-        placed += _book(scorer, key, role, found)
+        counts = _distribute(scorer, role.request, slots, room, role.least, level + 1)
+        placed += _book_members(scorer, key, role, counts)
     return placed
 
 
-def _spread(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int, level: int) -> list[tuple[int, int]]:
+def _distribute(
+    scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int, level: int
+) -> list[tuple[int, int]]:
     """Return nodes with the number of pods each takes, if no domain of `level` or below holds all of them.
 
     If one wider domain suffices, take the tightest one; otherwise take the largest ones whole and repeat for the rest.
@@ -208,23 +210,23 @@ def _spread(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int
     state = scorer.state
     slots, room = slots[room > 0], room[room > 0]
     if level >= len(state.levels):
-        return _nodes(scorer, request, slots, room, need)
+        return _fewest_nodes(scorer, request, slots, room, need)
     domain = state.domains[slots, level].astype(np.int64)
     names, inverse = np.unique(np.where(domain == ABSENT, -1 - slots, domain), return_inverse=True)
-    sums = _sums(inverse, room, len(names))
+    sums = _sum_by_group(inverse, room, len(names))
     if int(sums.max()) >= need:
         tightest = int(np.where(sums >= need, sums, np.iinfo(np.int64).max).argmin())
         inside = inverse == tightest
-        return _spread(scorer, request, slots[inside], room[inside], need, level + 1)
+        return _distribute(scorer, request, slots[inside], room[inside], need, level + 1)
     order = np.argsort(-sums, kind="stable")
     whole = int(np.searchsorted(np.cumsum(sums[order]), need))
     inside = np.isin(inverse, order[:whole])
     taken = list(zip(slots[inside].tolist(), room[inside].tolist(), strict=True))
     rest = need - int(room[inside].sum())
-    return taken + _spread(scorer, request, slots[~inside], room[~inside], rest, level)
+    return taken + _distribute(scorer, request, slots[~inside], room[~inside], rest, level)
 
 
-def _nodes(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int) -> list[tuple[int, int]]:
+def _fewest_nodes(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int) -> list[tuple[int, int]]:
     """Return the fewest nodes; ties go to those that cost the expected workload least."""
     scores = scorer.scores(request)[slots]
     order = np.lexsort((slots, scores, -room))
@@ -239,11 +241,11 @@ def _nodes(scorer: Scorer, request: Request, slots: Ints, room: Ints, need: int)
     return taken
 
 
-def _book(scorer: Scorer, key: Hashable, role: Role, found: list[tuple[int, int]]) -> list[Member]:
+def _book_members(scorer: Scorer, key: Hashable, role: Role, counts: list[tuple[int, int]]) -> list[Member]:
     state, request = scorer.state, role.request
     placed: list[Member] = []
-    for node, count in (found[index] for index in contiguous(state, [node for node, _ in found])):
-        for gpus in _gpus(state, request, node, count):
+    for node, count in (counts[index] for index in contiguous(state, [node for node, _ in counts])):
+        for gpus in _choose_gpus(state, request, node, count):
             member = Member(role.name, len(placed), node, gpus)
             state.book((key, role.name, member.number), Booking(node, request.amounts, gpus, request.milli))
             placed.append(member)
@@ -263,7 +265,7 @@ def contiguous(state: State, nodes: Sequence[int]) -> list[int]:
     return sorted(range(len(nodes)), key=paths.__getitem__)
 
 
-def _gpus(state: State, request: Request, node: int, count: int) -> list[int]:
+def _choose_gpus(state: State, request: Request, node: int, count: int) -> list[int]:
     """Return the GPUs of each pod on a node: the best links one after the other; shares on the fullest fitting GPU."""
     if not request.gpus:
         return [0] * count

@@ -18,9 +18,9 @@ from avactl.hardware.topology import LEVELS, Level, Topology, topology
 Ints = npt.NDArray[np.int64]
 Masks = npt.NDArray[np.int32]
 
-_ALONE = np.iinfo(np.int64).max // 2
+NO_PAIRS_SPEED = np.iinfo(np.int64).max // 2
 """Slowest pair of a set without pairs."""
-_UNKNOWN = -1
+NOT_COMPUTED = -1
 
 
 class Links:
@@ -49,34 +49,34 @@ class Links:
 
         Whole MB/s, so that sums do not depend on the order of addition.
         """
-        return self._over_pairs(self._speed, np.minimum, _ALONE)
+        return self._combine_pairs(self._speed, np.minimum, NO_PAIRS_SPEED)
 
     @cached_property
     def total(self) -> Ints:
         """Sum of the speeds of all pairs of each set, MB/s."""
-        return self._over_pairs(self._speed, np.add, 0)
+        return self._combine_pairs(self._speed, np.add, 0)
 
-    def _over_pairs(self, value: Callable[[int, int], int], combine: np.ufunc, none: int) -> Ints:
+    def _combine_pairs(self, value: Callable[[int, int], int], combine: np.ufunc, none: int) -> Ints:
         """Combine a value of two GPUs over all pairs of each set; `none` is that of sets without pairs."""
-        found = np.full(self._size, none, np.int64)
+        combined = np.full(self._size, none, np.int64)
         for gpu in range(self.count):
             below = 1 << gpu
             pairs = np.full(below, none, np.int64)
             for other in range(gpu):
                 bit = 1 << other
                 pairs[bit : 2 * bit] = combine(pairs[:bit], value(gpu, other))
-            found[below : 2 * below] = combine(found[:below], pairs)
-        return found
+            combined[below : 2 * below] = combine(combined[:below], pairs)
+        return combined
 
     @cached_property
     def levels(self) -> npt.NDArray[np.int8]:
         """Link level of each set, as its index in `LEVELS`; defined by `Topology.subset_level`."""
-        worst = self._over_pairs(lambda i, j: LEVELS.index(self.topology.level(i, j)), np.maximum, 0)
-        worst[self._rings] = 0
+        worst = self._combine_pairs(lambda i, j: LEVELS.index(self.topology.level(i, j)), np.maximum, 0)
+        worst[self._ring_sets] = 0
         return worst.astype(np.int8)
 
     @cached_property
-    def _rings(self) -> npt.NDArray[np.bool_]:
+    def _ring_sets(self) -> npt.NDArray[np.bool_]:
         """Sets through which NVLinks form a ring (Held and Karp's dynamic programme, 1962), computed by set size."""
         everyone = range(self.count)
         joined = [sum(1 << j for j in everyone if j != i and self.topology.level(i, j) == "nvlink") for i in everyone]
@@ -116,22 +116,22 @@ class Links:
         """Distance of each set's GPUs from RDMA NICs, summed: 0 under one PCIe switch, 1 on one socket, 2 otherwise."""
         distance = np.zeros(self._size, np.int64)
         for gpu in range(self.count):
-            distance[1 << gpu : 2 << gpu] = distance[: 1 << gpu] + self._nic(gpu)[0]
+            distance[1 << gpu : 2 << gpu] = distance[: 1 << gpu] + self._nearest_nic(gpu)[0]
         return distance
 
     def nic(self, gpu: int) -> str | None:
         """Return the RDMA NIC nearest to a GPU; None if the machine has none."""
-        return self._nic(gpu)[1]
+        return self._nearest_nic(gpu)[1]
 
-    def _nic(self, gpu: int) -> tuple[int, str | None]:
+    def _nearest_nic(self, gpu: int) -> tuple[int, str | None]:
         machine = self.topology.machine
         place = next(switch for switch in machine.switches if gpu in switch.gpus)
-        found = [
+        distances = [
             (0 if nic.name in place.nics else 1 if nic.socket == place.socket else 2, nic.name)
             for nic in machine.nics
             if nic.rdma
         ]
-        return min(found, default=(2, None), key=lambda each: each[0])
+        return min(distances, default=(2, None), key=lambda nic: nic[0])
 
     def _speed(self, i: int, j: int) -> int:
         return round(self.topology.bandwidth(i, j) * 1000)
@@ -150,18 +150,18 @@ class Links:
         self, free: npt.NDArray[np.integer], count: int, wanted: str = "any", required: bool = False, rdma: bool = False
     ) -> Masks:
         """Return `best` for many free sets at once."""
-        rank = _rank(wanted)
+        rank = _max_level(wanted)
         table = self._best.get((count, rank, required, rdma))
         if table is None:
-            table = self._best[count, rank, required, rdma] = np.full(self._size, _UNKNOWN, np.int32)
+            table = self._best[count, rank, required, rdma] = np.full(self._size, NOT_COMPUTED, np.int32)
         chosen: Masks = table[free]
-        if chosen.size and chosen.min() == _UNKNOWN:
-            for mask in np.unique(free[chosen == _UNKNOWN]).tolist():
-                table[mask] = self._find(mask, count, rank, required, rdma)
+        if chosen.size and chosen.min() == NOT_COMPUTED:
+            for mask in np.unique(free[chosen == NOT_COMPUTED]).tolist():
+                table[mask] = self._find_best(mask, count, rank, required, rdma)
             chosen = table[free]
         return chosen
 
-    def _find(self, free: int, count: int, rank: int, required: bool, rdma: bool) -> int:
+    def _find_best(self, free: int, count: int, rank: int, required: bool, rdma: bool) -> int:
         if not 1 <= count <= free.bit_count():
             return 0
         sets = np.flatnonzero(self.sizes == count)
@@ -171,33 +171,33 @@ class Links:
             return 0
         sets = as_wanted if as_wanted.size else sets
         if rdma:
-            sets = _least(sets, self.nic_distance[sets])
-        sets = _least(sets, -self.slowest[sets])
-        sets = _least(sets, -self.total[sets])
-        return int(_least(sets, -self.worth[free ^ sets])[0])
+            sets = _with_least(sets, self.nic_distance[sets])
+        sets = _with_least(sets, -self.slowest[sets])
+        sets = _with_least(sets, -self.total[sets])
+        return int(_with_least(sets, -self.worth[free ^ sets])[0])
 
     def room(self, free: int, count: int, wanted: str = "any", required: bool = False) -> int:
         """Return how many sets of `count` GPUs fit into the free ones, taken one after the other by `best`."""
-        rank = _rank(wanted)
+        rank = _max_level(wanted)
         if not required:
             return free.bit_count() // count
-        found = self._room.get((free, count, rank, required))
-        if found is None:
+        sets = self._room.get((free, count, rank, required))
+        if sets is None:
             taken = self.best(free, count, wanted, required)
-            found = 1 + self.room(free ^ taken, count, wanted, required) if taken else 0
-            self._room[free, count, rank, required] = found
-        return found
+            sets = 1 + self.room(free ^ taken, count, wanted, required) if taken else 0
+            self._room[free, count, rank, required] = sets
+        return sets
 
     def level(self, mask: int) -> Level:
         """Return the link level of a set."""
         return LEVELS[int(self.levels[mask])]
 
 
-def _rank(wanted: str) -> int:
+def _max_level(wanted: str) -> int:
     return len(LEVELS) - 1 if wanted == "any" else LEVELS.index(wanted)
 
 
-def _least(sets: Ints, keys: Ints) -> Ints:
+def _with_least(sets: Ints, keys: Ints) -> Ints:
     return sets if sets.size < 2 else sets[keys == keys.min()]
 
 

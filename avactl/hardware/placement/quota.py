@@ -144,7 +144,7 @@ class Ledger:
         if work.key in self.works:
             raise ValueError(f"{work.key} is already running")
         self.works[work.key] = work
-        self._count(work, work.members)
+        self._count_members(work, work.members)
 
     def start_all(self, works: Sequence[TeamWorkload]) -> None:
         """Book many running works at once. Raises ValueError as `start`."""
@@ -154,37 +154,37 @@ class Ledger:
         self.works |= new
         alike = Counter((work.team, work.model, work.gpus, work.amounts, work.members) for work in works)
         for (team, model, gpus, amounts, members), count in alike.items():
-            self._add(team, model, count * members * gpus, [count * members * amount for amount in amounts])
+            self._add_usage(team, model, count * members * gpus, [count * members * amount for amount in amounts])
 
     def end(self, key: Hashable) -> TeamWorkload:
         """Release work. Raises KeyError if it does not run."""
         work = self.works.pop(key)
-        self._count(work, -work.members)
+        self._count_members(work, -work.members)
         return work
 
     def resize(self, key: Hashable, members: int) -> None:
         """Change the number of running members."""
         work = self.works[key]
-        self._count(work, members - work.members)
+        self._count_members(work, members - work.members)
         self.works[key] = replace(work, members=members)
 
-    def _count(self, work: TeamWorkload, members: int) -> None:
-        self._add(work.team, work.model, members * work.gpus, [members * amount for amount in work.amounts])
+    def _count_members(self, work: TeamWorkload, members: int) -> None:
+        self._add_usage(work.team, work.model, members * work.gpus, [members * amount for amount in work.amounts])
 
-    def _add(self, team: str, model: str, gpus: int, amounts: Sequence[int]) -> None:
-        for name in (*self._line(team), *(() if team in self.quotas else (team,))):
+    def _add_usage(self, team: str, model: str, gpus: int, amounts: Sequence[int]) -> None:
+        for name in (*self._quota_chain(team), *(() if team in self.quotas else (team,))):
             used = self._used[name, model] = self._used.get((name, model), 0) + gpus
             sums = self._amounts.setdefault(name, [])
             sums += [0] * (len(amounts) - len(sums))
             for index, amount in enumerate(amounts):
                 sums[index] += amount
-            # Teams come and go.
+            # Teams come and go: entries of those without usage must not accumulate.
             if not used:
                 del self._used[name, model]
             if not any(sums):
                 del self._amounts[name]
 
-    def _line(self, team: str) -> Iterator[str]:
+    def _quota_chain(self, team: str) -> Iterator[str]:
         """Yield the team's quota and its ancestors; nothing for a team without a quota."""
         name = team if team in self.quotas else None
         while name is not None:
@@ -193,7 +193,7 @@ class Ledger:
 
     def line(self, team: str) -> frozenset[str]:
         """Return the names under which a team's work is counted: its own and its ancestors."""
-        return frozenset((team, *self._line(team)))
+        return frozenset((team, *self._quota_chain(team)))
 
     # -- queries ----------------------------------------------------------------------------------------------------
 
@@ -216,7 +216,7 @@ class Ledger:
     def may_start(self, work: TeamWorkload) -> list[Refusal]:
         """Return the limits that prevent work from starting with all members; empty: only capacity is missing."""
         refusals = []
-        for name in self._line(work.team):
+        for name in self._quota_chain(work.team):
             limit, used = self.quotas[name].limit(work.model), self.used(name, work.model)
             borrow = limit.borrow if work.preemptible or name != work.team else 0
             if work.total and borrow is not None and used + work.total > limit.guaranteed + borrow:
@@ -242,22 +242,22 @@ class Ledger:
             for team, limit in limits.items()
         )
         due = {team: float(limit.guaranteed) for team, limit in limits.items()}
-        open_ = {
+        unmet = {
             team: float("inf") if limits[team].borrow is None else float(limits[team].borrow or 0)
             for team in limits
             if self.borrowed(team, model) or team == wanting
         }
         left = float(max(0, idle))
-        while open_ and left > 1e-9:
-            weights = sum(limits[team].weight for team in open_)
-            part = {team: left * limits[team].weight / weights for team in open_}
-            full = [team for team in open_ if part[team] >= open_[team]]
-            for team in full or list(open_):
-                got = min(part[team], open_[team])
+        while unmet and left > 1e-9:
+            weights = sum(limits[team].weight for team in unmet)
+            part = {team: left * limits[team].weight / weights for team in unmet}
+            full = [team for team in unmet if part[team] >= unmet[team]]
+            for team in full or list(unmet):
+                got = min(part[team], unmet[team])
                 due[team] += got
                 left -= got
             if not full:
                 break
             for team in full:
-                del open_[team]
+                del unmet[team]
         return due

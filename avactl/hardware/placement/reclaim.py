@@ -48,20 +48,22 @@ def make_room(
     would not suffice. `near(reclaims)` returns those on the nodes where the work would be placed, a shortcut that
     avoids trying the others one by one. About log(works) trials to find a plan, and a few per reclaim.
     """
-    planner = _Planner(ledger, work, free, enough)
-    if planner.do([]):
+    planner = _ReclaimPlanner(ledger, work, free, enough)
+    if planner.suffices([]):
         return []
     steps = planner.candidates()
-    if not steps or not planner.do(_merged(steps)):
+    if not steps or not planner.suffices(_merge_by_work(steps)):
         return None
     # The shortest sufficient prefix: more reclaims never reduce capacity.
-    last = bisect_left(range(len(steps) - 1), True, key=lambda index: planner.do(_merged(steps[: index + 1])))
-    takes = _merged(steps[: last + 1])
+    last = bisect_left(
+        range(len(steps) - 1), True, key=lambda index: planner.suffices(_merge_by_work(steps[: index + 1]))
+    )
+    takes = _merge_by_work(steps[: last + 1])
     if near is not None:
         fewer = list(near(takes))
-        if len(fewer) < len(takes) and planner.do(fewer):
+        if len(fewer) < len(takes) and planner.suffices(fewer):
             takes = fewer
-    return planner.pruned(takes)
+    return planner.minimize(takes)
 
 
 def after(ledger: Ledger, takes: Sequence[Reclaim]) -> Ledger:
@@ -75,7 +77,7 @@ def after(ledger: Ledger, takes: Sequence[Reclaim]) -> Ledger:
     return left
 
 
-def _merged(steps: Sequence[Reclaim]) -> list[Reclaim]:
+def _merge_by_work(steps: Sequence[Reclaim]) -> list[Reclaim]:
     """Merge to one reclaim per work: more members replace fewer."""
     takes: dict[Hashable, Reclaim] = {}
     for take in steps:
@@ -84,16 +86,19 @@ def _merged(steps: Sequence[Reclaim]) -> list[Reclaim]:
     return list(takes.values())
 
 
-class _Planner:
+class _ReclaimPlanner:
+    """Plans the reclaims for one workload."""
+
     def __init__(self, ledger: Ledger, work: TeamWorkload, free: int, enough: Enough | None) -> None:
         self.ledger, self.work, self.free, self.enough = ledger, work, free, enough
         # The ledger after the reclaims so far.
         self.after = ledger.copy()
         self.line = ledger.line(work.team)
-        self.may = not ledger.may_start(work)
+        self.within_limits = not ledger.may_start(work)
 
-    def do(self, takes: Sequence[Reclaim]) -> bool:
-        if not self.may:
+    def suffices(self, takes: Sequence[Reclaim]) -> bool:
+        """Return True if the work can start after these reclaims."""
+        if not self.within_limits:
             # Only work that shares a limit with this one can block it.
             counted = [take for take in takes if self.ledger.line(self.ledger.works[take.key].team) & self.line]
             if not counted or after(self.ledger, counted).may_start(self.work):
@@ -110,21 +115,21 @@ class _Planner:
         own, rank = self.work.team, self.work.rank
         works = list(self.ledger.works.values())
         mine = [work for work in works if work.team == own]
-        takes = self._members([work for work in mine if work.model == self.work.model and work.rank <= rank])
-        takes += self._borrowed([work for work in works if work.team != own and work.model == self.work.model])
+        takes = self._surplus_members([work for work in mine if work.model == self.work.model and work.rank <= rank])
+        takes += self._reclaim_borrowed([work for work in works if work.team != own and work.model == self.work.model])
         # Work without GPUs can block work with GPUs, and the reverse.
         rest = [work for work in mine if work.model == self.work.model or not (work.total and self.work.total)]
         rest = [work for work in rest if work.preemptible and not work.reclaim_only and work.rank < rank]
-        return takes + [self._whole(work, "priority") for work in sorted(rest, key=self._first_in_team)]
+        return takes + [self._reclaim_whole(work, "priority") for work in sorted(rest, key=self._first_in_team)]
 
     def _first_in_team(self, work: TeamWorkload) -> tuple[bool, _Order]:
-        return work.model != self.work.model, _first_to_go(work)
+        return work.model != self.work.model, _victim_order(work)
 
-    def _members(self, works: list[TeamWorkload]) -> list[Reclaim]:
+    def _surplus_members(self, works: list[TeamWorkload]) -> list[Reclaim]:
         """Return elastic surplus, one member at a time, of the first work in order."""
-        return [self._member(work) for work in sorted(works, key=_first_to_go) for _ in range(work.surplus)]
+        return [self._reclaim_member(work) for work in sorted(works, key=_victim_order) for _ in range(work.surplus)]
 
-    def _borrowed(self, works: list[TeamWorkload]) -> list[Reclaim]:
+    def _reclaim_borrowed(self, works: list[TeamWorkload]) -> list[Reclaim]:
         model, own = self.work.model, self.work.team
         limit = self.ledger.limit(own, model)
         guaranteed = self.ledger.used(own, model) + self.work.total <= limit.guaranteed
@@ -134,7 +139,7 @@ class _Planner:
         # Borrowing teams return guaranteed GPUs; the shares determine the turn.
         kept = {team: self.ledger.limit(team, model).guaranteed if guaranteed else due[team] for team in due}
         givers = {
-            team: _Giver([work for work in works if work.team == team], self.after, guaranteed)
+            team: _BorrowingTeam([work for work in works if work.team == team], self.after, guaranteed)
             for team in due
             if team != own
         }
@@ -147,60 +152,60 @@ class _Planner:
             if work is None:
                 del givers[team]
             else:
-                takes.append(self._member(work) if surplus else self._whole(work, "borrowed"))
+                takes.append(self._reclaim_member(work) if surplus else self._reclaim_whole(work, "borrowed"))
         return takes
 
-    def _member(self, work: TeamWorkload) -> Reclaim:
+    def _reclaim_member(self, work: TeamWorkload) -> Reclaim:
         left = self.after.works[work.key].members - 1
         self.after.resize(work.key, left)
         return Reclaim(work.key, work.members - left, False, "surplus")
 
-    def _whole(self, work: TeamWorkload, why: Why) -> Reclaim:
+    def _reclaim_whole(self, work: TeamWorkload, why: Why) -> Reclaim:
         if work.key in self.after.works:
             self.after.end(work.key)
         return Reclaim(work.key, work.members, True, why)
 
     # -- minimisation -----------------------------------------------------------------------------------------------
 
-    def pruned(self, takes: list[Reclaim]) -> list[Reclaim]:
+    def minimize(self, takes: list[Reclaim]) -> list[Reclaim]:
         """Drop unnecessary reclaims: spare whole works first, of them the last in order."""
         last_first = takes[::-1]
         last_first.sort(key=lambda take: not take.whole)
-        needed = self._needed(takes, last_first)
+        needed = self._drop_unnecessary(takes, last_first)
         for key in [take.key for take in last_first]:
             take = next((take for take in needed if take.key == key), None)
             if take is None:
                 continue
-            others, work = [each for each in needed if each.key != key], self.ledger.works[key]
+            others, work = [other for other in needed if other.key != key], self.ledger.works[key]
             most = work.surplus if take.whole else take.members - 1
             fewer = [Reclaim(key, members, False, "surplus") for members in range(1, most + 1)]
-            least = bisect_left(fewer, True, key=partial(self._do_with, others))
+            least = bisect_left(fewer, True, key=partial(self._suffices_with, others))
             if least < most:
-                needed = [fewer[least] if each.key == key else each for each in needed]
+                needed = [fewer[least] if other.key == key else other for other in needed]
         return needed
 
-    def _do_with(self, others: list[Reclaim], take: Reclaim) -> bool:
-        return self.do([*others, take])
+    def _suffices_with(self, others: list[Reclaim], take: Reclaim) -> bool:
+        return self.suffices([*others, take])
 
-    def _needed(self, takes: list[Reclaim], doubtful: list[Reclaim]) -> list[Reclaim]:
+    def _drop_unnecessary(self, takes: list[Reclaim], doubtful: list[Reclaim]) -> list[Reclaim]:
         """Drop those of the doubtful reclaims that are unnecessary, tried in order, many at once."""
         keys = {take.key for take in doubtful}
         without = [take for take in takes if take.key not in keys]
-        if self.do(without):
+        if self.suffices(without):
             return without
         if len(doubtful) == 1:
             return takes
         half = len(doubtful) // 2
-        takes = self._needed(takes, doubtful[:half])
-        return self._needed(takes, doubtful[half:])
+        takes = self._drop_unnecessary(takes, doubtful[:half])
+        return self._drop_unnecessary(takes, doubtful[half:])
 
 
-class _Giver:
+class _BorrowingTeam:
     """Yields one team's reclaims in order: elastic surplus, then whole works."""
 
     def __init__(self, works: list[TeamWorkload], after: Ledger, guaranteed: bool) -> None:
         """`guaranteed`: to restore a guarantee, a team may lose more than it exceeds if it has nothing smaller."""
-        order = sorted(works, key=_first_to_go)
+        order = sorted(works, key=_victim_order)
         self._after, self._guaranteed = after, guaranteed
         self._elastic = deque(work for work in order for _ in range(work.surplus))
         self._whole = deque(work for work in order if work.preemptible and work.total)
@@ -223,5 +228,5 @@ class _Giver:
 _Order = tuple[bool, bool, bool, int, float, str]
 
 
-def _first_to_go(work: TeamWorkload) -> _Order:
+def _victim_order(work: TeamWorkload) -> _Order:
     return not work.preempted, work.serving, work.protected, work.priority, -work.started, str(work.key)

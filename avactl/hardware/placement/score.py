@@ -15,29 +15,30 @@ from avactl.hardware.placement.allocation import ABSENT, MILLI_PER_GPU, Booking,
 from avactl.hardware.placement.expected_workload import Workload, distance
 from avactl.hardware.placement.fragmentation import Floats, Ints, Measure
 from avactl.hardware.placement.links import Links
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.objective import Objective as Objective
 from avactl.hardware.placement.request import Request
 from avactl.hardware.topology import LEVELS
 
-_CHUNK = 512
-"""Nodes scored at once, so that intermediate arrays stay in the processor's cache."""
-_FEW = 64
-"""Up to this many touched nodes are looked up individually."""
-_LOOKS = 512
-"""Node states whose scores a class caches."""
-_CLASSES = 256
-"""Classes of requests with cached scores."""
-_RENEW = 1000
+CHUNK_NODES = 512
+"""Number of nodes scored at once, so that intermediate arrays stay in the processor's cache."""
+MAX_SINGLE_LOOKUPS = 64
+"""Number of touched nodes up to which they are looked up one by one."""
+MAX_CACHED_STATES = 512
+"""Maximum number of node states with cached scores, for each class."""
+MAX_CLASSES = 256
+"""Maximum number of classes of requests with cached scores."""
+MAX_ARRIVALS_UNCHECKED = 1000
 """Maximum number of arrivals between two checks of the expected workload."""
-_DRIFT = 0.02
-"""Total variation distance at which it is replaced."""
-_LEVEL_COST = MILLI_PER_GPU
+MAX_DRIFT = 0.02
+"""Total variation distance above which the expected workload is replaced."""
+LEVEL_COST_MILLI = MILLI_PER_GPU
 """Cost of each link level below the preferred one, GPU milli."""
-_FIRST = 1e6
+SPREAD_WEIGHT_MILLI = 1e6
 """Weight of a full node for `spread`, GPU milli: outweighs all fragmentation and link costs."""
-_PREFERENCE = MILLI_PER_GPU / 2
+PREFERENCE_MILLI = MILLI_PER_GPU / 2
 """Value of the most preferred node over the least preferred one, GPU milli. Node and pod preferences count alike."""
-_SPEED = 100.0
+SPEED_VALUE_MILLI = 100.0
 """Value of 1 MB/s of the slowest pair for `links`, GPU milli: 1 GB/s outweighs fragmentation."""
 
 
@@ -55,7 +56,7 @@ class Choice(NamedTuple):
         return Booking(self.node, request.amounts, self.gpus, request.milli)
 
 
-class _Class:
+class _ScoreCache:
     """Scores of one class of requests; infinite if it does not fit."""
 
     __slots__ = ("gpus", "position", "scores", "seen")
@@ -72,20 +73,20 @@ class Scorer:
     """Chooses nodes of a state. It follows the state's journal, so any code may book."""
 
     def __init__(self, state: State, workload: Workload | None = None, objective: Objective = "pack") -> None:
-        """`workload`: the expected workload; None: it is learnt (`learn`)."""
+        """`workload`: the expected workload; None: it is learnt from arrivals (`learn`)."""
         self.state = state
         self.objective: Objective = objective
         self.workload = Workload() if workload is None else workload
         self._fixed = workload is not None
-        self._look = 1
-        self._expect(self.workload.shares())
+        self._next_check = 1
+        self._set_expected_workload(self.workload.shares())
 
-    def _expect(self, shares: dict[Request, float]) -> None:
+    def _set_expected_workload(self, shares: dict[Request, float]) -> None:
         self.measure = Measure(shares, len(self.state.resources))
-        self._forget()
+        self._clear_scores()
 
-    def _forget(self) -> None:
-        self._classes: OrderedDict[Request, _Class] = OrderedDict()
+    def _clear_scores(self) -> None:
+        self._classes: OrderedDict[Request, _ScoreCache] = OrderedDict()
         self._cost: Floats = np.zeros(len(self.state.free))
         self._cost_position: int | None = None
 
@@ -93,26 +94,24 @@ class Scorer:
         """Record an arriving request. A declared workload stays unchanged."""
         if self._fixed:
             return
-        self.workload.add(_anywhere(request))
+        self.workload.add(_without_node_set(request))
         arrivals = self.workload.arrivals
-        if arrivals >= self._look:
-            self._look = arrivals + min(arrivals, _RENEW)
+        if arrivals >= self._next_check:
+            self._next_check = arrivals + min(arrivals, MAX_ARRIVALS_UNCHECKED)
             shares = self.workload.shares()
-            if distance(shares, self.measure.shares) > _DRIFT:
-                self._expect(shares)
+            if distance(shares, self.measure.shares) > MAX_DRIFT:
+                self._set_expected_workload(shares)
 
-    def choose(
-        self, request: Request, among: npt.NDArray[np.bool_] | None = None, preferred: Floats | None = None
-    ) -> Choice | None:
+    def choose(self, request: Request, feasible: Mask | None = None, preferred: Floats | None = None) -> Choice | None:
         """Return the node and GPUs with the least cost to the expected workload; None if the request fits nowhere.
 
-        `among` restricts the nodes for this pod, by slot; `preferred` weighs them. Ties go to the lowest slot.
+        `feasible` restricts the nodes for this pod, by slot; `preferred` weighs them. Ties go to the lowest slot.
         """
         scores = self.scores(request)
-        if among is not None:
-            scores = np.where(among, scores, np.inf)
+        if feasible is not None:
+            scores = np.where(feasible, scores, np.inf)
         if preferred is not None:
-            scores = _weighed(scores, preferred)
+            scores = _subtract_preferences(scores, preferred)
         if not scores.size:
             return None
         node = int(scores.argmin())
@@ -123,77 +122,77 @@ class Scorer:
 
     def scores(self, request: Request) -> Floats:
         """Return the cost of every slot, GPU milli; infinite if the request does not fit. Read-only."""
-        result = self._fresh(request).scores
+        result = self._current_scores(request).scores
         if request.gpus and self.measure.constrained:
             prices = self.measure.pressure(self.state) * request.total_milli
             if prices.size:  # else no machine yet, so no model either
                 result = result + prices[self.state.model]
         preferred = self.state.preferred.get(request.nodes)
-        return result if preferred is None else _weighed(result, preferred)
+        return result if preferred is None else _subtract_preferences(result, preferred)
 
     def gpus(self, request: Request, node: int) -> int:
         """Return the GPUs that `choose` takes on a node."""
-        return int(self._fresh(request).gpus[node])
+        return int(self._current_scores(request).gpus[node])
 
     # -- cache update ------------------------------------------------------------------------------------------------
 
-    def _fresh(self, request: Request) -> _Class:
+    def _current_scores(self, request: Request) -> _ScoreCache:
         state = self.state
         if len(self._cost) != len(state.free):
-            self._forget()
+            self._clear_scores()
         known = self._classes.get(request)
         if known is None:
-            known = self._classes[request] = _Class(len(state.free))
-            if len(self._classes) > _CLASSES:
+            known = self._classes[request] = _ScoreCache(len(state.free))
+            if len(self._classes) > MAX_CLASSES:
                 self._classes.popitem(last=False)
         else:
             self._classes.move_to_end(request)
         if known.position != state.position:
-            stale = self._stale(known.position)
-            if len(stale) <= _FEW:
-                stale = self._recall(known, request, stale)
+            stale = self._changed_slots(known.position)
+            if len(stale) <= MAX_SINGLE_LOOKUPS:
+                stale = self._recall_scores(known, request, stale)
             if len(stale):
                 self._renew_costs()
-            for slots in _chunks(stale):
+            for slots in _split_into_chunks(stale):
                 known.scores[slots], known.gpus[slots] = self._evaluate(request, slots)
-                if len(stale) <= _FEW:
-                    self._remember(known, request, slots)
+                if len(stale) <= MAX_SINGLE_LOOKUPS:
+                    self._remember_scores(known, request, slots)
             known.position = state.position
         return known
 
-    def _look_of(self, request: Request, slot: int) -> tuple[Hashable, ...]:
+    def _state_key(self, request: Request, slot: int) -> tuple[Hashable, ...]:
         """Return all inputs of a node's score."""
         state = self.state
-        may = request.nodes is None or bool(state.allowed[request.nodes][slot])
+        allowed = request.nodes is None or bool(state.allowed[request.nodes][slot])
         amounts, gpus = state.free[slot].tobytes(), state.gpu_free[slot].tobytes()
         size = int(state.capacity[slot, 0]) if self.objective == "spread" else 0
-        return amounts, gpus, int(state.model[slot]), int(state.kind[slot]), may, state.width, state.most_cpu, size
+        return amounts, gpus, int(state.model[slot]), int(state.kind[slot]), allowed, state.width, state.most_cpu, size
 
-    def _recall(self, known: _Class, request: Request, slots: Ints) -> Ints:
+    def _recall_scores(self, known: _ScoreCache, request: Request, slots: Ints) -> Ints:
         """Score nodes in a known state; return the others."""
         missing = []
         for slot in slots.tolist():
-            found = known.seen.get(self._look_of(request, slot))
-            if found is None:
+            cached = known.seen.get(self._state_key(request, slot))
+            if cached is None:
                 missing.append(slot)
             else:
-                known.scores[slot], known.gpus[slot] = found
+                known.scores[slot], known.gpus[slot] = cached
         return np.array(missing, np.int64)
 
-    def _remember(self, known: _Class, request: Request, slots: Ints) -> None:
-        if len(known.seen) > _LOOKS:
+    def _remember_scores(self, known: _ScoreCache, request: Request, slots: Ints) -> None:
+        if len(known.seen) > MAX_CACHED_STATES:
             known.seen.clear()
         for slot in slots.tolist():
-            known.seen[self._look_of(request, slot)] = (float(known.scores[slot]), int(known.gpus[slot]))
+            known.seen[self._state_key(request, slot)] = (float(known.scores[slot]), int(known.gpus[slot]))
 
-    def _stale(self, position: int | None) -> Ints:
+    def _changed_slots(self, position: int | None) -> Ints:
         touched = None if position is None else self.state.touched(position)
         return np.arange(self.state.size) if touched is None else np.array(touched, np.int64)
 
     def _renew_costs(self) -> None:
         if self._cost_position != self.state.position:
             if not self.measure.empty:
-                for slots in _chunks(self._stale(self._cost_position)):
+                for slots in _split_into_chunks(self._changed_slots(self._cost_position)):
                     self._cost[slots] = self.measure.cost(self.state, slots)
             self._cost_position = self.state.position
 
@@ -215,20 +214,20 @@ class Scorer:
                 fits &= wanted[state.model[slots]]
         inside = np.flatnonzero(fits)
         if inside.size and request.gpus:
-            gpus = self._candidates(request, slots[inside])
+            gpus = self._candidate_gpus(request, slots[inside])
             inside, gpus = inside[gpus != 0], gpus[gpus != 0]
             chosen[inside] = gpus
         if inside.size:
-            cost, chosen[inside] = self._after(request, slots[inside], left[inside], chosen[inside])
-            scores[inside] = cost - self._cost[slots[inside]] + self._tie(request, slots[inside], left[inside])
+            cost, chosen[inside] = self._cost_with_pod(request, slots[inside], left[inside], chosen[inside])
+            scores[inside] = cost - self._cost[slots[inside]] + self._tie_breaker(request, slots[inside], left[inside])
             scores[inside] += self._link_cost(request, slots[inside], chosen[inside])
             if self.objective == "links":
-                scores[inside] += self._slowness(request, slots[inside], chosen[inside])
+                scores[inside] += self._speed_cost(request, slots[inside], chosen[inside])
             elif self.objective == "spread":
-                scores[inside] += _FIRST * self._load(request, slots[inside], left[inside])
+                scores[inside] += SPREAD_WEIGHT_MILLI * self._load_with_pod(request, slots[inside], left[inside])
         return scores, chosen
 
-    def _candidates(self, request: Request, slots: Ints) -> npt.NDArray[np.int32]:
+    def _candidate_gpus(self, request: Request, slots: Ints) -> npt.NDArray[np.int32]:
         """Return GPU masks: for shares all GPUs with enough free, else the best whole ones."""
         state = self.state
         if request.milli < MILLI_PER_GPU:
@@ -247,7 +246,7 @@ class Scorer:
         for kind in np.unique(kinds).tolist():
             yield self.state.kinds[kind], kinds == kind
 
-    def _after(
+    def _cost_with_pod(
         self, request: Request, slots: Ints, left: Ints, masks: npt.NDArray[np.int32]
     ) -> tuple[Floats, npt.NDArray[np.int32]]:
         """Return the cost of the nodes including the pod, and the GPUs that it takes there."""
@@ -261,7 +260,7 @@ class Scorer:
             else:
                 by_gpu = measure.lost_without(measure.chances(left, model, state.models), gpus, request.milli)
             # Ties go to the GPU with least left, and for whole GPUs to the best remaining links.
-            single = self._singles(slots)
+            single = self._best_single_gpus(slots)
             by_gpu += 1e-6 * gpus
             by_gpu -= 1e-7 * (single[:, None] >> np.arange(state.width) & 1)
             gpu = by_gpu.argmin(1)
@@ -275,27 +274,27 @@ class Scorer:
         lost += measure.stranded(left, total)
         return lost, masks
 
-    def _singles(self, slots: Ints) -> npt.NDArray[np.int32]:
+    def _best_single_gpus(self, slots: Ints) -> npt.NDArray[np.int32]:
         result, whole = np.zeros(len(slots), np.int32), self.state.whole[slots]
         for links, here in self._by_links(slots):
             result[here] = links.choose(whole[here], 1)
         return result
 
-    def _tie(self, request: Request, slots: Ints, left: Ints) -> Floats:
-        """Best fit, at most two milli: the remaining GPU and CPU relative to the largest node."""
+    def _tie_breaker(self, request: Request, slots: Ints, left: Ints) -> Floats:
+        """Return a cost of at most two milli that favours the best fit, by remaining GPUs and CPU."""
         state = self.state
         gpu_left = state.gpu_total[slots] - request.total_milli
         result: Floats = gpu_left / (MILLI_PER_GPU * max(1, state.width)) + left[:, 0] / state.most_cpu
         return result
 
-    def _slowness(self, request: Request, slots: Ints, masks: npt.NDArray[np.int32]) -> Floats:
+    def _speed_cost(self, request: Request, slots: Ints, masks: npt.NDArray[np.int32]) -> Floats:
         cost = np.zeros(len(slots))
         if request.gpus > 1:
             for links, here in self._by_links(slots):
-                cost[here] = -_SPEED * links.slowest[masks[here]]
+                cost[here] = -SPEED_VALUE_MILLI * links.slowest[masks[here]]
         return cost
 
-    def _load(self, request: Request, slots: Ints, left: Ints) -> Floats:
+    def _load_with_pod(self, request: Request, slots: Ints, left: Ints) -> Floats:
         """Return the load of nodes including the pod, 0 to 1."""
         state = self.state
         if request.gpus:
@@ -313,7 +312,7 @@ class Scorer:
         for links, here in self._by_links(slots):
             level = links.levels[masks[here]].astype(np.float64)
             # With any link accepted, better links still break ties.
-            cost[here] = _LEVEL_COST * np.maximum(level - wanted, 0.0) + 0.1 * level
+            cost[here] = LEVEL_COST_MILLI * np.maximum(level - wanted, 0.0) + 0.1 * level
         return cost
 
 
@@ -326,12 +325,12 @@ def place(scorer: Scorer, key: Hashable, request: Request) -> Choice | None:
 
 
 @lru_cache(maxsize=1024)
-def _anywhere(request: Request) -> Request:
+def _without_node_set(request: Request) -> Request:
     """Drop the node set: its key is unique to a pod, so it does not predict future requests."""
     return replace(request, nodes=None)
 
 
-def _weighed(scores: Floats, preferred: Floats) -> Floats:
+def _subtract_preferences(scores: Floats, preferred: Floats) -> Floats:
     """Return costs less the value of preferences, normalised over the nodes that fit.
 
     Source: kube-scheduler's plugins NodeAffinity and InterPodAffinity, NormalizeScore.
@@ -339,9 +338,9 @@ def _weighed(scores: Floats, preferred: Floats) -> Floats:
     fits = preferred[scores < np.inf]
     if not fits.size or fits.min() == fits.max():
         return scores
-    result: Floats = scores - _PREFERENCE * (preferred - fits.min()) / (fits.max() - fits.min())
+    result: Floats = scores - PREFERENCE_MILLI * (preferred - fits.min()) / (fits.max() - fits.min())
     return result
 
 
-def _chunks(slots: Ints) -> list[Ints]:
-    return [slots[start : start + _CHUNK] for start in range(0, len(slots), _CHUNK)]
+def _split_into_chunks(slots: Ints) -> list[Ints]:
+    return [slots[start : start + CHUNK_NODES] for start in range(0, len(slots), CHUNK_NODES)]

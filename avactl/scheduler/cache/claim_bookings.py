@@ -8,12 +8,13 @@ from typing import Any
 
 from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking, BookingError
 from avactl.hardware.placement.fragmentation import Floats
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Choice
 from avactl.hardware.topology import LEVELS
 from avactl.kube import logs
 from avactl.scheduler.cache.requests import RequestBuilder
-from avactl.scheduler.cache.tables import ClusterTables, Mask
+from avactl.scheduler.cache.tables import ClusterTables
 from avactl.scheduler.dra.allocator import AllocatedDevice, StuckError
 from avactl.scheduler.dra.manager import ClaimDemand, DraManager, Offers
 from avactl.scheduler.dra.resource_claim import ResourceClaim, older
@@ -22,8 +23,8 @@ from avactl.scheduler.interfaces import ClaimAllocation
 from avactl.scheduler.objects.node_rules import node_selector
 from avactl.scheduler.objects.pod_info import PodInfo
 
-_MASKS = 512
-_NODES = 16
+MAX_MASKS = 512
+MAX_NODES_TRIED = 16
 """Maximum number of nodes tried for a pod that requires linked GPUs from the allocator."""
 
 
@@ -36,7 +37,7 @@ class ClaimBookings:
         """UIDs of claims that are being allocated, by the UID of the pod; the API server has not reported them yet."""
         self._masks: dict[str, tuple[Offers, int, Mask]] = {}
 
-    # -- what is there ----------------------------------------------------------------------------------------------
+    # -- objects ----------------------------------------------------------------------------------------------
 
     def put(self, item: Mapping[str, Any]) -> None:
         """Add or change a ResourceClaim."""
@@ -45,18 +46,18 @@ class ClaimBookings:
         if before is not None and before.uid != claim.uid:
             self.drop(claim.key)
         elif before is not None and older(claim, before):
-            return  # the watch is behind the answer to a request
+            return  # the watch lags behind the response to a request
         self._dra.claims[claim.key] = claim
         self._dra.version += 1
         held = self._dra.devices.held(claim.uid)
         if claim.allocated:
             self._dra.giving.pop(claim.uid, None)
-            self._book(claim.uid, claim.results)
+            self._hold_devices(claim.uid, claim.results)
         elif claim.uid not in self._dra.giving:
-            self._release(claim.uid)
+            self._release_devices(claim.uid)
         if self._dra.devices.held(claim.uid) != held:
             self._tables.claim_changed(claim.key)
-        self._tables.waits.arrived(f"claim {claim.key}")
+        self._tables.waits.occurred(f"claim {claim.key}")
 
     def drop(self, key: str) -> None:
         """Remove a ResourceClaim."""
@@ -64,21 +65,21 @@ class ClaimBookings:
         if claim is not None:
             self._dra.version += 1
             self._dra.giving.pop(claim.uid, None)
-            self._release(claim.uid)
+            self._release_devices(claim.uid)
             self._tables.claim_changed(key)
 
     def rebuild(self) -> None:
         """Book the devices of all claims in a new state."""
         for claim in self._dra.claims.values():
-            self._place(claim.uid, self._dra.devices.held(claim.uid))
+            self._book_gpus(claim.uid, self._dra.devices.held(claim.uid))
 
-    def _book(self, uid: str, results: tuple[Result, ...]) -> None:
+    def _hold_devices(self, uid: str, results: tuple[Result, ...]) -> None:
         if self._dra.devices.held(uid) != results:
             self._dra.devices.hold(uid, results)
             if not self._tables.stale:
-                self._place(uid, results)
+                self._book_gpus(uid, results)
 
-    def _place(self, uid: str, results: tuple[Result, ...]) -> None:
+    def _book_gpus(self, uid: str, results: tuple[Result, ...]) -> None:
         """Book the GPUs among a claim's devices, so that the placement engine does not give them away."""
         state, by_node = self._tables.state, dict[str, int]()
         for key, admin, _, _ in results:
@@ -94,28 +95,28 @@ class ClaimBookings:
                     state.book(uid, booking, forced=True)
                 except BookingError as error:
                     logs.error("device allocated twice", claim=uid, error=str(error))
-                    self._tables.stale = True  # what claims have comes before what is kept for others
+                    self._tables.stale = True  # devices of claims take precedence over reservations
 
-    def _release(self, uid: str) -> None:
+    def _release_devices(self, uid: str) -> None:
         if self._dra.devices.release(uid):
             if uid in self._tables.state.bookings:
                 self._tables.state.release(uid)
             self._tables.change_epoch += 1
 
-    def gpus(self, pod: PodInfo) -> int:
+    def gpu_count(self, pod: PodInfo) -> int:
         """Return the whole GPUs that a pod's claims hold."""
-        held = (each for claim in self.counted(pod) for each in self._dra.devices.held(claim.uid))
-        return sum(not each.admin and self._dra.counts(each.key) for each in held)
+        devices = (device for claim in self.counted_claims(pod) for device in self._dra.devices.held(claim.uid))
+        return sum(not device.admin and self._dra.counts(device.key) for device in devices)
 
     def held_gpus(self, pod: PodInfo) -> int:
         """Return the GPUs, in milli, that a bound pod holds through its claims and its requests."""
         if pod.claims:
-            return MILLI_PER_GPU * (self.gpus(pod) + self._requests.gpu_count(pod.shape))
+            return MILLI_PER_GPU * (self.gpu_count(pod) + self._requests.gpu_count(pod.shape))
         return pod.shape.share or MILLI_PER_GPU * self._requests.gpu_count(pod.shape)
 
-    def counted(self, pod: PodInfo) -> Iterator[ResourceClaim]:
+    def counted_claims(self, pod: PodInfo) -> Iterator[ResourceClaim]:
         """Yield the claims counted for a pod. A shared claim counts for its first pod with a node."""
-        for claim in self._of(pod):
+        for claim in self._claims_of(pod):
             if next(iter(self._tables.claim_users.get(claim.key, ())), pod.uid) == pod.uid:
                 yield claim
 
@@ -123,69 +124,69 @@ class ClaimBookings:
         """Return the claims, by UID, that these pods use and no others."""
         users = [pod for pod in pods if pod.claims]
         uids = {pod.uid for pod in users}
-        found: dict[str, None] = {}
+        claims: dict[str, None] = {}
         for pod in users:
-            found.update(dict.fromkeys(self.given.get(pod.uid, ())))
-            for claim in self._of(pod):
-                if all(each["uid"] in uids for each in claim.reserved):
-                    found[claim.uid] = None
-        return list(found)
+            claims.update(dict.fromkeys(self.given.get(pod.uid, ())))
+            for claim in self._claims_of(pod):
+                if all(consumer["uid"] in uids for consumer in claim.reserved):
+                    claims[claim.uid] = None
+        return list(claims)
 
     def gpu_devices(self, node: str, gpus: int) -> tuple[Result, ...]:
         """Return the devices of a GPU mask as a reservation holds them: entire and exclusive."""
         return tuple(Result(key, False, False, ()) for key in self._dra.keys(node, gpus))
 
-    def _of(self, pod: PodInfo) -> list[ResourceClaim]:
-        found = (self._dra.claims.get(f"{pod.namespace}/{name}") for _, name in pod.claims)
-        return [claim for claim in found if claim is not None]
+    def _claims_of(self, pod: PodInfo) -> list[ResourceClaim]:
+        claims = (self._dra.claims.get(f"{pod.namespace}/{name}") for _, name in pod.claims)
+        return [claim for claim in claims if claim is not None]
 
-    # -- where they can be met --------------------------------------------------------------------------------------
+    # -- feasible nodes --------------------------------------------------------------------------------------
 
-    def choose(self, pod: PodInfo, request: Request, among: Mask | None, preferred: Floats | None) -> Choice | None:
+    def choose(self, pod: PodInfo, request: Request, feasible: Mask | None, preferred: Floats | None) -> Choice | None:
         """Return the best node and GPUs for a pod with claims, as `Scorer.choose`."""
         demand = self._dra.demand(pod)
         scorer = self._tables.scorer
         if not demand.wanted or demand.exact:
-            choice = scorer.choose(request, among, preferred)
+            choice = scorer.choose(request, feasible, preferred)
             if choice is not None or not demand.wanted:
                 return choice
-        mask = self._mask(demand)
+        mask = self._feasible_nodes(demand)
         if not mask.any():
             return None
-        if among is not None:
-            mask &= among
-        odd = self._requests.searched(request, pod.shape) if demand.exact else request
+        if feasible is not None:
+            mask &= feasible
+        odd = self._requests.request_on_any_device(request, pod.shape) if demand.exact else request
         if demand.gpus and not demand.counted:
             odd = replace(odd, gpus=0, required=False)
-        for _ in range(_NODES):
+        for _ in range(MAX_NODES_TRIED):
             choice = scorer.choose(odd, mask, preferred)
             if not demand.gpus:
                 return choice
             if choice is None and odd.gpus:
-                # Its GPUs have no numbers here.
+                # GPUs without numbers cannot be booked in the state.
                 odd = replace(odd, gpus=0, required=False)
                 choice = scorer.choose(odd, mask, preferred)
             if choice is None:
                 return None
-            gpus = self._numbers(self._search(demand, choice.node, choice.gpus))
-            if self._linked(request, choice.node, gpus):
+            gpus = self._gpu_mask(self._search_devices(demand, choice.node, choice.gpus))
+            if self._are_linked(request, choice.node, gpus):
                 return choice._replace(gpus=gpus)
             mask[choice.node] = False
         return None
 
-    def _linked(self, request: Request, node: int, gpus: int) -> bool:
+    def _are_linked(self, request: Request, node: int, gpus: int) -> bool:
         if not request.required or gpus.bit_count() < 2:
             return True
         state = self._tables.state
         return int(state.kinds[int(state.kind[node])].levels[gpus]) <= LEVELS.index(request.link)
 
-    def _mask(self, demand: ClaimDemand) -> Mask:
+    def _feasible_nodes(self, demand: ClaimDemand) -> Mask:
         """Return the nodes on which the allocator can satisfy a demand."""
         offers = self._dra.offers(demand, self._tables.nodes)
         now = self._tables.node_epoch
         known = self._masks.get(demand.key)
         if known is None or known[0] is not offers or known[1] != now or offers.changed is None:
-            if len(self._masks) > _MASKS:
+            if len(self._masks) > MAX_MASKS:
                 self._masks.clear()
             known = self._masks[demand.key] = (offers, now, self._tables.mask(offers.yes))
         else:
@@ -196,7 +197,7 @@ class ClaimBookings:
         offers.changed = []
         return known[2].copy()
 
-    def _search(self, demand: ClaimDemand, slot: int, gpus: int) -> list[list[AllocatedDevice]]:
+    def _search_devices(self, demand: ClaimDemand, slot: int, gpus: int) -> list[list[AllocatedDevice]]:
         name = self._tables.state.names[slot]
         assert name is not None
         claims = tuple(parsed for _, parsed in demand.wanted)
@@ -206,7 +207,7 @@ class ClaimBookings:
             raise StuckError("the free devices were taken meanwhile")
         return found
 
-    def _numbers(self, found: list[list[AllocatedDevice]]) -> int:
+    def _gpu_mask(self, found: list[list[AllocatedDevice]]) -> int:
         gpus = 0
         for claim in found:
             for wanted, device, _ in claim:
@@ -215,17 +216,17 @@ class ClaimBookings:
                     gpus |= 1 << place[1]
         return gpus
 
-    def held(self, demand: ClaimDemand) -> Mask | None:
+    def reachable_nodes(self, demand: ClaimDemand) -> Mask | None:
         """Return the nodes that reach the devices of a pod's allocated claims; None: all."""
         result: Mask | None = None
         for claim in demand.held:
             allocation = claim.allocation or self._dra.giving.get(claim.uid) or {}
             if allocation.get("nodeSelector"):
-                mask = self._tables.mask(self._reached(allocation["nodeSelector"]))
+                mask = self._tables.mask(self._selected_node_names(allocation["nodeSelector"]))
                 result = mask if result is None else result & mask
         return result
 
-    def _reached(self, selector: Mapping[str, Any]) -> list[str]:
+    def _selected_node_names(self, selector: Mapping[str, Any]) -> list[str]:
         terms = selector["nodeSelectorTerms"]
         if len(terms) == 1 and not terms[0].get("matchExpressions"):
             names: list[str] = [name for field in terms[0]["matchFields"] for name in field["values"]]
@@ -234,19 +235,19 @@ class ClaimBookings:
         match = node_selector(selector)
         return [info.name for info in self._tables.nodes.values() if match(info.name, info.labels)]
 
-    def searched(self, pod: PodInfo) -> bool:
+    def needs_allocator(self, pod: PodInfo) -> bool:
         """Return True if only the allocator can place a pod: its claims are shared, or request more than GPUs."""
         if not pod.claims:
             return False
         demand = self._dra.demand(pod)
         if demand.held or (demand.wanted and not demand.exact):
             return True
-        if any(not each.template for each in self._of(pod)):
+        if any(not each.template for each in self._claims_of(pod)):
             return True
         nodes = self._tables.nodes.values()
         return bool(demand.wanted) and not any(self._dra.simple(info.name, info.labels, demand.key) for info in nodes)
 
-    def counts(self, pod: PodInfo) -> bool:
+    def claims_have_gpus(self, pod: PodInfo) -> bool:
         """Return True if the GPUs of a decision belong to the pod's claims."""
         demand = self._dra.demand(pod)
         return bool(demand.wanted) and demand.gpus > 0
@@ -265,13 +266,13 @@ class ClaimBookings:
         words = [f"{lost} without free devices for its ResourceClaim"] if lost else []
         words += sorted(set(offers.words.values()))[:1]
         if demand.gpus:
-            request = self._requests.searched(request, pod.shape)
+            request = self._requests.request_on_any_device(request, pod.shape)
             request = replace(request, gpus=0, required=False, models=frozenset())
         return request, mask, ", ".join(words)
 
-    # -- what is given ----------------------------------------------------------------------------------------------
+    # -- allocations ----------------------------------------------------------------------------------------------
 
-    def give(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
+    def allocate(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
         """Book the devices of a decision; return the allocation of each claim. Raises BookingError."""
         demand, name = self._dra.demand(pod), self._tables.state.names[booking.node]
         assert name is not None
@@ -286,11 +287,11 @@ class ClaimBookings:
                 if taken:
                     raise BookingError(f"{pod.key}: device {'/'.join(taken[0])} is in use")
             else:
-                found = self._search(demand, booking.node, booking.gpus)
+                found = self._search_devices(demand, booking.node, booking.gpus)
             for (claim, _), mine in zip(demand.wanted, found, strict=True):
                 allocation = self._dra.allocation(claim, mine, name)
                 self._dra.giving[claim.uid] = allocation
-                self._book(claim.uid, tuple(Result.parse(each) for each in allocation["devices"]["results"]))
+                self._hold_devices(claim.uid, tuple(Result.parse(each) for each in allocation["devices"]["results"]))
                 result.append(ClaimAllocation(claim, allocation))
             self._dra.version += 1
         self.given[pod.uid] = tuple(claim.uid for claim, allocation in result if allocation is not None)
@@ -303,7 +304,7 @@ class ClaimBookings:
             shared = any(uid in others for others in self.given.values())
             if not shared and self._dra.giving.pop(uid, None) is not None:
                 self._dra.version += 1
-                self._release(uid)
+                self._release_devices(uid)
 
     def bound(self, pod: PodInfo) -> None:
         """Note that the allocations for a pod are complete."""

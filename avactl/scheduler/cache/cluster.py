@@ -14,16 +14,17 @@ from typing import Any
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import Booking, BookingError
 from avactl.hardware.placement.fragmentation import Floats
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
 from avactl.hardware.placement.score import Choice, Objective
 from avactl.kube import logs
 from avactl.scheduler.cache.claim_bookings import ClaimBookings
 from avactl.scheduler.cache.node_offers import NodeOffers
 from avactl.scheduler.cache.pod_bookings import PodBookings
-from avactl.scheduler.cache.pod_topology import PodTopology
 from avactl.scheduler.cache.requests import RequestBuilder
-from avactl.scheduler.cache.tables import BASE_RESOURCES, ClusterTables, Mask
+from avactl.scheduler.cache.tables import BASE_RESOURCES, ClusterTables
 from avactl.scheduler.cache.team_usage import TeamUsage
+from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.interfaces import ClaimAllocation
 from avactl.scheduler.objects.config import Pool
@@ -33,19 +34,26 @@ from avactl.scheduler.objects.limits import bounded
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.pod_info import PodInfo, read_pod
 
-_RESOURCES = 512
-"""Resources that are counted beside CPU, memory, pods and storage: those that most nodes have."""
+MAX_RESOURCES = 512
+"""Maximum number of resources beside CPU, memory, pods and storage; those that most nodes offer are kept."""
 
 
 class ClusterCache:
     """Nodes, pools and pods. Changes are O(1) in nodes except for new node sets."""
 
-    def __init__(self, levels: tuple[str, ...], dra: DraManager | None = None, objective: Objective = "pack") -> None:
+    def __init__(
+        self,
+        levels: tuple[str, ...],
+        dra: DraManager | None = None,
+        objective: Objective = "pack",
+        owned_claims: bool = True,
+    ) -> None:
+        """`owned_claims`: PersistentVolumeClaims of ephemeral volumes have an owner reference."""
         self.tables = ClusterTables(levels, objective)
         self.dra = dra or DraManager("")
         self.requests = RequestBuilder(self.tables, self.dra)
         self.claims = ClaimBookings(self.tables, self.dra, self.requests)
-        self.topology = PodTopology(self.tables)
+        self.volumes = VolumeBinding(self.tables, owned_claims)
         self.quotas = TeamUsage(self.tables, self.claims.held_gpus)
         self._bookings = PodBookings(self.tables, self.requests)
         self._offers = NodeOffers(self.tables, self.dra, self.requests, self._bookings)
@@ -56,14 +64,14 @@ class ClusterCache:
         """Add or change a pool."""
         if self.tables.pools.get(pool.name) != pool:
             self.tables.pools[pool.name] = pool
-            self._pools_changed()
+            self._apply_pools()
 
     def drop_pool(self, name: str) -> None:
         """Remove a pool; its nodes remain, without a pool."""
         if self.tables.pools.pop(name, None) is not None:
-            self._pools_changed()
+            self._apply_pools()
 
-    def _pools_changed(self) -> None:
+    def _apply_pools(self) -> None:
         pools = self.tables.pools.values()
         resources = (pool.resource for pool in pools if pool.resource)
         self.requests.gpu_resources = frozenset({*names.GPU_RESOURCES, *resources})
@@ -85,7 +93,7 @@ class ClusterCache:
             tables.node_epoch += 1
         if tables.stale:
             return
-        if self._new_resources(info):
+        if self._has_new_resources(info):
             tables.stale = True
             return
         slot = self._offers.place(info)
@@ -103,10 +111,10 @@ class ClusterCache:
         self.requests.put_node(info, slot)
         tables.nodes_changed()
 
-    def _new_resources(self, info: NodeInfo) -> bool:
+    def _has_new_resources(self, info: NodeInfo) -> bool:
         """Return True if a node has resources that the state has no column for, and may get one."""
         known = self.tables.state.resources
-        if len(known) >= len(BASE_RESOURCES) + _RESOURCES:
+        if len(known) >= len(BASE_RESOURCES) + MAX_RESOURCES:
             return False
         return any(name not in known and name not in self.requests.gpu_resources for name in info.allocatable)
 
@@ -127,9 +135,9 @@ class ClusterCache:
         for name in (*BASE_RESOURCES, *self.requests.gpu_resources):
             del offered[name]
         known = sorted(offered)
-        if len(known) > _RESOURCES:
-            known = sorted(sorted(known, key=lambda name: -offered[name])[:_RESOURCES])
-            logs.warn("too many resources", offered=len(offered), counted=_RESOURCES)
+        if len(known) > MAX_RESOURCES:
+            known = sorted(sorted(known, key=lambda name: -offered[name])[:MAX_RESOURCES])
+            logs.warn("too many resources", offered=len(offered), counted=MAX_RESOURCES)
         resources = (*BASE_RESOURCES, *known)
         same = resources == tables.state.resources
         tables.reset_state(resources)
@@ -139,7 +147,7 @@ class ClusterCache:
         tables.node_epoch += 1
         self.claims.rebuild()
         for group in tables.pods_by_node.values():
-            # Of two pods that name the same GPU, the one that was bound first has it.
+            # If two pods name the same GPU, the one that was bound first gets it.
             for pod in sorted(group.values(), key=lambda pod: pod.started or pod.created):
                 try:
                     self._bookings.book(pod)
@@ -172,12 +180,12 @@ class ClusterCache:
             same_spec = metadata.get("generation") == 1
             item, refused = bounded(item, same_spec=same_spec and not pod.shape.refused)
             if not same_spec:
-                self._reshape(pod, item, refused)
+                self._update_requirements(pod, item, refused)
             pod.update(item)
             changed = labels is not pod.labels or deleting != pod.deleting
             if changed and pod.uid in tables.pods_by_node.get(pod.node, ()):
                 tables.relabel_pod(pod, labels, deleting)
-        self._account(pod)
+        self._update_booking(pod)
         tables.note_replaced(pod)
         if pod.nominated and pod.waiting:
             tables.nominated.add(pod.gang or pod.uid)
@@ -188,11 +196,11 @@ class ClusterCache:
             self.drop_pod(key)
         return pod
 
-    def _reshape(self, pod: PodInfo, item: Mapping[str, Any], refused: str) -> None:
+    def _update_requirements(self, pod: PodInfo, item: Mapping[str, Any], refused: str) -> None:
         """Take over changed requests of a pod; those of an assumed pod are read once it is bound."""
         shape = pod.asks(item, refused)
         if shape is not pod.shape and (item["spec"].get("nodeName") or not pod.assumed):
-            self._leave(pod)
+            self._release_node(pod)
             pod.shape = shape
             self.tables.change_epoch += 1
 
@@ -200,37 +208,37 @@ class ClusterCache:
         """Remove a pod and return it."""
         pod = self.tables.pods.pop(key, None)
         if pod is not None:
-            self._leave(pod)
+            self._release_node(pod)
             self.tables.note_replaced(pod, gone=True)
             self.tables.nominated.discard(pod.gang or pod.uid)
             self.tables.preemption_marks.discard(key)
         return pod
 
-    def _account(self, pod: PodInfo) -> None:
+    def _update_booking(self, pod: PodInfo) -> None:
         """Book a pod that has a node, and release one that has ended."""
         if pod.ended:
-            self._leave(pod)
+            self._release_node(pod)
             if pod.node:
                 pod.assumed = ""
                 self.claims.bound(pod)
         elif pod.node:
             if pod.assumed and pod.assumed != pod.node:
                 # Another scheduler bound it elsewhere.
-                self._leave(pod)
+                self._release_node(pod)
             elif pod.assumed and pod.devices is not None and self._bookings.devices(pod) != pod.devices:
-                self._leave(pod)
+                self._release_node(pod)
             pod.assumed = ""
             self.claims.bound(pod)
-            self._enter(pod)
+            self._hold_node(pod)
 
-    def _enter(self, pod: PodInfo) -> None:
+    def _hold_node(self, pod: PodInfo) -> None:
         if pod.uid in self.tables.pods_by_node.get(pod.node, ()):
             return
         self.tables.add_pod(pod, pod.node)
         if not self.tables.stale:
             self._bookings.book(pod)
 
-    def _leave(self, pod: PodInfo) -> None:
+    def _release_node(self, pod: PodInfo) -> None:
         tables = self.tables
         if not tables.remove_pod(pod, pod.assumed or pod.node):
             return
@@ -241,18 +249,15 @@ class ClusterCache:
     # -- decisions --------------------------------------------------------------------------------------------------
 
     def choose(
-        self, pod: PodInfo, request: Request, among: Mask | None, weights: Floats | None = None
+        self, pod: PodInfo, request: Request, feasible: Mask | None, weights: Floats | None = None
     ) -> Choice | None:
         """Return the best node and GPUs for a pod; None if it fits nowhere.
 
-        `weights`: more weights of nodes by slot, beside those of the pod's preferred affinity.
+        `weights`: weights of nodes by slot, beside those of the pod's node affinity.
         """
-        preferred = self.topology.preferred(pod)
-        if weights is not None:
-            preferred = weights if preferred is None else preferred + weights
         if pod.claims:
-            return self.claims.choose(pod, request, among, preferred)
-        return self.tables.scorer.choose(request, among, preferred)
+            return self.claims.choose(pod, request, feasible, weights)
+        return self.tables.scorer.choose(request, feasible, weights)
 
     def take(self, pod: PodInfo, booking: Booking) -> list[ClaimAllocation]:
         """Assume a pod, and return the allocations of its claims. Raises BookingError without any change."""
@@ -260,8 +265,8 @@ class ClusterCache:
         assert name is not None
         given: list[ClaimAllocation] = []
         if pod.claims:
-            by_claims = self.claims.counts(pod)
-            given = self.claims.give(pod, booking)
+            by_claims = self.claims.claims_have_gpus(pod)
+            given = self.claims.allocate(pod, booking)
             if by_claims:
                 booking = replace(booking, gpus=0)
         try:
@@ -280,6 +285,6 @@ class ClusterCache:
     def forget(self, pod: PodInfo) -> None:
         """Release an assumed pod whose binding failed."""
         if pod.assumed:
-            self._leave(pod)
+            self._release_node(pod)
             pod.assumed, pod.devices = "", None
         self.claims.forget(pod)

@@ -12,7 +12,7 @@ from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.objects.device_mask import format_devices, parse_devices
 from avactl.scheduler.objects.pod_info import PodInfo
 
-_MOST_BOOKED = 2**42
+MAX_BOOKED_AMOUNT = 2**42
 """Largest amount of one resource that is booked for a pod that runs already (4 TiB of memory). The kubelet refuses
 pods that ask for more than their node has, but until then they are booked, and sums must stay within 64 bits."""
 
@@ -23,7 +23,7 @@ class PodBookings(ChangeListener):
     def __init__(self, tables: ClusterTables, requests: RequestBuilder) -> None:
         self._tables, self._requests = tables, requests
         self._substituted: set[str] = set()
-        """Nodes on which pods are booked with other GPUs than theirs, which are absent or which others have too."""
+        """Nodes with pods that are booked with substitutes, as their GPUs are absent or held by another pod too."""
         tables.subscribe(self)
 
     def state_cleared(self) -> None:
@@ -41,10 +41,10 @@ class PodBookings(ChangeListener):
         if slot is None or pod.uid in state.bookings:
             return
         amounts = self._requests.amounts(pod.shape)
-        if max(amounts) > _MOST_BOOKED:
-            amounts = tuple(min(amount, _MOST_BOOKED) for amount in amounts)
+        if max(amounts) > MAX_BOOKED_AMOUNT:
+            amounts = tuple(min(amount, MAX_BOOKED_AMOUNT) for amount in amounts)
         milli = pod.shape.share or MILLI_PER_GPU
-        mask = self._devices(pod, slot, milli)
+        mask = self._gpus_to_book(pod, slot, milli)
         state.book(pod.uid, Booking(slot, amounts, mask, milli), forced=True)
 
     def release_all(self, node: str) -> list[PodInfo]:
@@ -61,7 +61,7 @@ class PodBookings(ChangeListener):
         booking = self._tables.state.bookings.get(pod.uid)
         return format_devices(booking.gpus) if booking else ""
 
-    def _devices(self, pod: PodInfo, slot: int, milli: int) -> int:
+    def _gpus_to_book(self, pod: PodInfo, slot: int, milli: int) -> int:
         """Return the mask of GPUs to book for a pod.
 
         Free GPUs are substituted for unknown or absent ones, because the pod holds that number of the node's GPUs.
@@ -76,20 +76,20 @@ class PodBookings(ChangeListener):
         others = [key for key in state.held[slot] if state.bookings[key].gpus & mine] if twice else []
         if twice:
             logs.error("GPUs are held twice", pod=pod.key, node=pod.node, gpus=twice, others=sorted(map(str, others)))
-        found = [gpu for gpu in members(mine) if free[gpu] >= milli]
-        if len(found) < mine.bit_count():
+        booked = [gpu for gpu in members(mine) if free[gpu] >= milli]
+        if len(booked) < mine.bit_count():
             self._substituted.add(node)
-        if len(found) < count:
+        if len(booked) < count:
             taken = mine
             for other in tables.pods_by_node[node].values():
                 if other.devices:
                     taken |= self._named_devices(other, self._gpu_count(other))
             more = [gpu for gpu in range(MAX_GPUS) if free[gpu] >= milli and not taken >> gpu & 1]
-            found += more[: count - len(found)]
+            booked += more[: count - len(booked)]
         # Pods that name no GPUs, and reservations for waiting units, give way when the state is rebuilt.
-        tables.stale |= not all(self._entitled(key, pod) for key in others)
-        tables.stale |= len(found) < count and any(not isinstance(key, str) for key in state.held[slot])
-        return sum(1 << gpu for gpu in found)
+        tables.stale |= not all(self._is_entitled(key, pod) for key in others)
+        tables.stale |= len(booked) < count and any(not isinstance(key, str) for key in state.held[slot])
+        return sum(1 << gpu for gpu in booked)
 
     def _gpu_count(self, pod: PodInfo) -> int:
         """Return the GPUs that a pod requests by a resource or a share."""
@@ -104,7 +104,7 @@ class PodBookings(ChangeListener):
         mask = parse_devices(pod.devices) if pod.managed else 0
         return mask if mask.bit_count() == count else 0
 
-    def _entitled(self, key: Hashable, pod: PodInfo) -> bool:
+    def _is_entitled(self, key: Hashable, pod: PodInfo) -> bool:
         """Return True if a booking names its GPUs and is older than a pod, which does not get them then."""
         holder = self._tables.pods_by_node.get(pod.assumed or pod.node, {}).get(str(key))
         if holder is None:

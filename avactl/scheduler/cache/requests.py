@@ -13,15 +13,16 @@ from avactl.contracts import names
 from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU
 from avactl.hardware.placement.diagnosis import fits_empty, why_gang
 from avactl.hardware.placement.gang import Gang
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.request import Request
-from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.dra.manager import ClaimDemand, DraManager
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import NodeRules, Obstacle, ObstacleKind, UnsupportedError
 from avactl.scheduler.objects.pod_requirements import PodRequirements
 
-_SETS = 512
-"""Node sets that are kept up to date, and gangs of which it is known whether they ever fit."""
+MAX_NODE_SETS = 512
+"""Maximum number of node sets that are kept up to date, and of cached answers about gangs."""
 
 
 class DeviceSource(NamedTuple):
@@ -54,10 +55,10 @@ class RequestBuilder(ChangeListener):
         self._sets: dict[tuple[NodeRules, DeviceSource], int] = {}
         self._serial = 0
         self._reasons: dict[int, dict[Obstacle, int]] = {}
-        """Why nodes are not in a set, and how many."""
-        self._looked_at = 0
-        """Nodes that there were then."""
-        self._small: tuple[int, dict[Gang, bool]] = (-1, {})
+        """Number of nodes outside each node set, by obstacle."""
+        self._counted_nodes = 0
+        """Number of nodes when the obstacles were counted."""
+        self._exceeding: tuple[int, dict[Gang, bool]] = (-1, {})
         """Gangs for which the cluster is too small, as of `node_epoch`."""
 
     def state_cleared(self) -> None:
@@ -65,7 +66,7 @@ class RequestBuilder(ChangeListener):
         self._requests.clear()
         self._sets.clear()
         self._reasons.clear()
-        self._small = (-1, {})
+        self._exceeding = (-1, {})
 
     def gpu_count(self, shape: PodRequirements) -> int:
         """Return the whole GPUs that a pod requests through an extended resource."""
@@ -77,19 +78,19 @@ class RequestBuilder(ChangeListener):
 
     def request(self, shape: PodRequirements, demand: ClaimDemand | None = None) -> Request:
         """Return the request for pod requirements. Raises UnsupportedError if no node can ever satisfy them."""
-        source, wanted = self._source(shape), demand if demand is not None and demand.wanted else None
+        source, wanted = self._device_source(shape), demand if demand is not None and demand.wanted else None
         if wanted is not None:
             if wanted.gpus and source is not _ANY_NODE:
                 raise UnsupportedError(
                     "requests GPUs through both an extended resource and ResourceClaims, which is not supported"
                 )
             source = source._replace(claims=wanted.key, searched=not wanted.exact)
-        nodes = self._set(shape, source)
+        nodes = self._node_set(shape, source)
         known = self._requests.get((shape, source, nodes))
         if known is not None:
             return known
         for name in shape.amounts:
-            if name not in self._tables.state.resources and not self._offered(name):
+            if name not in self._tables.state.resources and not self._is_gpu_resource(name):
                 device_class = self._dra.stands_for(name)
                 if device_class:
                     raise UnsupportedError(
@@ -108,7 +109,7 @@ class RequestBuilder(ChangeListener):
             raise UnsupportedError(f"requests {gpus} GPUs; a machine has at most {MAX_GPUS}")
         if len([name for name in shape.amounts if name in self.gpu_resources]) > 1:
             raise UnsupportedError("requests two kinds of GPU, which is not supported")
-        if len(self._requests) > 4 * _SETS:
+        if len(self._requests) > 4 * MAX_NODE_SETS:
             self._requests.clear()
         request = self._requests[shape, source, nodes] = Request(
             amounts=self.amounts(shape),
@@ -122,48 +123,48 @@ class RequestBuilder(ChangeListener):
         )
         return request
 
-    def _source(self, shape: PodRequirements) -> DeviceSource:
-        """The devices by which pods of a shape ask for GPUs, claims aside."""
+    def _device_source(self, shape: PodRequirements) -> DeviceSource:
+        """Return the devices by which pods of a shape request GPUs, except for claims."""
         if shape.share:
             return DeviceSource(shared=True)
         resource = next((name for name in shape.amounts if name in self.gpu_resources), "")
         return DeviceSource(resource) if resource else _ANY_NODE
 
-    def _offered(self, name: str) -> bool:
+    def _is_gpu_resource(self, name: str) -> bool:
         """Return True if a node offers GPUs under this resource name."""
         return any(info.gpu_resource == name for info in self._tables.nodes.values())
 
-    def searched(self, request: Request, shape: PodRequirements) -> Request:
+    def request_on_any_device(self, request: Request, shape: PodRequirements) -> Request:
         """Return the same request on all nodes that the node rules allow, regardless of devices."""
-        return replace(request, nodes=self._set(shape, _ANY_NODE))
+        return replace(request, nodes=self._node_set(shape, _ANY_NODE))
 
-    def _set(self, shape: PodRequirements, source: DeviceSource) -> int:
-        """The key of the node set of a shape."""
+    def _node_set(self, shape: PodRequirements, source: DeviceSource) -> int:
+        """Return the key of a shape's node set."""
         key = (shape.rules, source)
-        found = self._sets.get(key)
-        if found is None:
-            if len(self._sets) >= _SETS:
+        number = self._sets.get(key)
+        if number is None:
+            if len(self._sets) >= MAX_NODE_SETS:
                 old = next(iter(self._sets))
                 del self._tables.state.allowed[self._sets[old]]
                 self._tables.state.preferred.pop(self._sets.pop(old), None)
             self._serial += 1
-            found = self._sets[key] = self._serial
+            number = self._sets[key] = self._serial
             slots = self._tables.state.slots
             allowed = [
                 slots[info.name]
-                for info in self._candidates(shape.rules)
-                if not self._obstacle(shape.rules, source, info)
+                for info in self._matching_nodes(shape.rules)
+                if not self._find_obstacle(shape.rules, source, info)
             ]
-            self._tables.state.allow(found, allowed)
+            self._tables.state.allow(number, allowed)
             if shape.rules.preferred:
-                weights = self._tables.state.preferred[found] = np.zeros(len(self._tables.state.free))
-                for info in self._candidates(shape.rules):
+                weights = self._tables.state.preferred[number] = np.zeros(len(self._tables.state.free))
+                for info in self._matching_nodes(shape.rules):
                     if info.name in slots:
                         weights[slots[info.name]] = shape.rules.preference(info.name, info.labels)
-        return found
+        return number
 
-    def _candidates(self, rules: NodeRules) -> Iterable[NodeInfo]:
-        """Return the nodes that rules may match: a DaemonSet's pod names its node, and must not cost a look at all."""
+    def _matching_nodes(self, rules: NodeRules) -> Iterable[NodeInfo]:
+        """Return the nodes that rules may match. A DaemonSet's pod names its node, so no other is checked."""
         nodes = self._tables.nodes
         return nodes.values() if rules.named is None else [nodes[name] for name in rules.named if name in nodes]
 
@@ -171,7 +172,7 @@ class RequestBuilder(ChangeListener):
         """Update the node sets for a node."""
         self._reasons.clear()
         for (rules, source), number in self._sets.items():
-            may = not self._obstacle(rules, source, info)
+            may = not self._find_obstacle(rules, source, info)
             if bool(self._tables.state.allowed[number][slot]) != may:
                 self._tables.state.allow(number, {slot: may})
             if rules.preferred:
@@ -179,9 +180,9 @@ class RequestBuilder(ChangeListener):
 
     def obstacles(self, request: Request) -> dict[Obstacle, int]:
         """Count the nodes that are not in a request's node set, by obstacle."""
-        if self._looked_at != len(self._tables.nodes):
+        if self._counted_nodes != len(self._tables.nodes):
             self._reasons.clear()
-            self._looked_at = len(self._tables.nodes)
+            self._counted_nodes = len(self._tables.nodes)
         rules, source, number = next((*key, number) for key, number in self._sets.items() if number == request.nodes)
         if number not in self._reasons:
             # Nodes with other GPUs are counted by themselves.
@@ -190,38 +191,38 @@ class RequestBuilder(ChangeListener):
                 for info in self._tables.nodes.values()
                 if not request.models or self._tables.model_of(info.name) in request.models
             ]
-            self._reasons[number] = Counter(filter(None, (self._obstacle(rules, source, info) for info in nodes)))
+            self._reasons[number] = Counter(filter(None, (self._find_obstacle(rules, source, info) for info in nodes)))
         return self._reasons[number]
 
-    def small(self, gang: Gang) -> bool:
+    def exceeds_cluster(self, gang: Gang) -> bool:
         """Return True if the gang would not fit the empty cluster. Answers are cached."""
-        if self._small[0] != self._tables.node_epoch or len(self._small[1]) >= _SETS:
-            self._small = (self._tables.node_epoch, {})
-        known = self._small[1]
+        if self._exceeding[0] != self._tables.node_epoch or len(self._exceeding[1]) >= MAX_NODE_SETS:
+            self._exceeding = (self._tables.node_epoch, {})
+        known = self._exceeding[1]
         if gang not in known:
             reason = why_gang(self._tables.state, gang)
             doubtful = len(gang.roles) > 1 if reason is None else not reason.ever
-            known[gang] = doubtful and self.never(gang, untried=reason is None)
+            known[gang] = doubtful and self.never_fits(gang, untried=reason is None)
         return known[gang]
 
-    def never(self, gang: Gang, among: Mask | None = None, untried: bool = False) -> bool:
+    def never_fits(self, gang: Gang, feasible: Mask | None = None, untried: bool = False) -> bool:
         """Return True if the gang will never fit, even once taints and cordons are gone.
 
         `untried`: only single roles were tried, so the cluster may still be too small for all of them.
         """
-        sets = {role.request.nodes: self._lasting(role.request) for role in gang.roles}
+        sets = {role.request.nodes: self._lasting_nodes(role.request) for role in gang.roles}
         wider = {key: mask for key, mask in sets.items() if mask is not None}
-        return not ((untried or wider) and fits_empty(self._tables.state, gang, among, wider))
+        return not ((untried or wider) and fits_empty(self._tables.state, gang, feasible, wider))
 
-    def _lasting(self, request: Request) -> Mask | None:
-        """A request's node set without taints and cordons, which go; None where none keeps it from a node."""
-        if not any(each.transient for each in self.obstacles(request)):
+    def _lasting_nodes(self, request: Request) -> Mask | None:
+        """Return a request's node set regardless of taints and cordons, which are transient; None if it is the same."""
+        if not any(obstacle.transient for obstacle in self.obstacles(request)):
             return None
         rules, source = next(key for key, number in self._sets.items() if number == request.nodes)
         nodes = self._tables.nodes.values()
-        return self._tables.mask(info.name for info in nodes if not self._obstacle(rules, source, info, True))
+        return self._tables.mask(info.name for info in nodes if not self._find_obstacle(rules, source, info, True))
 
-    def _obstacle(
+    def _find_obstacle(
         self, rules: NodeRules, source: DeviceSource, info: NodeInfo, lasting: bool = False
     ) -> Obstacle | None:
         """Return what keeps pods with these rules off a node; None: nothing. `lasting`: ignore transient obstacles."""

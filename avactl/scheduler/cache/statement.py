@@ -55,7 +55,7 @@ class Statement:
         cache.dra.version += bool(self._claims)
         if self._topology:
             for pod in self._evicted:
-                cache.topology.show(pod, pod.node or pod.assumed)
+                cache.tables.show_pod(pod, pod.node or pod.assumed)
         cache.tables.change_epoch = self._epoch
 
     # -- operations -------------------------------------------------------------------------------------------------
@@ -82,38 +82,38 @@ class Statement:
 
         The cost is proportional to the difference, so searches for the fewest victims can call it often.
         """
-        topology, wanted = self._cache.topology, dict.fromkeys(pods)
+        tables, wanted = self._cache.tables, dict.fromkeys(pods)
         self._evict_claims(wanted)
         for pod in [pod for pod in self._evicted if pod not in wanted]:
             del self._evicted[pod]
-            self._restore(pod.uid)
+            self._restore_booking(pod.uid)
             if self._topology:
-                topology.show(pod, pod.node or pod.assumed)
+                tables.show_pod(pod, pod.node or pod.assumed)
         for pod in [pod for pod in wanted if pod not in self._evicted]:
             self._evicted[pod] = None
-            self._remove(pod.uid)
+            self._release_booking(pod.uid)
             if self._topology:
-                topology.hide(pod, pod.node or pod.assumed)
+                tables.hide_pod(pod, pod.node or pod.assumed)
 
     def _evict_claims(self, pods: Iterable[PodInfo]) -> None:
-        """Take the devices of the claims that only these pods use, and of no others."""
+        """Release the devices of claims that only these pods use, and restore those of all other claims."""
         dra, wanted = self._cache.dra, self._cache.claims.used_only_by(pods)
-        back = [uid for uid in self._claims if uid not in wanted]
-        gone = [uid for uid in wanted if uid not in self._claims and dra.devices.held(uid)]
-        for uid in back:
+        restored = [uid for uid in self._claims if uid not in wanted]
+        evicted = [uid for uid in wanted if uid not in self._claims and dra.devices.held(uid)]
+        for uid in restored:
             self._set_devices(uid, self._claims.pop(uid))
-            self._restore(uid)
-        for uid in gone:
+            self._restore_booking(uid)
+        for uid in evicted:
             self._claims[uid] = dra.devices.held(uid)
             self._set_devices(uid, ())
-            self._remove(uid)
-        dra.version += bool(back or gone)
+            self._release_booking(uid)
+        dra.version += bool(restored or evicted)
 
-    def _remove(self, key: str) -> None:
+    def _release_booking(self, key: str) -> None:
         if key in self._cache.tables.state.bookings:
             self._released[key] = self._cache.tables.state.release(key)
 
-    def _restore(self, key: str) -> None:
+    def _restore_booking(self, key: str) -> None:
         booking = self._released.pop(key, None)
         if booking is not None:
             self._cache.tables.state.book(key, booking, forced=True)

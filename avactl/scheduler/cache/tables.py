@@ -1,7 +1,8 @@
 """Tables of the cluster cache: nodes, pods, the placement state, and the change events that its parts listen to.
 
-`ClusterCache` writes the tables. Its parts (`requests`, `claim_bookings`, `pod_topology`, `team_usage`,
-`volume_binding`, `volume_limits`) read them, count their own changes in `change_epoch`, and do not depend on the cache.
+`ClusterCache` writes the tables. Its parts (`requests`, `claim_bookings`, `team_usage`, `volume_binding`,
+`volume_limits`) read them, count their own changes in `change_epoch`, and do not depend on the cache. Constraints read
+them too.
 """
 
 from __future__ import annotations
@@ -9,19 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import State
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.score import Objective, Scorer
 from avactl.scheduler.objects.config import Pool
 from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.pod_info import PodInfo
 
 BASE_RESOURCES = ("cpu", "memory", "pods", "ephemeral-storage")
-
-Mask = npt.NDArray[np.bool_]
-"""One element for each slot of the placement state."""
 
 
 class ChangeListener:
@@ -32,6 +30,12 @@ class ChangeListener:
 
     def pod_removed(self, pod: PodInfo, node: str) -> None:
         """Handle a pod that no longer holds resources of a node."""
+
+    def pod_hidden(self, pod: PodInfo, node: str) -> None:
+        """Handle a pod whose eviction is being tried: it holds its resources, but does not count until `pod_shown`."""
+
+    def pod_shown(self, pod: PodInfo, node: str) -> None:
+        """Handle a pod that counts again."""
 
     def pod_relabelled(self, pod: PodInfo, labels: Mapping[str, str], deleting: bool) -> None:
         """Handle changed labels or deletion of a pod on a node; the arguments are the previous values."""
@@ -52,33 +56,33 @@ class ChangeListener:
 _EVENTS = [name for name in vars(ChangeListener) if not name.startswith("_")]
 
 
-class Waits:
-    """Scheduling units that wait for an object, by the object's name. A unit waits for one object at a time."""
+class EventWaits:
+    """Scheduling units that wait for an event, such as a change of an object. A unit waits for one event at a time."""
 
     def __init__(self) -> None:
         self._units: dict[str, set[str]] = {}
-        self._wanted: dict[str, str] = {}
+        self._events: dict[str, str] = {}
         self.woken: set[str] = set()
-        """Units whose object has arrived, until the reader clears the set."""
+        """Units whose event has occurred, until the reader clears the set."""
 
     def __len__(self) -> int:
-        return len(self._wanted)
+        return len(self._events)
 
-    def wait_for(self, wanted: str, unit: str) -> None:
-        """Register a unit to be retried once `arrived` is called with the same name; empty: cancel its wait."""
-        before = self._wanted.pop(unit, "")
+    def wait_for(self, event: str, unit: str) -> None:
+        """Register a unit to be retried once the event occurs; empty: cancel its wait."""
+        before = self._events.pop(unit, "")
         if before:
             self._units[before].discard(unit)
             if not self._units[before]:
                 del self._units[before]
-        if wanted:
-            self._wanted[unit] = wanted
-            self._units.setdefault(wanted, set()).add(unit)
+        if event:
+            self._events[unit] = event
+            self._units.setdefault(event, set()).add(unit)
 
-    def arrived(self, wanted: str) -> None:
-        """Wake the units that wait for an object that was added or changed."""
-        for unit in self._units.pop(wanted, ()):
-            del self._wanted[unit]
+    def occurred(self, event: str) -> None:
+        """Wake the units that wait for an event."""
+        for unit in self._units.pop(event, ()):
+            del self._events[unit]
             self.woken.add(unit)
 
 
@@ -106,7 +110,7 @@ class ClusterTables:
         """Keys of pods that carry a mark of a preemption: victims and nominated pods."""
         self.replaced: dict[str, dict[str, str]] = {}
         """Node of each pod (by key) that was replaced because it was slow, by gang."""
-        self.waits = Waits()
+        self.waits = EventWaits()
         self.stale = True
         """True until the placement state is rebuilt."""
         self.change_epoch = 0
@@ -116,10 +120,6 @@ class ClusterTables:
         self.state = State(BASE_RESOURCES, levels)
         self.scorer = Scorer(self.state, objective=objective)
         self._handlers: dict[str, list[Callable[..., None]]] = {event: [] for event in _EVENTS}
-
-    def changed(self) -> None:
-        """Count a change that may help pods that wait."""
-        self.change_epoch += 1
 
     def reset_state(self, resources: tuple[str, ...]) -> None:
         """Replace the placement state by an empty one of these resources."""
@@ -142,7 +142,7 @@ class ClusterTables:
         result[[slot for name in nodes if (slot := self.state.slots.get(name)) is not None]] = True
         return result
 
-    def spared(self, pod: PodInfo) -> Mask | None:
+    def unreplaced_nodes(self, pod: PodInfo) -> Mask | None:
         """Return the nodes on which no pod of this pod's gang was replaced; None: all. A preference, not a rule."""
         if pod.gang not in self.replaced:
             return None
@@ -199,6 +199,16 @@ class ClusterTables:
                     del self.claim_users[key]
                 self.claim_changed(key)
         return True
+
+    def hide_pod(self, pod: PodInfo, node: str) -> None:
+        """Announce a pod whose eviction is being tried."""
+        for handle in self._handlers["pod_hidden"]:
+            handle(pod, node)
+
+    def show_pod(self, pod: PodInfo, node: str) -> None:
+        """Announce a pod whose eviction is no longer being tried."""
+        for handle in self._handlers["pod_shown"]:
+            handle(pod, node)
 
     def note_replaced(self, pod: PodInfo, gone: bool = False) -> None:
         """Remember the node of a pod that was replaced, for as long as the API server has the pod."""

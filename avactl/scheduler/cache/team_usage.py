@@ -11,9 +11,10 @@ import numpy as np
 
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import MILLI_PER_GPU
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.quota import Ledger, Limit, Quota, Refusal, Shape, TeamWorkload
 from avactl.hardware.placement.request import Request
-from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.objects.config import TeamQuota
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.gang_request import QuotaOwner
@@ -67,39 +68,39 @@ class TeamUsage(ChangeListener):
         """`held_gpus` returns the GPU milli of a pod that has a node."""
         self._tables, self._held_gpus = tables, held_gpus
         tables.subscribe(self)
-        self._leaves: dict[str, TeamQuota] = {}
+        self._quotas: dict[str, TeamQuota] = {}
         self._teams: dict[str, str] = {}
         """Team by namespace, for namespaces that a quota names."""
         self._ledger = Ledger([], {})
-        """Works are single pods, by themselves."""
+        """One workload for each pod."""
         self._ranks: dict[str, Counter[tuple[bool, int]]] = {}
         """Ranks of each team's preemptible pods."""
         self._members: Counter[str] = Counter()
         """Number of pods that hold resources, by gang."""
         self._surplus: Counter[str] = Counter()
         """Number of gang members beyond the gangs' sizes, by team."""
-        self.kept: list[TeamWorkload] = []
-        """Units that others make room for: what they will have is nobody else's."""
-        self.strict: set[str] = set()
-        """Teams of which one of them must have guaranteed GPUs: nobody else borrows there meanwhile."""
+        self.nominated_works: list[TeamWorkload] = []
+        """Units with reserved places, which count against the quotas already."""
+        self.guaranteed_only: set[str] = set()
+        """Teams with such a unit that may not borrow: until it starts, no other unit of the team may borrow either."""
         self.version = 0
         """Number of pods that started or ended."""
         self._stale = True
 
     @property
-    def leaves(self) -> Mapping[str, TeamQuota]:
+    def quotas(self) -> Mapping[str, TeamQuota]:
         """Quotas by team; read-only."""
-        return self._leaves
+        return self._quotas
 
     # -- keeping count ----------------------------------------------------------------------------------------------
 
-    def put_leaf(self, team: str, leaf: TeamQuota | None) -> None:
+    def put_quota(self, team: str, quota: TeamQuota | None) -> None:
         """Add, change or (None) remove a team's quota."""
-        if leaf is None:
-            self._leaves.pop(team, None)
+        if quota is None:
+            self._quotas.pop(team, None)
         else:
-            self._leaves[team] = leaf
-        self._teams = {name: each.team for each in self._leaves.values() for name in each.namespaces}
+            self._quotas[team] = quota
+        self._teams = {name: known.team for known in self._quotas.values() for name in known.namespaces}
         self._stale = True
         self._tables.change_epoch += 1
 
@@ -111,19 +112,19 @@ class TeamUsage(ChangeListener):
         """Add a pod to the ledger."""
         if self._stale or pod in self._ledger.works:
             return
-        work = self._work(pod, node)
+        work = self._work_of(pod, node)
         if work is None:
             return
         before = self._ledger.borrowed(work.team, work.model) if work.gpus else 1
         self._ledger.start(work)
-        self._count(pod, work.team, 1)
-        if self._leaves and not before and self._ledger.borrowed(work.team, work.model):
-            self._tables.change_epoch += 1  # what it lends may now come back to those that wait
+        self._count_pod(pod, work.team, 1)
+        if self._quotas and not before and self._ledger.borrowed(work.team, work.model):
+            self._tables.change_epoch += 1  # waiting pods may now reclaim what the team borrows
 
     def pod_removed(self, pod: PodInfo, node: str) -> None:
         """Remove a pod from the ledger."""
         if not self._stale and pod in self._ledger.works:
-            self._count(pod, self._ledger.end(pod).team, -1)
+            self._count_pod(pod, self._ledger.end(pod).team, -1)
 
     def recount(self, pod: PodInfo, node: str) -> None:
         """Count a pod on a node again, with its current resources."""
@@ -145,23 +146,23 @@ class TeamUsage(ChangeListener):
             self.recount(pod, pod.assumed or pod.node)
             return
 
-    def _count(self, pod: PodInfo, team: str, change: int) -> None:
+    def _count_pod(self, pod: PodInfo, team: str, change: int) -> None:
         self.version += 1
         if pod.managed and pod.preemptible:
             ranks = self._ranks.setdefault(team, Counter())
-            _add(ranks, pod.rank, change)
+            _add_count(ranks, pod.rank, change)
             if not ranks:
                 del self._ranks[team]
         if pod.gang:
-            # Coming, it is one more; going, it was.
+            # A removed pod is still among the members here, an added one is not yet.
             beyond = self._members[pod.gang] + max(change, 0) > pod.gang_size
-            _add(self._members, pod.gang, change)
-            _add(self._surplus, team, change * beyond)
+            _add_count(self._members, pod.gang, change)
+            _add_count(self._surplus, team, change * beyond)
 
-    def fresh(self) -> Ledger:
+    def current_ledger(self) -> Ledger:
         """Return the current ledger, with one workload per pod; read-only."""
         if self._stale:
-            self._ledger = Ledger([_in_milli(leaf.quota) for leaf in self._leaves.values()], {})
+            self._ledger = Ledger([_in_milli(known.quota) for known in self._quotas.values()], {})
             self._ranks, self._members, self._surplus = {}, Counter(), Counter()
             self._stale = False
             for node, pods in self._tables.pods_by_node.items():
@@ -178,7 +179,7 @@ class TeamUsage(ChangeListener):
         """Return the properties of a pod that quotas and preemption use."""
         return QuotaOwner(self.team(pod), pod.rank, pod.preemptible, pod.never_preempts)
 
-    def _work(self, pod: PodInfo, node: str) -> TeamWorkload | None:
+    def _work_of(self, pod: PodInfo, node: str) -> TeamWorkload | None:
         info = self._tables.nodes.get(node)
         if info is None:
             return None
@@ -186,80 +187,92 @@ class TeamUsage(ChangeListener):
         model = self._tables.model_of(node) if gpus else ""
         amounts = (pod.shape.amounts.get("cpu", 0), pod.shape.amounts.get("memory", 0))
         return TeamWorkload(
-            pod, self.team(pod), 1, gpus, model,
-            priority=pod.priority, serving=pod.serving, preemptible=pod.preemptible, amounts=amounts,
-        )  # fmt: skip
+            pod,
+            self.team(pod),
+            1,
+            gpus,
+            model,
+            priority=pod.priority,
+            serving=pod.serving,
+            preemptible=pod.preemptible,
+            amounts=amounts,
+        )
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
-    def refuse(self, wishes: Sequence[StartRequest]) -> tuple[QuotaExceeded | None, Mask | None]:
+    def admit(self, wishes: Sequence[StartRequest]) -> tuple[QuotaExceeded | None, Mask | None]:
         """Return the quota that blocks pods, or the nodes whose GPU models it permits; None for all.
 
         Pods without a GPU model may start on all models that their team's quota permits.
         """
-        if not self._leaves:
+        if not self._quotas:
             return None, None
-        ledger = self.fresh()
+        ledger = self.current_ledger()
         models = [model for model in self._tables.state.models if model]
-        open_: list[str] = []
+        permitted: list[str] = []
         first: QuotaExceeded | None = None
         named = {model for wish in wishes for model in wish.request.models}
         gpus = any(wish.request.gpus for wish in wishes)
-        unnamed = gpus and not named and self._unnamed()
+        unnamed = gpus and not named and self._has_unknown_models()
         if unnamed:
             models.append("")
         for model in (sorted(named) or models) if gpus else [""]:
-            exceeded = self._try(ledger, wishes, model)
+            exceeded = self._find_exceeded(ledger, wishes, model)
             if exceeded is None:
-                open_.append(model)
+                permitted.append(model)
             first = first or exceeded
-        if not open_:
+        if not permitted:
             return first, None
-        if named or not gpus or len(open_) == len(models):
+        if named or not gpus or len(permitted) == len(models):
             return None, None
         state = self._tables.state
-        # Without a model, and without GPUs, are machines for pods that need none.
-        may = np.array([model in open_ or not (model or unnamed) for model in state.models])
-        mask: Mask = may[state.model]
+        # Nodes without a model and without GPUs are for pods that need none.
+        allowed = np.array([model in permitted or not (model or unnamed) for model in state.models])
+        mask: Mask = allowed[state.model]
         return None, mask
 
-    def beyond(self, models: Mask | None) -> str:
-        """Describe how many GPU machines `refuse` excludes for a pod."""
+    def describe_excluded(self, models: Mask | None) -> str:
+        """Describe how many GPU machines `admit` excludes for a pod."""
         if models is None:
             return ""
         state = self._tables.state
-        kept = ~models & (state.gpu_count > 0)
-        nobody_knows = kept & (state.model == (state.models.index("") if "" in state.models else -1))
-        unnamed, lost = int(nobody_knows.sum()), int((kept & ~nobody_knows).sum())
-        words = [f"{lost} with a GPU model beyond its quota"] if lost else []
-        words += [f"{unnamed} without label {names.GPU_LABEL}, so not covered by quotas"] if unnamed else []
-        return ", ".join(words)
+        excluded = ~models & (state.gpu_count > 0)
+        unknown_model = excluded & (state.model == (state.models.index("") if "" in state.models else -1))
+        unnamed, over_quota = int(unknown_model.sum()), int((excluded & ~unknown_model).sum())
+        reasons = [f"{over_quota} with a GPU model beyond its quota"] if over_quota else []
+        reasons += [f"{unnamed} without label {names.GPU_LABEL}, so not covered by quotas"] if unnamed else []
+        return ", ".join(reasons)
 
-    def _unnamed(self) -> bool:
+    def _has_unknown_models(self) -> bool:
         """Return True if there are GPUs without a known model: no quota covers them."""
         state = self._tables.state
         if "" not in state.models:
             return False
         return bool(state.gpu_count[: state.size][state.model[: state.size] == state.models.index("")].any())
 
-    def _try(self, ledger: Ledger, wishes: Sequence[StartRequest], model: str) -> QuotaExceeded | None:
+    def _find_exceeded(self, ledger: Ledger, wishes: Sequence[StartRequest], model: str) -> QuotaExceeded | None:
         """Try GPUs of one model; roles that ask for another model count for that one."""
         started: list[Hashable] = []
         exceeded: QuotaExceeded | None = None
-        for kept in self.kept:
-            ledger.start(kept)
-            started.append(kept.key)
+        for nominated in self.nominated_works:
+            ledger.start(nominated)
+            started.append(nominated.key)
         for number, (request, pods) in enumerate(wishes):
             wanted = model if not request.models or model in request.models else min(request.models)
             team = self.team(pods[0])
-            lent = team not in self.strict and all(pod.preemptible for pod in pods)
+            may_borrow = team not in self.guaranteed_only and all(pod.preemptible for pod in pods)
             work = TeamWorkload(
-                ("wish", number), team, len(pods), request.total_milli, wanted if request.gpus else "",
-                preemptible=lent, amounts=request.amounts[:2],
-            )  # fmt: skip
+                ("wish", number),
+                team,
+                len(pods),
+                request.total_milli,
+                wanted if request.gpus else "",
+                preemptible=may_borrow,
+                amounts=request.amounts[:2],
+            )
             refusals = ledger.may_start(work)
             if refusals:
-                exceeded = QuotaExceeded(refusals, all(pod.preemptible for pod in pods), lent)
+                exceeded = QuotaExceeded(refusals, all(pod.preemptible for pod in pods), may_borrow)
                 break
             ledger.start(work)
             started.append(work.key)
@@ -267,9 +280,9 @@ class TeamUsage(ChangeListener):
             ledger.end(key)
         return exceeded
 
-    def may_give(self, pod: PodInfo, models: Iterable[str]) -> bool:
+    def may_yield_to(self, pod: PodInfo, models: Iterable[str]) -> bool:
         """Return True if any workload could be preempted for a pod. Fast, because it runs for thousands of pods."""
-        ledger, team = self.fresh(), self.team(pod)
+        ledger, team = self.current_ledger(), self.team(pod)
         if any(rank < pod.rank for rank in self._ranks.get(team, ())):
             return True
         wanted = set(models) if self.shared else ()
@@ -287,13 +300,13 @@ class TeamUsage(ChangeListener):
     @property
     def shared(self) -> bool:
         """True if there are quotas, so that teams lend to each other."""
-        return bool(self._leaves)
+        return bool(self._quotas)
 
     def usage(self) -> Iterable[tuple[str, str, float, float]]:
         """Yield team, model, GPUs in use, and how many of them are borrowed."""
-        ledger = self.fresh()
-        for team, leaf in self._leaves.items():
-            for model in {*leaf.quota.limits, *(shape.model for shape in leaf.quota.shapes)}:
+        ledger = self.current_ledger()
+        for team, known in self._quotas.items():
+            for model in {*known.quota.limits, *(shape.model for shape in known.quota.shapes)}:
                 yield (
                     team,
                     model,
@@ -305,8 +318,8 @@ class TeamUsage(ChangeListener):
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-def _add(counts: Counter[_Key], key: _Key, change: int) -> None:
-    """Without a trace of what is nought."""
+def _add_count(counts: Counter[_Key], key: _Key, change: int) -> None:
+    """Change a count, and remove it if it is zero."""
     counts[key] += change
     if not counts[key]:
         del counts[key]

@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from avactl.scheduler.cache.tables import ClusterTables, Mask
+from avactl.hardware.placement.masks import Mask, intersect_masks
+from avactl.scheduler.cache.tables import ClusterTables
 from avactl.scheduler.cache.volume_limits import VolumeLimits
 from avactl.scheduler.objects.limits import selector_excess
 from avactl.scheduler.objects.node_rules import Labels, NotYetError, RuleError, node_selector, selector
@@ -38,17 +39,17 @@ class VolumeBinding:
         self._claims: dict[str, VolumeClaim] = {}
         self._volumes: dict[str, Volume] = {}
         self._classes: dict[str, StorageClass] = {}
-        self._rooms: dict[str, StorageCapacity] = {}
-        self._measured: set[str] = set()
+        self._capacities: dict[str, StorageCapacity] = {}
+        self._capacity_drivers: set[str] = set()
         """CSI drivers that report their capacity."""
         self._by_class: dict[str, dict[str, Volume]] = {}
         """Available volumes by class."""
         self._assigned: dict[str, str] = {}
         """UID of the claim to which each of these volumes is being bound."""
         self._masks: dict[bytes, tuple[int, Mask]] = {}
-        self.attached = VolumeLimits(tables, self._of_claim, self._of_volume)
+        self.attached = VolumeLimits(tables, self._handle_of_claim, self._handle_of_volume)
 
-    # -- what is there ----------------------------------------------------------------------------------------------
+    # -- objects ----------------------------------------------------------------------------------------------
 
     def put_claim(self, item: Mapping[str, Any]) -> None:
         """Add or change a PersistentVolumeClaim."""
@@ -59,7 +60,7 @@ class VolumeBinding:
             self._claims[claim.key] = claim
             self.attached.claim_changed(claim.key)
             self._tables.change_epoch += 1
-            self._tables.waits.arrived(f"volume claim {claim.key}")
+            self._tables.waits.occurred(f"volume claim {claim.key}")
 
     def put_volume(self, item: Mapping[str, Any]) -> None:
         """Add or change a PersistentVolume."""
@@ -75,7 +76,7 @@ class VolumeBinding:
             self.attached.clear()
         if before is None or before._replace(owner=volume.owner, version=volume.version) != volume:
             self._tables.change_epoch += 1
-        self._tables.waits.arrived(f"volume {volume.name}")
+        self._tables.waits.occurred(f"volume {volume.name}")
 
     def put_class(self, item: Mapping[str, Any]) -> None:
         """Add or change a StorageClass."""
@@ -83,13 +84,13 @@ class VolumeBinding:
         if self._classes.get(name) != found:
             self._classes[name] = found
             self._tables.change_epoch += 1
-            self._tables.waits.arrived(f"storage class {name}")
+            self._tables.waits.occurred(f"storage class {name}")
 
-    def put_room(self, item: Mapping[str, Any]) -> None:
+    def put_capacity(self, item: Mapping[str, Any]) -> None:
         """Add or change a CSIStorageCapacity."""
         room, key = StorageCapacity.parse(item), f"{item['metadata']['namespace']}/{item['metadata']['name']}"
-        before = self._rooms.get(key)
-        self._rooms[key] = room
+        before = self._capacities.get(key)
+        self._capacities[key] = room
         if before is None or room.size > before.size or room.nodes != before.nodes:
             self._tables.change_epoch += 1
 
@@ -97,8 +98,8 @@ class VolumeBinding:
         """Add or change a CSIDriver."""
         name = item["metadata"]["name"]
         if (item.get("spec") or {}).get("storageCapacity"):
-            self._measured.add(name)
-        elif name in self._measured:
+            self._capacity_drivers.add(name)
+        elif name in self._capacity_drivers:
             self.drop_driver(name)
 
     def drop_claim(self, key: str) -> None:
@@ -115,53 +116,58 @@ class VolumeBinding:
         """Remove a StorageClass."""
         self._classes.pop(key, None)
 
-    def drop_room(self, key: str) -> None:
+    def drop_capacity(self, key: str) -> None:
         """Remove a CSIStorageCapacity."""
-        self._rooms.pop(key, None)
+        self._capacities.pop(key, None)
 
     def drop_driver(self, key: str) -> None:
         """Remove a CSIDriver, or one that no longer reports its capacity."""
-        self._measured.discard(key)
+        self._capacity_drivers.discard(key)
         self._tables.change_epoch += 1
 
     def keys(self, kind: str) -> list[str]:
-        """Return the known keys of a kind: `claims`, `volumes`, `classes`, `rooms` or `drivers`."""
+        """Return the known keys of a kind: `claims`, `volumes`, `classes`, `capacities` or `drivers`."""
         known: dict[str, Iterable[str]] = {
-            "claims": self._claims, "volumes": self._volumes, "classes": self._classes, "rooms": self._rooms,
-            "drivers": self._measured,
-        }  # fmt: skip
+            "claims": self._claims,
+            "volumes": self._volumes,
+            "classes": self._classes,
+            "capacities": self._capacities,
+            "drivers": self._capacity_drivers,
+        }
         return list(known[kind])
 
-    def _of_volume(self, name: str) -> tuple[str, str] | None:
+    def _handle_of_volume(self, name: str) -> tuple[str, str] | None:
         volume = self._volumes.get(name)
         return (volume.driver, volume.handle) if volume is not None and volume.driver else None
 
-    def _of_claim(self, key: str) -> tuple[str, str] | None:
+    def _handle_of_claim(self, key: str) -> tuple[str, str] | None:
         """Return the CSI driver and volume of a claim, also of one to be provisioned; None for others."""
         claim = self._claims.get(key)
         if claim is None:
             return None
         if claim.asked in self._volumes:
-            return self._of_volume(claim.asked)
+            return self._handle_of_volume(claim.asked)
         known = self._classes.get(claim.class_name)
         return (known.provisioner, f"claim {key}") if known is not None and known.provisioner else None
 
-    # -- where a pod may go -----------------------------------------------------------------------------------------
+    # -- feasible nodes -----------------------------------------------------------------------------------------
 
-    def among(self, pod: PodInfo) -> Mask | None:
+    def reachable_nodes(self, pod: PodInfo) -> Mask | None:
         """Return the nodes that reach all volumes of a pod; None: all. Raises RuleError if the pod must wait."""
         result: Mask | None = None
-        unmade: list[VolumeClaim] = []
+        unprovisioned: list[VolumeClaim] = []
         for name in pod.volumes:
-            result = _both(result, self._reach(pod, name, unmade))
-        if len(unmade) > 1 and result is not None:
-            # Each of them has a volume that is free there, but not each one of its own.
+            result = intersect_masks(result, self._nodes_of_claim(pod, name, unprovisioned))
+        if len(unprovisioned) > 1 and result is not None:
+            # Each claim has a suitable volume there, but two may have the same one.
             nodes = [info.name for info in self._tables.nodes.values() if result[self._tables.state.slots[info.name]]]
-            result &= self._tables.mask(name for name in nodes if self._match(unmade, name) is not None)
+            result &= self._tables.mask(
+                name for name in nodes if self._assign_smallest(unprovisioned, name) is not None
+            )
         full = self.attached.full(pod)
-        return result if full is None else _both(result, ~full)
+        return result if full is None else intersect_masks(result, ~full)
 
-    def _reach(self, pod: PodInfo, name: str, unmade: list[VolumeClaim]) -> Mask | None:
+    def _nodes_of_claim(self, pod: PodInfo, name: str, unprovisioned: list[VolumeClaim]) -> Mask | None:
         claim = self._claims.get(f"{pod.namespace}/{name}")
         key = f"volume claim {pod.namespace}/{name}"
         if claim is None:
@@ -177,34 +183,35 @@ class VolumeBinding:
             if volume is None:
                 words = f"waits for PersistentVolume {claim.volume} of claim {name}, which does not exist"
                 raise NotYetError(words, f"volume {claim.volume}")
-            return _both(
-                self._selected(volume.affinity), self._in_zones(volume) if name not in pod.ephemeral_claims else None
+            return intersect_masks(
+                self._selected_nodes(volume.affinity),
+                self._nodes_in_zones(volume) if name not in pod.ephemeral_claims else None,
             )
         known = self._classes.get(claim.class_name, _IMMEDIATE)
         if known.mode != LATER or claim.asked:
             raise NotYetError(f"waits for PersistentVolumeClaim {name} to be bound", key)
-        static = self._static(claim)
-        if not self.makes(pod, name):
-            unmade.append(claim)
+        static = self._nodes_with_volume(claim)
+        if not self.is_provisioned(pod, name):
+            unprovisioned.append(claim)
             return static if static is not None else self._tables.mask(())
-        made = _both(self._selected(known.topologies), self._with_room(claim, known))
+        made = intersect_masks(self._selected_nodes(known.topologies), self._nodes_with_capacity(claim, known))
         if claim.selected:
-            # It is being made for this node.
-            return _both(made, self._tables.mask((claim.selected,)))
+            # The driver is provisioning it for this node.
+            return intersect_masks(made, self._tables.mask((claim.selected,)))
         return made if made is None or static is None else made | static
 
-    def _static(self, claim: VolumeClaim) -> Mask | None:
+    def _nodes_with_volume(self, claim: VolumeClaim) -> Mask | None:
         """Return the nodes with an available volume for a claim; None if no volume suits it."""
         result: Mask | None = None
         for volume in self._by_class.get(claim.class_name, {}).values():
-            if self._suits(volume, claim):
-                here = self._selected(volume.affinity)
+            if self._is_suitable(volume, claim):
+                here = self._selected_nodes(volume.affinity)
                 if here is None:
                     return self._tables.mask(self._tables.nodes)
                 result = here if result is None else result | here
         return result
 
-    def _suits(self, volume: Volume, claim: VolumeClaim) -> bool:
+    def _is_suitable(self, volume: Volume, claim: VolumeClaim) -> bool:
         """Return True if a claim can have a volume. Source: k8s.io/component-helpers, FindMatchingVolume."""
         if volume.owner is not None:
             return volume.meant_for(claim)
@@ -218,32 +225,32 @@ class VolumeBinding:
             and (claim.selector is None or selector(claim.selector)(volume.labels))
         )
 
-    def _match(self, claims: Iterable[VolumeClaim], node: str) -> dict[str, str] | None:
+    def _assign_smallest(self, claims: Iterable[VolumeClaim], node: str) -> dict[str, str] | None:
         """Return the smallest suitable volume on a node for each claim, by claim; None if there are too few."""
         slot = self._tables.state.slots[node]
-        found: dict[str, str] = {}
+        volumes: dict[str, str] = {}
         for claim in sorted(claims, key=lambda claim: claim.size):
             best: Volume | None = None
             for volume in self._by_class.get(claim.class_name, {}).values():
-                if volume.name in found.values() or not self._suits(volume, claim):
+                if volume.name in volumes.values() or not self._is_suitable(volume, claim):
                     continue
-                reach = self._selected(volume.affinity)
+                reach = self._selected_nodes(volume.affinity)
                 if reach is not None and not reach[slot]:
                     continue
                 if best is None or volume.meant_for(claim) or volume.size < best.size:
                     best = volume
             if best is None:
                 return None
-            found[claim.name] = best.name
-        return found
+            volumes[claim.name] = best.name
+        return volumes
 
-    def _with_room(self, claim: VolumeClaim, known: StorageClass) -> Mask | None:
+    def _nodes_with_capacity(self, claim: VolumeClaim, known: StorageClass) -> Mask | None:
         """Return the nodes on which a driver has capacity for a new volume; None if it reports none."""
-        if known.provisioner not in self._measured or not claim.size:
+        if known.provisioner not in self._capacity_drivers or not claim.size:
             return None
         by_label: dict[str, set[str]] = {}
         matchers = []
-        for room in self._rooms.values():
+        for room in self._capacities.values():
             if room.class_name != claim.class_name or room.size < claim.size or room.nodes is None:
                 continue
             labels = room.nodes.get("matchLabels") or {}
@@ -259,11 +266,11 @@ class VolumeBinding:
             or any(match(info.labels) for match in matchers)
         )
 
-    def _selected(self, affinity: bytes) -> Mask | None:
+    def _selected_nodes(self, affinity: bytes) -> Mask | None:
         """Return the nodes that a NodeSelector matches; None: all."""
-        return self._matching(affinity, lambda: node_selector(orjson.loads(affinity))) if affinity else None
+        return self._cached_mask(affinity, lambda: node_selector(orjson.loads(affinity))) if affinity else None
 
-    def _in_zones(self, volume: Volume) -> Mask | None:
+    def _nodes_in_zones(self, volume: Volume) -> Mask | None:
         """Return the nodes in a volume's zones; None: all."""
         zones = volume.zones
 
@@ -273,9 +280,9 @@ class VolumeBinding:
                 labels.get(key, labels.get(ZONES[key])) in values for key, values in zones
             )
 
-        return self._matching(repr(zones).encode(), lambda: match) if zones else None
+        return self._cached_mask(repr(zones).encode(), lambda: match) if zones else None
 
-    def _matching(self, key: bytes, matcher: Callable[[], Callable[[str, Labels], bool]]) -> Mask:
+    def _cached_mask(self, key: bytes, matcher: Callable[[], Callable[[str, Labels], bool]]) -> Mask:
         now = self._tables.node_epoch
         known = self._masks.get(key)
         if known is None or known[0] != now:
@@ -286,24 +293,24 @@ class VolumeBinding:
             known = self._masks[key] = (now, mask)
         return known[1]
 
-    # -- what a pod gets --------------------------------------------------------------------------------------------
+    # -- binding --------------------------------------------------------------------------------------------
 
-    def unbound(self, pod: PodInfo) -> tuple[str, ...]:
+    def unbound_claims(self, pod: PodInfo) -> tuple[str, ...]:
         """Return the claims of a pod that are bound after node selection (WaitForFirstConsumer)."""
-        found = (self._claims.get(f"{pod.namespace}/{name}") for name in pod.volumes)
-        return tuple(claim.name for claim in found if claim is not None and not claim.volume)
+        claims = (self._claims.get(f"{pod.namespace}/{name}") for name in pod.volumes)
+        return tuple(claim.name for claim in claims if claim is not None and not claim.volume)
 
-    def bound(self, pod: PodInfo) -> bool:
+    def are_bound(self, pod: PodInfo) -> bool:
         """Return True if all claims of a pod are bound."""
         known = [self._claims.get(f"{pod.namespace}/{name}") for name in pod.volumes]
         return all(claim is not None and claim.volume for claim in known)
 
-    def meant_for(self, pod: PodInfo, name: str, node: str) -> bool:
+    def has_volume_on(self, pod: PodInfo, name: str, node: str) -> bool:
         """Return True if a claim is bound, or assigned a volume on this node."""
         claim = self._claims.get(f"{pod.namespace}/{name}")
         return claim is not None and bool(claim.volume or claim.selected == node)
 
-    def makes(self, pod: PodInfo, name: str) -> bool:
+    def is_provisioned(self, pod: PodInfo, name: str) -> bool:
         """Return True if a provisioner creates volumes for a claim."""
         claim = self._claims.get(f"{pod.namespace}/{name}")
         known = self._classes.get(claim.class_name, _IMMEDIATE) if claim is not None else _IMMEDIATE
@@ -313,22 +320,16 @@ class VolumeBinding:
         """Assign available volumes on a node to claims of a pod, and return them by claim."""
         result: dict[str, tuple[Volume, VolumeClaim]] = {}
         claims = [self._claims[f"{pod.namespace}/{name}"] for name in names]
-        together = self._match(claims, node)
+        together = self._assign_smallest(claims, node)
         for claim in claims:
-            alone = together or self._match([claim], node) or {}
+            alone = together or self._assign_smallest([claim], node) or {}
             volume = self._volumes.get(alone.get(claim.name, ""))
             if volume is not None and self._assigned.get(volume.name, claim.uid) == claim.uid:
                 self._assigned[volume.name] = claim.uid
                 result[claim.name] = (volume, claim)
         return result
 
-    def settled(self, volumes: Iterable[Volume]) -> None:
+    def end_assignment(self, volumes: Iterable[Volume]) -> None:
         """End the assignment of volumes that are now bound or failed to bind."""
         for volume in volumes:
             self._assigned.pop(volume.name, None)
-
-
-def _both(one: Mask | None, other: Mask | None) -> Mask | None:
-    if one is None or other is None:
-        return one if other is None else other
-    return one & other

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
+from avactl.hardware.placement.masks import Mask
+from avactl.scheduler.cache.tables import ChangeListener, ClusterTables
 from avactl.scheduler.objects.pod_info import PodInfo
 
 Handle = tuple[str, str]
@@ -22,7 +23,7 @@ class VolumeLimits(ChangeListener):
         of_volume: Callable[[str], Handle | None],
     ) -> None:
         """The callbacks find a volume by its claim's `namespace/name`, or by its own name."""
-        self._tables, self._of_claim, self._of_volume = tables, of_claim, of_volume
+        self._tables, self._handle_of_claim, self._handle_of_volume = tables, of_claim, of_volume
         tables.subscribe(self)
         self._limits: dict[str, dict[str, int]] = {}
         """Largest number of volumes by driver, then by node."""
@@ -107,7 +108,7 @@ class VolumeLimits(ChangeListener):
         """Return the nodes that cannot attach a pod's volumes; None if all can."""
         wanted: dict[str, set[Handle]] = {}
         for name in pod.volumes:
-            handle = self._of_claim(f"{pod.namespace}/{name}")
+            handle = self._handle_of_claim(f"{pod.namespace}/{name}")
             if handle is not None and self._limits.get(handle[0]):
                 wanted.setdefault(handle[0], set()).add(handle)
         if not wanted:
@@ -116,16 +117,16 @@ class VolumeLimits(ChangeListener):
             node
             for driver, handles in wanted.items()
             for node, most in self._limits[driver].items()
-            if self._count(node, driver, handles) > most
+            if self._count_volumes(node, driver, handles) > most
         ]
         return self._tables.mask(nodes) if nodes else None
 
-    def _count(self, node: str, driver: str, more: set[Handle]) -> int:
+    def _count_volumes(self, node: str, driver: str, more: set[Handle]) -> int:
         here = self._nodes.get(node)
         if here is None:
             pods = self._tables.pods_by_node.get(node, {}).values()
             claims = (f"{pod.namespace}/{name}" for pod in pods for name in pod.volumes)
-            found = [*map(self._of_claim, claims), *map(self._of_volume, self._by_node.get(node, ()))]
+            found = [*map(self._handle_of_claim, claims), *map(self._handle_of_volume, self._by_node.get(node, ()))]
             here = self._nodes[node] = frozenset(handle for handle in found if handle is not None)
         mine = {handle for handle in here if handle[0] == driver}
         # A pod that brings nothing new fits also where others have gone over the limit.

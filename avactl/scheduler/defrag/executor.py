@@ -17,10 +17,10 @@ from avactl.scheduler.inspection.cluster_view import ClusterView
 from avactl.scheduler.objects.pod_info import PREEMPTED, PodInfo
 from avactl.scheduler.preemption.attempt import new_preemption, preempted_for_message
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
-from avactl.scheduler.writers.evictor import disrupted, nominated, spared
+from avactl.scheduler.writers.evictor import disruption_patch, nomination_patch, spare_patch
 
-_TAKEN_UP = 30.0
-"""Seconds in which a scheduler that runs has begun."""
+START_TIMEOUT_S = 30.0
+"""Time within which a running scheduler starts the moves."""
 
 
 class StoppedError(Exception):
@@ -36,97 +36,101 @@ class DefragExecutor:
         self._client, self._view, self._unit, self._plan, self._tell = client, view, unit, plan, tell
         self._moved = [move.pod for move in plan.moves]
         self._marked: list[PodInfo] = []
-        self._seen: set[str] = set()
-        """Pods that were seen nominated, by uid."""
+        self._seen_nominated: set[str] = set()
+        """UIDs of pods whose nomination the watch has shown."""
         self._nominees = [pod for pod in unit.waiting if pod.uid in plan.places]
 
     async def run(self, timeout: float) -> bool:
         """Execute the moves; return True if the job was placed within `timeout` seconds. Raises StoppedError."""
-        await self._ask()
+        await self._mark_and_nominate()
         changed = asyncio.Event()
         following = asyncio.ensure_future(self._view.follow(changed.set))
         try:
-            async with asyncio.timeout(_TAKEN_UP):
-                await self._until(lambda: self._begun() or self._refused(), changed)
-            if not self._begun():
-                await self._undo()
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await self._wait_until(lambda: self._has_begun() or self._is_refused(), changed)
+            if not self._has_begun():
+                await self._revert()
                 raise StoppedError("the cluster has changed meanwhile: run the command again")
             self._tell("the scheduler has started the moves")
             async with asyncio.timeout(timeout):
-                await self._until(self._placed, changed)
+                await self._wait_until(self._is_placed, changed)
             return True
         except TimeoutError:
-            if self._begun():
+            if self._has_begun():
                 return False
-            await self._undo()
+            await self._revert()
             raise StoppedError("no scheduler has started the moves: is `avactl-scheduler` running?") from None
         except asyncio.CancelledError:
-            if not self._begun():
-                await self._undo()
+            if not self._has_begun():
+                await self._revert()
             raise
         finally:
             following.cancel()
 
-    # -- asking -----------------------------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------------------------
 
-    async def _ask(self) -> None:
+    async def _mark_and_nominate(self) -> None:
         """Mark, then nominate. Each patch names the pod's uid: a replaced pod is not touched."""
         note = f"{preempted_for_message(self._unit)}moved by `avactl defrag` to a node with free capacity"
         preemption = new_preemption(self._nominees)
         try:
             for pod in self._moved:
                 self._marked.append(pod)
-                await self._patch(pod, disrupted(pod, PREEMPTED, note, preemption))
+                await self._patch_status(pod, disruption_patch(pod, PREEMPTED, note, preemption))
             for pod in self._nominees:
-                await self._patch(pod, nominated(pod, self._plan.places[pod.uid], preemption))
+                await self._patch_status(pod, nomination_patch(pod, self._plan.places[pod.uid], preemption))
         except (ApiError, UnreachableError) as error:
-            await self._undo()
+            await self._revert()
             raise StoppedError(str(error)) from None
         except asyncio.CancelledError:
-            await self._undo()
+            await self._revert()
             raise
 
-    async def _undo(self) -> None:
-        """Take back all that was written, as far as the API server can be reached."""
-        patches: list[tuple[PodInfo, Mapping[str, Any]]] = [(pod, nominated(pod, None, None)) for pod in self._nominees]
-        patches += [(pod, spared(pod)) for pod in self._marked]
+    async def _revert(self) -> None:
+        """Revert all patches, as far as the API server can be reached."""
+        patches: list[tuple[PodInfo, Mapping[str, Any]]] = [
+            (pod, nomination_patch(pod, None, None)) for pod in self._nominees
+        ]
+        patches += [(pod, spare_patch(pod)) for pod in self._marked]
         for pod, body in patches:
             try:
-                await self._patch(pod, body)
+                await self._patch_status(pod, body)
             except ApiError:
                 continue
             except UnreachableError as error:
                 self._tell(f"not reverted: {error}")
                 return
 
-    async def _patch(self, pod: PodInfo, body: Mapping[str, Any]) -> None:
+    async def _patch_status(self, pod: PodInfo, body: Mapping[str, Any]) -> None:
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
         await self._client.send("PATCH", path, body, content_type=STRATEGIC)
 
     # -- watching ---------------------------------------------------------------------------------------------------
 
-    async def _until(self, there: Callable[[], bool], changed: asyncio.Event) -> None:
+    async def _wait_until(self, there: Callable[[], bool], changed: asyncio.Event) -> None:
         while not there():
             await changed.wait()
             changed.clear()
 
-    def _begun(self) -> bool:
+    def _has_begun(self) -> bool:
         """Return True once the first moved pod is terminating or gone."""
-        return any(self._now(pod) is None or pod.deleting for pod in self._moved)
+        return any(self._current_pod(pod) is None or pod.deleting for pod in self._moved)
 
-    def _refused(self) -> bool:
+    def _is_refused(self) -> bool:
         """Return True once the scheduler has withdrawn a nomination. The first answers may predate the nominations."""
-        seen = [found for pod in self._nominees if (found := self._now(pod)) is not None and found.waiting]
-        self._seen |= {pod.uid for pod in seen if pod.nominated}
-        return any(pod.uid in self._seen and not pod.nominated for pod in seen) or len(seen) < len(self._nominees)
+        seen = [now for pod in self._nominees if (now := self._current_pod(pod)) is not None and now.waiting]
+        self._seen_nominated |= {pod.uid for pod in seen if pod.nominated}
+        return any(pod.uid in self._seen_nominated and not pod.nominated for pod in seen) or len(seen) < len(
+            self._nominees
+        )
 
-    def _placed(self) -> bool:
-        return all((found := self._now(pod)) is not None and bool(found.node) for pod in self._nominees)
+    def _is_placed(self) -> bool:
+        return all((now := self._current_pod(pod)) is not None and bool(now.node) for pod in self._nominees)
 
-    def _now(self, pod: PodInfo) -> PodInfo | None:
-        found = self._view.cache.tables.pods.get(pod.key)
-        return found if found is not None and found.uid == pod.uid else None
+    def _current_pod(self, pod: PodInfo) -> PodInfo | None:
+        now = self._view.cache.tables.pods.get(pod.key)
+        return now if now is not None and now.uid == pod.uid else None
 
     def nodes(self) -> Sequence[str]:
         """Return the nodes of the job's pods."""
-        return sorted({found.node for pod in self._nominees if (found := self._now(pod)) is not None and found.node})
+        return sorted({now.node for pod in self._nominees if (now := self._current_pod(pod)) is not None and now.node})

@@ -22,9 +22,9 @@ from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.queue.gang_request import roles_of
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
-_WANTED = "wanted"
-_TOGETHER = "each of its pods would fit, but not all of them together"
-_CLAIMS = "with ResourceClaims that are shared or request devices other than GPUs"
+WANTED_KEY = "wanted"
+NOT_TOGETHER = "each of its pods would fit, but not all of them together"
+UNSUPPORTED_CLAIMS = "with ResourceClaims that are shared or request devices other than GPUs"
 
 
 class NoPlanError(Exception):
@@ -66,11 +66,11 @@ def unit_of(view: ClusterView, namespace: str, name: str) -> QueuedPodGroup:
     mine = [
         pod
         for pod in view.cache.tables.pods.values()
-        if pod.namespace == namespace and name in (pod.name, *_names(pod))
+        if pod.namespace == namespace and name in (pod.name, *_job_names(pod))
     ]
     waiting = sorted((pod for pod in mine if pod.waiting), key=lambda pod: (pod.index, pod.name))
     if not mine:
-        others = [pod for pod in view.strangers.values() if pod.namespace == namespace and name in _names(pod)]
+        others = [pod for pod in view.strangers.values() if pod.namespace == namespace and name in _job_names(pod)]
         if others:
             raise NoPlanError(f"{namespace}/{name} uses another scheduler")
         raise NoPlanError(f"namespace {namespace} has no job {name}")
@@ -84,7 +84,7 @@ def unit_of(view: ClusterView, namespace: str, name: str) -> QueuedPodGroup:
     return unit
 
 
-def _names(pod: PodInfo) -> tuple[str, ...]:
+def _job_names(pod: PodInfo) -> tuple[str, ...]:
     return usage.job_of(pod)[0], pod.gang.partition("/")[2]
 
 
@@ -100,16 +100,16 @@ def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
     pods = waiting[:need]
     requests = {}
     for pod in pods:
-        if _bound(view, pod):
-            raise NoPlanError(f"{_bound(view, pod)}: not supported by defrag")
+        if _pinned_reason(view, pod):
+            raise NoPlanError(f"{_pinned_reason(view, pod)}: not supported by defrag")
         if pod.shape.refused:
             raise NoPlanError(pod.shape.refused)
         try:
-            requests[pod.uid] = _request(view, pod)
+            requests[pod.uid] = _request_of(view, pod)
         except RuleError as error:
             raise NoPlanError(str(error)) from None
     roles = roles_of(pods, requests)
-    over, _ = cache.quotas.refuse([StartRequest(request, members) for request, members in roles.items()])
+    over, _ = cache.quotas.admit([StartRequest(request, members) for request, members in roles.items()])
     if over:
         raise NoPlanError(f"more free capacity would not help: {over}")
     gang = Gang(
@@ -118,13 +118,13 @@ def for_unit(view: ClusterView, unit: QueuedPodGroup) -> DefragPlan:
     )
     rank = max(pod.rank for pod in pods)
     names = [[pod.uid for pod in members] for members in roles.values()]
-    return _plan(view, gang, names, movable(view, rank, without=unit.key))
+    return _plan_moves(view, gang, names, movable(view, rank, without=unit.key))
 
 
 def for_request(view: ClusterView, request: Request, pods: int) -> DefragPlan:
     """Return the moves for hypothetical pods. Raises NoPlanError."""
     gang = Gang((Role("0", request, pods),))
-    return _plan(view, gang, [[str(number) for number in range(pods)]], movable(view))
+    return _plan_moves(view, gang, [[str(number) for number in range(pods)]], movable(view))
 
 
 def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: str = "") -> Movable:
@@ -132,34 +132,36 @@ def movable(view: ClusterView, rank: tuple[bool, int] | None = None, without: st
 
     Excludes pods that rank above `rank`, and the job `without`.
     """
-    cache, found, kept = view.cache, dict[Hashable, Request](), dict[str, int]()
+    cache, requests, kept = view.cache, dict[Hashable, Request](), dict[str, int]()
     for pod in cache.tables.pods.values():
         if not pod.node or pod.ended or (without and without in (pod.gang, pod.uid)):
             continue
         booking = cache.tables.state.bookings.get(pod.uid)
         if booking is None or not (booking.gpus or cache.claims.held_gpus(pod)):
             continue
-        why = _obstacle(view, pod, rank) if pod.managed else "using another scheduler"
+        why = _find_obstacle(view, pod, rank) if pod.managed else "using another scheduler"
         try:
             if not why:
-                found[pod.uid] = _freed(view, pod) if pod.claims else cache.requests.request(pod.shape)
+                requests[pod.uid] = (
+                    _request_when_recreated(view, pod) if pod.claims else cache.requests.request(pod.shape)
+                )
         except RuleError as error:
             why = str(error)
         if why:
             kept[why] = kept.get(why, 0) + 1
-    return Movable(found, kept)
+    return Movable(requests, kept)
 
 
-def _request(view: ClusterView, pod: PodInfo) -> Request:
+def _request_of(view: ClusterView, pod: PodInfo) -> Request:
     """Return the placement request of a pod. Raises RuleError."""
     if not pod.claims:
         return view.cache.requests.request(pod.shape)
-    if view.cache.claims.searched(pod):
-        raise UnsupportedError(_CLAIMS)
+    if view.cache.claims.needs_allocator(pod):
+        raise UnsupportedError(UNSUPPORTED_CLAIMS)
     return view.cache.requests.request(pod.shape, view.cache.dra.demand(pod))
 
 
-def _freed(view: ClusterView, pod: PodInfo) -> Request:
+def _request_when_recreated(view: ClusterView, pod: PodInfo) -> Request:
     """Return the request of a pod with claims once it is recreated. The view then counts its devices as its own."""
     cache, state = view.cache, view.cache.tables.state
     if pod.uid in view.freed_requests:
@@ -167,12 +169,12 @@ def _freed(view: ClusterView, pod: PodInfo) -> Request:
     keys = [f"{pod.namespace}/{name}" for _, name in pod.claims]
     held = [state.bookings.get(cache.dra.claims[key].uid) for key in keys if key in view.claims]
     if len(held) < len(keys):
-        raise UnsupportedError(_CLAIMS)
+        raise UnsupportedError(UNSUPPORTED_CLAIMS)
     gpus = sum({1 << gpu for booking in held if booking for gpu in members(booking.gpus)})
     for key in keys:
         cache.claims.put({**view.claims[key], "status": {}})
     try:
-        request: Request | None = _request(view, pod)
+        request: Request | None = _request_of(view, pod)
     except RuleError:
         request = None
     if request is not None and request.gpus == gpus.bit_count():
@@ -181,10 +183,10 @@ def _freed(view: ClusterView, pod: PodInfo) -> Request:
         return request
     for key in keys:
         cache.claims.put(view.claims[key])
-    raise UnsupportedError(_CLAIMS)
+    raise UnsupportedError(UNSUPPORTED_CLAIMS)
 
 
-def _obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | None) -> str:
+def _find_obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | None) -> str:
     """Return the reason why a pod cannot be moved, or an empty string."""
     if pod.deleting:
         return "ending already"
@@ -196,29 +198,28 @@ def _obstacle(view: ClusterView, pod: PodInfo, rank: tuple[bool, int] | None) ->
         return "of no Job"
     if rank is not None and pod.rank > rank:
         return "of higher rank"
-    return "restricted by other pods" if pod.within else _bound(view, pod)
+    return "restricted by other pods" if pod.within else _pinned_reason(view, pod)
 
 
-def _bound(view: ClusterView, pod: PodInfo) -> str:
+def _pinned_reason(view: ClusterView, pod: PodInfo) -> str:
     """Return a reason that the pod cannot move, or an empty string."""
-    if view.cache.topology.touch(pod):
-        return "restricted by other pods"
     try:
-        return "restricted by volumes" if view.volumes.among(pod) is not None else ""
+        constraint = view.constraints.pinned_by(pod)
     except RuleError as error:
         return str(error)
+    return f"restricted by {constraint}" if constraint else ""
 
 
-def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -> DefragPlan:
+def _plan_moves(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -> DefragPlan:
     cache = view.cache
     state, scorer = cache.tables.state, Scorer(cache.tables.state, view.expected())
-    moves = make_whole(scorer, _WANTED, gang, may.requests)
+    moves = make_whole(scorer, WANTED_KEY, gang, may.requests)
     if moves is None:
         reason = why_gang(state, gang)
-        text = _TOGETHER
+        text = NOT_TOGETHER
         if reason is not None:
             text = gang_message(reason)
-        raise NoPlanError(f"no moves can free enough capacity: {text}; {_who(may)}")
+        raise NoPlanError(f"no moves can free enough capacity: {text}; {_describe_movable(may)}")
     mark = state.mark()
     try:
         for move in moves:
@@ -226,9 +227,9 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
         for move in moves:
             request = may.requests[move.key]
             state.book(move.key, Booking(move.target, request.amounts, move.gpus, request.milli))
-        placed = place_gang(scorer, _WANTED, gang)
+        placed = place_gang(scorer, WANTED_KEY, gang)
         if placed is None:
-            raise NoPlanError(f"no moves can free enough capacity: {_TOGETHER}")
+            raise NoPlanError(f"no moves can free enough capacity: {NOT_TOGETHER}")
         members: dict[str, list[str]] = {}
         for member in placed:
             members.setdefault(member.role, []).append(str(state.names[member.node]))
@@ -240,8 +241,8 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
         for uid, node in zip(uids, members[role.name], strict=True)
     }
     pods = {pod.uid: pod for pod in cache.tables.pods.values()}
-    told = [
-        _move(
+    plan_moves = [
+        _new_move(
             view,
             pods[str(move.key)],
             may.requests[move.key],
@@ -250,29 +251,36 @@ def _plan(view: ClusterView, gang: Gang, names: list[list[str]], may: Movable) -
         )
         for move in moves
     ]
-    return DefragPlan(sorted(told, key=lambda move: (move.source, move.pod.key)), places)
+    return DefragPlan(sorted(plan_moves, key=lambda move: (move.source, move.pod.key)), places)
 
 
-def _move(view: ClusterView, pod: PodInfo, request: Request, source: str, target: str) -> Move:
+def _new_move(view: ClusterView, pod: PodInfo, request: Request, source: str, target: str) -> Move:
     every, since = view.checkpoints[pod.uid]
-    gang = [each for each in view.cache.tables.pods.values() if pod.gang and each.gang == pod.gang and each.node]
+    gang = [other for other in view.cache.tables.pods.values() if pod.gang and other.gang == pod.gang and other.node]
     running = seconds_since(since, view.now) if since else every
     return Move(
-        pod, f"{pod.namespace}/{usage.job_of(pod)[0]}", request.total_milli / MILLI_PER_GPU, source, target,
-        max(0.0, min(every, running)), max(0, len(gang) - 1),
-    )  # fmt: skip
+        pod,
+        f"{pod.namespace}/{usage.job_of(pod)[0]}",
+        request.total_milli / MILLI_PER_GPU,
+        source,
+        target,
+        max(0.0, min(every, running)),
+        max(0, len(gang) - 1),
+    )
 
 
-def _who(may: Movable) -> str:
-    """`12 pods may be moved; 30 may not: 28 without checkpoints, 2 not preemptible`."""
-    text = f"{_count(len(may.requests))} may be moved"
+def _describe_movable(may: Movable) -> str:
+    """Render `12 pods may be moved; 30 may not: 28 without checkpoints, 2 not preemptible`."""
+    text = f"{_count_pods(len(may.requests))} may be moved"
     if may.kept:
-        listed = sorted(may.kept.items(), key=lambda each: (-each[1], each[0]))
-        text += f"; {_count(sum(may.kept.values()))} may not: {', '.join(f'{count} {why}' for why, count in listed)}"
+        listed = sorted(may.kept.items(), key=lambda item: (-item[1], item[0]))
+        text += (
+            f"; {_count_pods(sum(may.kept.values()))} may not: {', '.join(f'{count} {why}' for why, count in listed)}"
+        )
     return text
 
 
-def _count(number: int) -> str:
+def _count_pods(number: int) -> str:
     return f"{number} pod{'' if number == 1 else 's'}"
 
 
@@ -286,12 +294,12 @@ def request(view: ClusterView, gpus: int, model: str = "", cpu: int = 0, memory:
     """Return the request of hypothetical pods; `cpu` in millicores, `memory` in bytes."""
     amounts, cache = {"cpu": cpu, "memory": memory, "pods": 1}, view.cache
     there = [cache.tables.state.slots[name] for name, info in cache.tables.nodes.items() if not usage.away(info)]
-    cache.tables.state.allow(_WANTED, there)
+    cache.tables.state.allow(WANTED_KEY, there)
     return Request(
         amounts=tuple(amounts.get(name, 0) for name in cache.tables.state.resources),
         gpus=gpus,
         models=frozenset({model}) if model else frozenset(),
-        nodes=_WANTED,
+        nodes=WANTED_KEY,
         link=link,
         required=link != "any" and gpus > 1,
     )

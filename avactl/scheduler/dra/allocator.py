@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 from avactl.scheduler.cel import compiler as cel
 from avactl.scheduler.dra.consumable_capacity import consumed
-from avactl.scheduler.dra.resource_claim import ALL, MOST, DeviceRequest, ParsedClaim
+from avactl.scheduler.dra.resource_claim import ALL, MAX_DEVICES, DeviceRequest, ParsedClaim
 from avactl.scheduler.dra.resource_slices import Device, DeviceInventory, Key, PoolKey, ReachablePool
 
-_STEPS = 20_000
+MAX_STEPS = 20_000
 
 
 class AllocatedDevice(NamedTuple):
@@ -32,10 +32,10 @@ class StuckError(Exception):
 
 def tolerated(device: Device, wanted: DeviceRequest) -> bool:
     """Return True if a request tolerates the taints of a device."""
-    return all(any(_tolerates(each, taint) for each in wanted.tolerations) for taint in device.taints)
+    return all(any(_toleration_covers(each, taint) for each in wanted.tolerations) for taint in device.taints)
 
 
-def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+def _toleration_covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     if toleration.get("effect") and toleration["effect"] != taint["effect"]:
         return False
     if toleration.get("key") and toleration["key"] != taint["key"]:
@@ -62,146 +62,157 @@ class Allocator:
         selects: Callable[[DeviceRequest, Device], bool] = takes,
         prefer: Collection[Key] = (),
     ) -> None:
-        """`selects` is `takes`, perhaps with a memory; devices that are preferred are tried first."""
+        """`selects` is `takes` or a cached version of it; `prefer`: devices that are tried first."""
         self._devices, self._pools, self._claims, self._selects = devices, pools, claims, selects
         self._usable = [device for pool in pools for device in pool.devices]
         if prefer:
             self._usable.sort(key=lambda device: device.key not in prefer)
         every = [wanted for claim in claims for request in claim.requests for wanted in request]
         self._admin = any(wanted.admin for wanted in every)
-        self._every = any(wanted.number == ALL for wanted in every)
-        self._sized = any(wanted.capacity for wanted in every)
+        self._has_all_requests = any(wanted.number == ALL for wanted in every)
+        self._has_capacity_requests = any(wanted.capacity for wanted in every)
         self._attributes = sorted({each.attribute for claim in claims for each in claim.constraints})
         self._candidates: dict[int, list[Device]] = {}
-        self._looks: dict[Key, Any] = {}
+        self._equivalence_keys: dict[Key, Any] = {}
         self._values: list[list[list[tuple[str, Any]]]] = [[[] for _ in claim.constraints] for claim in claims]
-        self._mine: dict[Key, list[int]] = {}
-        """Claims of this search that have a device for themselves."""
-        self._parts: dict[Key, list[Mapping[str, tuple[int, str]]]] = {}
+        self._exclusive: dict[Key, list[int]] = {}
+        """Claims of this search that hold a device exclusively."""
+        self._shared_parts: dict[Key, list[Mapping[str, tuple[int, str]]]] = {}
         self._counted: dict[PoolKey, dict[tuple[str, str], int]] = {}
-        self._found: list[list[AllocatedDevice]] = [[] for _ in claims]
+        self._allocated: list[list[AllocatedDevice]] = [[] for _ in claims]
         self._steps = 0
         self._failed = ""
 
     def run(self) -> list[list[AllocatedDevice]] | None:
         """Return the devices of each claim; None if there is no allocation. Raises StuckError."""
-        if self._every and self._trouble():
-            raise StuckError(self._trouble())
-        if self._request(0, 0):
-            return self._found
+        if self._has_all_requests and self._pool_problem():
+            raise StuckError(self._pool_problem())
+        if self._allocate_from(0, 0):
+            return self._allocated
         none = any(not candidates for candidates in self._candidates.values())
-        trouble = self._trouble() or (self._failed if none else "")
+        trouble = self._pool_problem() or (self._failed if none else "")
         if trouble:
             raise StuckError(trouble)
         return None
 
-    def _trouble(self) -> str:
+    def _pool_problem(self) -> str:
         return next((pool.trouble for pool in self._pools if pool.trouble), "")
 
     # -- the search -------------------------------------------------------------------------------------------------
 
-    def _request(self, claim: int, request: int) -> bool:
+    def _allocate_from(self, claim: int, request: int) -> bool:
         if claim == len(self._claims):
             return True
         requests = self._claims[claim].requests
         if request == len(requests):
-            return self._request(claim + 1, 0)
+            return self._allocate_from(claim + 1, 0)
         for wanted in requests[request]:
             if wanted.number == ALL:
-                done = self._all(claim, request, wanted)
+                done = self._allocate_all(claim, request, wanted)
             else:
-                done = self._some(claim, request, wanted, wanted.number, 0)
+                done = self._allocate_number(claim, request, wanted, wanted.number, 0)
             if done:
                 return True
         return False
 
-    def _step(self) -> None:
+    def _count_step(self) -> None:
         self._steps += 1
-        if self._steps > _STEPS:
+        if self._steps > MAX_STEPS:
             raise StuckError("its ResourceClaims have too many possible allocations to search")
 
-    def _some(self, claim: int, request: int, wanted: DeviceRequest, count: int, start: int) -> bool:
-        """`count` more devices for a request, from the candidate at `start` on, and all that comes after it."""
+    def _allocate_number(self, claim: int, request: int, wanted: DeviceRequest, count: int, start: int) -> bool:
+        """Allocate `count` more devices, from the candidate at `start` on, and all later requests."""
         if not count:
-            return self._request(claim, request + 1)
-        if len(self._found[claim]) + count > MOST:
+            return self._allocate_from(claim, request + 1)
+        if len(self._allocated[claim]) + count > MAX_DEVICES:
             return False
-        self._step()
-        candidates = self._of(wanted)
+        self._count_step()
+        candidates = self._candidates_of(wanted)
         tried: set[Any] = set()
         for index in range(start, len(candidates) - count + 1):
             device = candidates[index]
-            look = self._looks.get(device.key)
+            look = self._equivalence_keys.get(device.key)
             if look is None:
-                look = self._looks[device.key] = self._look(device)
+                look = self._equivalence_keys[device.key] = self._equivalence_key(device)
             if look in tried:
                 continue
-            undo = self._take(claim, wanted, device)
+            undo = self._take_device(claim, wanted, device)
             if undo is None:
                 continue
-            if self._some(claim, request, wanted, count - 1, index + 1):
+            if self._allocate_number(claim, request, wanted, count - 1, index + 1):
                 return True
             undo()
             tried.add(look)
         return False
 
-    def _all(self, claim: int, request: int, wanted: DeviceRequest) -> bool:
-        self._step()
+    def _allocate_all(self, claim: int, request: int, wanted: DeviceRequest) -> bool:
+        self._count_step()
         try:
             every = [
                 device
                 for device in self._usable
-                # Those that are full before the search are no part of it; those that it fills make it fail.
-                if self._selects(wanted, device) and self._room(wanted, device, {}) is not None
+                # Devices that are full before the search are left out; a device that the search fills makes it fail.
+                if self._selects(wanted, device) and self._consumable(wanted, device, {}) is not None
             ]
         except cel.CelError as error:
-            raise StuckError(_fails(error)) from None
-        if not every or len(self._found[claim]) + len(every) > MOST:
+            raise StuckError(_selector_error(error)) from None
+        if not every or len(self._allocated[claim]) + len(every) > MAX_DEVICES:
             return False
         undone: list[Callable[[], None]] = []
         for device in every:
-            undo = self._take(claim, wanted, device) if tolerated(device, wanted) else None
+            undo = self._take_device(claim, wanted, device) if tolerated(device, wanted) else None
             if undo is None:
                 break
             undone.append(undo)
         else:
-            if self._request(claim, request + 1):
+            if self._allocate_from(claim, request + 1):
                 return True
         for undo in reversed(undone):
             undo()
         return False
 
-    def _of(self, wanted: DeviceRequest) -> list[Device]:
-        """The devices that a request can ever get, in the order in which they are tried."""
+    def _candidates_of(self, wanted: DeviceRequest) -> list[Device]:
+        """Return the devices that a request could get, in the order in which they are tried."""
         known = self._candidates.get(id(wanted))
         if known is None:
-            known = self._candidates[id(wanted)] = [device for device in self._usable if self._may(wanted, device)]
+            known = self._candidates[id(wanted)] = [
+                device for device in self._usable if self._is_candidate(wanted, device)
+            ]
         return known
 
-    def _may(self, wanted: DeviceRequest, device: Device) -> bool:
+    def _is_candidate(self, wanted: DeviceRequest, device: Device) -> bool:
         if (device.key in self._devices.taken and not wanted.admin) or not tolerated(device, wanted):
             return False
         try:
             return self._selects(wanted, device)
         except cel.CelError as error:
-            # kube-scheduler gives up on the pod when it comes to such a device; here the device is left out.
-            self._failed = _fails(error)
+            # kube-scheduler gives up on the pod at such a device; here only the device is left out.
+            self._failed = _selector_error(error)
             return False
 
-    def _look(self, device: Device) -> Any:
-        """Equal for devices of which one does as well as the other."""
+    def _equivalence_key(self, device: Device) -> Any:
+        """Return a key that is equal for devices that are interchangeable in this search."""
         if self._admin or device.shared:
             return device.key
         wanted = [
-            self._may(wanted, device) for claim in self._claims for request in claim.requests for wanted in request
+            self._is_candidate(wanted, device)
+            for claim in self._claims
+            for request in claim.requests
+            for wanted in request
         ]
         capacity = sorted((name, each.value, str(each.policy)) for name, each in device.capacity.items())
         values = [device.attribute(name) for name in self._attributes]
-        return device.key[:2], str(wanted), str(values), str(capacity) if self._sized else "", device.counters
+        return (
+            device.key[:2],
+            str(wanted),
+            str(values),
+            str(capacity) if self._has_capacity_requests else "",
+            device.counters,
+        )
 
     # -- one device -------------------------------------------------------------------------------------------------
 
-    def _room(
+    def _consumable(
         self, wanted: DeviceRequest, device: Device, parts: Mapping[Key, Sequence[Mapping[str, tuple[int, str]]]]
     ) -> dict[str, tuple[int, str]] | None:
         """Return the capacity that a request consumes of a device; None if less is left beside these parts."""
@@ -217,16 +228,16 @@ class Allocator:
                 return None
         return taken
 
-    def _take(self, claim: int, wanted: DeviceRequest, device: Device) -> Callable[[], None] | None:
-        """Take a device for a request, for this search; how to undo it. None where it cannot be had."""
+    def _take_device(self, claim: int, wanted: DeviceRequest, device: Device) -> Callable[[], None] | None:
+        """Take a device for a request; return how to undo it, or None if the device is not available."""
         key = device.key
-        mine = self._mine.get(key, ())
+        mine = self._exclusive.get(key, ())
         if wanted.admin:
             if claim in mine:
                 return None
         elif mine or key in self._devices.taken:
             return None
-        taken = self._room(wanted, device, self._parts)
+        taken = self._consumable(wanted, device, self._shared_parts)
         if taken is None:
             return None
         constraints, values = self._claims[claim].constraints, self._values[claim]
@@ -238,48 +249,48 @@ class Allocator:
                 if value is None or (value in seen if constraint.distinct else bool(seen) and seen[0] != value):
                     return None
                 added.append((seen, value))
-        # Whoever shares a device with others takes nothing more of its pool's counters.
-        shares = device.shared and (key in self._devices.used or bool(self._parts.get(key)))
+        # A further share of a device takes nothing more from the counters of its pool.
+        shares = device.shared and (key in self._devices.used or bool(self._shared_parts.get(key)))
         counts = bool(device.counters) and not shares
-        if counts and not self._count(device):
+        if counts and not self._take_counters(device):
             return None
         for seen, value in added:
             seen.append(value)
         if device.shared:
-            self._parts.setdefault(key, []).append(taken)
+            self._shared_parts.setdefault(key, []).append(taken)
         else:
-            self._mine.setdefault(key, []).append(claim)
-        self._found[claim].append(AllocatedDevice(wanted, device, taken if device.shared else {}))
+            self._exclusive.setdefault(key, []).append(claim)
+        self._allocated[claim].append(AllocatedDevice(wanted, device, taken if device.shared else {}))
 
         def undo() -> None:
-            self._found[claim].pop()
+            self._allocated[claim].pop()
             if device.shared:
-                self._parts[key].pop()
+                self._shared_parts[key].pop()
             else:
-                self._mine[key].pop()
+                self._exclusive[key].pop()
             for seen, _ in added:
                 seen.pop()
             if counts:
-                self._uncount(device)
+                self._return_counters(device)
 
         return undo
 
-    def _count(self, device: Device) -> bool:
+    def _take_counters(self, device: Device) -> bool:
         pool = device.key[:2]
         left, counted = self._devices.left(pool), self._counted.setdefault(pool, {})
         for group, name, amount in device.counters:
             counted[group, name] = counted.get((group, name), 0) + amount
-        # As upstream: where any counter of a pool is overdrawn, nothing that is counted can be had of it.
+        # As upstream: if any counter of a pool is overdrawn, none of its counted devices is available.
         if all(counted.get(counter, 0) <= amount for counter, amount in left.items()):
             return True
-        self._uncount(device)
+        self._return_counters(device)
         return False
 
-    def _uncount(self, device: Device) -> None:
+    def _return_counters(self, device: Device) -> None:
         counted = self._counted[device.key[:2]]
         for group, name, amount in device.counters:
             counted[group, name] -= amount
 
 
-def _fails(error: cel.CelError) -> str:
+def _selector_error(error: cel.CelError) -> str:
     return f"a selector of its ResourceClaim cannot be evaluated for a device: {error}"

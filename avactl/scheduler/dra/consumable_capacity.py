@@ -20,51 +20,51 @@ def consumed(device: Device, wanted: Mapping[str, str]) -> dict[str, tuple[int, 
         return None
     result = {}
     for name, capacity in device.capacity.items():
-        taken = _amount(wanted.get(name), capacity)
-        if taken[0] > capacity.value or _violates(taken[0], capacity.policy or {}):
+        taken = _requested_amount(wanted.get(name), capacity)
+        if taken[0] > capacity.value or _violates_policy(taken[0], capacity.policy or {}):
             return None
         result[name] = taken
     return result
 
 
-def _amount(wanted: str | None, capacity: Capacity) -> tuple[int, str]:
+def _requested_amount(wanted: str | None, capacity: Capacity) -> tuple[int, str]:
     policy = capacity.policy or {}
     if wanted is None:
         default = policy.get("default")
-        return (capacity.value, capacity.text) if default is None else (_nano(default), default)
-    asked = _nano(wanted)
+        return (capacity.value, capacity.text) if default is None else (_to_nano(default), default)
+    asked = _to_nano(wanted)
     bounds: Mapping[str, Any] = policy.get("validRange") or {}
     if bounds.get("min") is not None:
-        least = _nano(bounds["min"])
+        least = _to_nano(bounds["min"])
         if asked < least:
             return least, bounds["min"]
         if bounds.get("step") is not None:
-            start, step = _units(least), _units(_nano(bounds["step"]))
+            start, step = _units(least), _units(_to_nano(bounds["step"]))
             up = start + step * -(-(_units(asked) - start) // step)
             return up * _NANO, str(up)
         return asked, wanted
     for value in policy.get("validValues") or ():
-        if asked <= _nano(value):
-            return _nano(value), value
+        if asked <= _to_nano(value):
+            return _to_nano(value), value
     return asked, wanted
 
 
-def _violates(amount: int, policy: Mapping[str, Any]) -> bool:
-    if policy.get("default") is not None and amount == _nano(policy["default"]):
+def _violates_policy(amount: int, policy: Mapping[str, Any]) -> bool:
+    if policy.get("default") is not None and amount == _to_nano(policy["default"]):
         return False
     bounds: Mapping[str, Any] = policy.get("validRange") or {}
     if bounds:
-        if bounds.get("max") is not None and amount > _nano(bounds["max"]):
+        if bounds.get("max") is not None and amount > _to_nano(bounds["max"]):
             return True
         if bounds.get("step") is not None:
-            start = _units(_nano(bounds["min"]))
-            return (_units(amount) - start) % _units(_nano(bounds["step"])) != 0
+            start = _units(_to_nano(bounds["min"]))
+            return (_units(amount) - start) % _units(_to_nano(bounds["step"])) != 0
         return False
     values = policy.get("validValues") or ()
-    return bool(values) and all(amount != _nano(value) for value in values)
+    return bool(values) and all(amount != _to_nano(value) for value in values)
 
 
-def _nano(text: str) -> int:
+def _to_nano(text: str) -> int:
     return cel.quantity(text).nano
 
 

@@ -30,11 +30,11 @@ from avactl.scheduler.objects.node_info import NodeInfo
 from avactl.scheduler.objects.node_rules import Labels, NotYetError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
 
-_DEMANDS = 512
-"""Different demands of which is remembered where they can be met."""
-_MEMORY = 200_000
-"""Answers of selectors that are remembered."""
-CONSUMERS = 256
+MAX_DEMANDS_CACHED = 512
+"""Maximum number of different demands with cached nodes."""
+MAX_SELECTOR_RESULTS = 200_000
+"""Maximum number of cached results of selectors."""
+MAX_CONSUMERS = 256
 """Maximum pods that can share a claim. Source: resource.k8s.io/v1, ResourceClaimReservedForMaxSize."""
 
 
@@ -64,61 +64,61 @@ class Offers:
         self.yes: set[str] = set()
         self.words: dict[str, str] = {}
         self.changed: list[str] | None = None
-        """Nodes that were looked at since somebody emptied the list; None: all."""
+        """Nodes that were searched since the reader last emptied the list; None: all."""
         self.position = -1
-        """Changes of devices that are taken into account."""
+        """Number of device changes that are taken into account."""
 
 
 class DraManager:
     """ResourceSlices, DeviceClasses and ResourceClaims of the cluster."""
 
     def __init__(self, driver: str) -> None:
-        """`driver` is the one whose devices are GPUs where a node has devices of several."""
+        """`driver`: its devices are the GPUs of nodes with devices of several drivers."""
         self.driver = driver
         self.drivers: frozenset[str] = frozenset({driver})
-        """Drivers whose devices are GPUs; where a node has none of theirs, those with `gpu` in their name."""
+        """Drivers whose devices are GPUs; on nodes without their devices, drivers with `gpu` in their name."""
         self.devices = DeviceInventory()
         self.classes: dict[str, DeviceClass] = {}
         self.claims: dict[str, ResourceClaim] = {}
         self.giving: dict[str, dict[str, Any]] = {}
-        """Allocations that are on their way, by the claim's uid."""
+        """Allocations being written, by the claim's UID."""
         self.returning: set[str] = set()
-        """Claims, by uid, whose devices are being given back."""
+        """UIDs of claims that are being deallocated."""
         self.version = 0
-        """Counts what can change a pod's demand."""
+        """Number of changes that can affect a pod's demand."""
         self._gpus: dict[str, tuple[Device, ...]] = {}
         self._places: dict[Key, tuple[str, int]] = {}
         self._kinds: dict[tuple[Any, ...], Device] = {}
-        """One GPU of each kind."""
+        """One GPU of each kind, as an example."""
         self._parsed: WeakKeyDictionary[ClaimSpec, ParsedClaim | str] = WeakKeyDictionary()
-        self._wanted: dict[str, tuple[ParsedClaim, ...]] = {}
+        self._parsed_by_key: dict[str, tuple[ParsedClaim, ...]] = {}
         self._simple: dict[str, dict[str, bool]] = {}
         """Cached results by node and key of the demand."""
         self._offers: dict[str, Offers] = {}
-        self._memory: dict[tuple[Any, Key], bool | str] = {}
-        self._last: tuple[tuple[Any, ...], ClaimDemand | RuleError] | None = None
+        self._selector_results: dict[tuple[Any, Key], bool | str] = {}
+        self._last_demand: tuple[tuple[Any, ...], ClaimDemand | RuleError] | None = None
         """The last demand or error, with the pod's UID, its claims' names, and the version."""
 
-    # -- what is there ----------------------------------------------------------------------------------------------
+    # -- objects ----------------------------------------------------------------------------------------------
 
     def put_slice(self, item: Mapping[str, Any]) -> bool:
         """Add or update a slice; return True if anything relevant changed."""
         changed = self.devices.put(item)
         if changed:
-            self._forget()
+            self._clear_caches()
         return changed
 
     def drop_slice(self, name: str) -> bool:
         """Remove a slice; return True if it was known."""
-        self._forget()
+        self._clear_caches()
         return self.devices.drop(name)
 
     def put_class(self, item: Mapping[str, Any]) -> bool:
         """Add or update a DeviceClass; return True if anything relevant changed."""
-        name, found = item["metadata"]["name"], DeviceClass.parse(item)
-        if self.classes.get(name) == found:
+        name, device_class = item["metadata"]["name"], DeviceClass.parse(item)
+        if self.classes.get(name) == device_class:
             return False
-        self.classes[name] = found
+        self.classes[name] = device_class
         self._forget_classes()
         return True
 
@@ -132,21 +132,21 @@ class DraManager:
         name = resource.removeprefix("deviceclass.resource.kubernetes.io/")
         if name != resource:
             return name
-        return next((name for name, each in self.classes.items() if each.resource == resource), "")
+        return next((name for name, known in self.classes.items() if known.resource == resource), "")
 
     def _forget_classes(self) -> None:
         self._parsed.clear()
-        self._forget()
+        self._clear_caches()
 
-    def _forget(self) -> None:
+    def _clear_caches(self) -> None:
         self.version += 1
         self._gpus.clear()
         self._places.clear()
         self._kinds.clear()
-        self._wanted.clear()
+        self._parsed_by_key.clear()
         self._simple.clear()
         self._offers.clear()
-        self._memory.clear()
+        self._selector_results.clear()
 
     def node_changed(self, name: str) -> None:
         """Handle a node that was added, removed or relabelled."""
@@ -161,19 +161,19 @@ class DraManager:
         known = self._gpus.get(name)
         if known is not None:
             return len(known)
-        found: dict[str, list[Device]] = {}
+        by_driver: dict[str, list[Device]] = {}
         for pool in self.devices.pools(name, labels):
             for device in pool.devices:
-                # Devices that several nodes reach are of no one machine.
-                if device.match is None and self.devices.node_of(device.key) == name and _whole(device):
-                    found.setdefault(device.key[0], []).append(device)
-        drivers = [driver for driver in found if driver in self.drivers] or [
-            driver for driver in found if "gpu" in driver
+                # A device that several nodes reach belongs to no machine.
+                if device.match is None and self.devices.node_of(device.key) == name and _is_whole_gpu(device):
+                    by_driver.setdefault(device.key[0], []).append(device)
+        drivers = [driver for driver in by_driver if driver in self.drivers] or [
+            driver for driver in by_driver if "gpu" in driver
         ]
-        gpus = sorted(found[min(drivers)], key=gpu_order)[:MAX_GPUS] if drivers else []
+        gpus = sorted(by_driver[min(drivers)], key=gpu_order)[:MAX_GPUS] if drivers else []
         for number, device in enumerate(gpus):
             self._places[device.key] = (name, number)
-            self._kinds.setdefault(_kind(device), device)
+            self._kinds.setdefault(_gpu_kind(device), device)
         self._gpus[name] = tuple(gpus)
         return len(gpus)
 
@@ -190,7 +190,9 @@ class DraManager:
         if key in self._places:
             return True
         device = self.devices.find(key)
-        if device is not None and (self._gpus.get(self.devices.node_of(key)) or device.match or not _whole(device)):
+        if device is not None and (
+            self._gpus.get(self.devices.node_of(key)) or device.match or not _is_whole_gpu(device)
+        ):
             return False
         return key[0] in self.drivers or "gpu" in key[0]
 
@@ -202,25 +204,25 @@ class DraManager:
         """Return the devices of a GPU mask."""
         return [device.key for number, device in enumerate(self._gpus.get(node, ())) if gpus >> number & 1]
 
-    # -- what is asked for ------------------------------------------------------------------------------------------
+    # -- demands ------------------------------------------------------------------------------------------
 
     def demand(self, pod: PodInfo) -> ClaimDemand:
         """Return the demand of a pod's claims. Raises RuleError if it must wait or requests something unsupported."""
-        # A pod is told the names of its claims after they are made: neither changes the version.
+        # A pod gets the names of its claims after they are created, which does not change the version.
         asked = (pod.uid, pod.claims, self.version)
-        last = self._last
+        last = self._last_demand
         if last is None or last[0] != asked:
-            found: ClaimDemand | RuleError
+            demand: ClaimDemand | RuleError
             try:
-                found = self._demand(pod)
+                demand = self._compute_demand(pod)
             except RuleError as error:
-                found = error
-            last = self._last = (asked, found)
+                demand = error
+            last = self._last_demand = (asked, demand)
         if isinstance(last[1], RuleError):
             raise last[1]
         return last[1]
 
-    def _demand(self, pod: PodInfo) -> ClaimDemand:
+    def _compute_demand(self, pod: PodInfo) -> ClaimDemand:
         wanted: list[tuple[ResourceClaim, ParsedClaim]] = []
         held: list[ResourceClaim] = []
         for name, made in pod.claims:
@@ -232,43 +234,43 @@ class DraManager:
             if claim.uid in self.returning:
                 raise NotYetError(f"waits for ResourceClaim {made} to be deallocated", f"claim {key}")
             if claim.allocated or claim.uid in self.giving:
-                if len(claim.reserved) >= CONSUMERS and all(each["uid"] != pod.uid for each in claim.reserved):
-                    raise RuleError(f"ResourceClaim {made} is in use by {CONSUMERS} pods, which is the limit")
+                if len(claim.reserved) >= MAX_CONSUMERS and all(user["uid"] != pod.uid for user in claim.reserved):
+                    raise RuleError(f"ResourceClaim {made} is in use by {MAX_CONSUMERS} pods, which is the limit")
                 if claim not in held:
                     held.append(claim)
             elif all(claim is not other for other, _ in wanted):
-                wanted.append((claim, self._parse(claim.spec)))
+                wanted.append((claim, self._parse_spec(claim.spec)))
         key = "\n".join(claim.spec.text for claim, _ in wanted)
-        parsed = self._wanted.get(key)
+        parsed = self._parsed_by_key.get(key)
         if parsed is None:
-            if len(self._wanted) > _DEMANDS:
-                self._wanted.clear()
+            if len(self._parsed_by_key) > MAX_DEMANDS_CACHED:
+                self._parsed_by_key.clear()
                 self._simple.clear()
                 self._offers.clear()
-            parsed = self._wanted[key] = tuple(each for _, each in wanted)
-        gpus, exact, counted = 0, all(each.plain for each in parsed), True
-        for each in parsed:
-            for request in each.requests:
-                counts = [self._count(one) for one in request]
+            parsed = self._parsed_by_key[key] = tuple(parsed_claim for _, parsed_claim in wanted)
+        gpus, exact, counted = 0, all(parsed_claim.plain for parsed_claim in parsed), True
+        for parsed_claim in parsed:
+            for request in parsed_claim.requests:
+                counts = [self._max_gpus(alternative) for alternative in request]
                 gpus += max(counts)
                 exact = exact and counts[0] == request[0].number
                 counted = counted and len(request) == 1 and (request[0].number != ALL or not counts[0])
         return ClaimDemand(key, tuple(wanted), tuple(held), gpus, exact and gpus > 0, counted)
 
-    def _parse(self, spec: ClaimSpec) -> ParsedClaim:
-        found = self._parsed.get(spec)
-        if found is None:
+    def _parse_spec(self, spec: ClaimSpec) -> ParsedClaim:
+        parsed = self._parsed.get(spec)
+        if parsed is None:
             try:
-                found = parse(spec, self.classes)
+                parsed = parse(spec, self.classes)
             except RuleError as error:
-                found = str(error)
-            self._parsed[spec] = found
-        if isinstance(found, str):
-            raise RuleError(found)
-        return found
+                parsed = str(error)
+            self._parsed[spec] = parsed
+        if isinstance(parsed, str):
+            raise RuleError(parsed)
+        return parsed
 
-    def _count(self, wanted: DeviceRequest) -> int:
-        """Return the number of GPUs that a request is about."""
+    def _max_gpus(self, wanted: DeviceRequest) -> int:
+        """Return the maximum number of GPUs that a request can get."""
         if wanted.admin or not any(self._selects(wanted, device) for device in self._kinds.values()):
             return 0
         return max(map(len, self._gpus.values()), default=0) if wanted.number == ALL else wanted.number
@@ -283,27 +285,27 @@ class DraManager:
     def selects(self, wanted: DeviceRequest, device: Device) -> bool:
         """Return True if the selectors of a request match a device. Raises CelError."""
         place = (wanted.selectors, device.key)
-        known = self._memory.get(place)
+        known = self._selector_results.get(place)
         if known is None:
-            if len(self._memory) > _MEMORY:
-                self._memory.clear()
+            if len(self._selector_results) > MAX_SELECTOR_RESULTS:
+                self._selector_results.clear()
             try:
                 known = takes(wanted, device)
             except cel.CelError as error:
                 known = str(error)
-            self._memory[place] = known
+            self._selector_results[place] = known
         if isinstance(known, str):
             raise cel.CelError(known)
         return known
 
-    # -- where it can be had ----------------------------------------------------------------------------------------
+    # -- feasible nodes ----------------------------------------------------------------------------------------
 
     def simple(self, node: str, labels: Labels, key: str) -> bool:
         """Return True if counting free GPUs decides an exact demand on this node."""
         here = self._simple.setdefault(node, {})
         known = here.get(key)
         if known is None:
-            known = here[key] = self._is_simple(node, labels, self._wanted[key])
+            known = here[key] = self._is_simple(node, labels, self._parsed_by_key[key])
         return known
 
     def _is_simple(self, node: str, labels: Labels, claims: tuple[ParsedClaim, ...]) -> bool:
@@ -341,7 +343,7 @@ class DraManager:
             if info is None or (demand.exact and self.simple(node, info.labels, demand.key)):
                 continue
             try:
-                if self.search(node, info.labels, self._wanted[demand.key]) is not None:
+                if self.search(node, info.labels, self._parsed_by_key[demand.key]) is not None:
                     known.yes.add(node)
             except StuckError as error:
                 known.words[node] = str(error)
@@ -390,7 +392,7 @@ class DraManager:
             results.append(result)
             chosen[wanted.name] = wanted.device_class
         devices: dict[str, Any] = {"results": results}
-        config = self._config(claim.spec, chosen)
+        config = self._allocation_config(claim.spec, chosen)
         if config:
             devices["config"] = config
         allocation: dict[str, Any] = {"devices": devices}
@@ -399,7 +401,7 @@ class DraManager:
             allocation["nodeSelector"] = selector
         return allocation
 
-    def _config(self, spec: ClaimSpec, chosen: Mapping[str, str]) -> list[dict[str, Any]]:
+    def _allocation_config(self, spec: ClaimSpec, chosen: Mapping[str, str]) -> list[dict[str, Any]]:
         config: list[dict[str, Any]] = []
         by_class: dict[str, list[str]] = {}
         for name, device_class in chosen.items():
@@ -430,7 +432,7 @@ class DraManager:
         return {"nodeSelectorTerms": [term]} if term else None
 
 
-def _whole(device: Device) -> bool:
+def _is_whole_gpu(device: Device) -> bool:
     """Return True for a whole GPU: drivers also publish partitions and passed-through GPUs."""
     own = device.facts.attributes.get(device.key[0], {})
     if device.shared:
@@ -438,7 +440,7 @@ def _whole(device: Device) -> bool:
     return own.get("type") in ("gpu", "full") if "type" in own else not device.counters
 
 
-def _kind(device: Device) -> tuple[Any, ...]:
+def _gpu_kind(device: Device) -> tuple[Any, ...]:
     own = device.facts.attributes.get(device.key[0], {})
     words = tuple(own.get(name) for name in ("type", "productName", "model", "architecture", "brand"))
     return device.key[0], words, tuple(sorted(device.facts.capacity.get(device.key[0], {}).items()))

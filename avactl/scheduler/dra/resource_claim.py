@@ -13,7 +13,7 @@ from avactl.scheduler.dra.resource_slices import Result
 from avactl.scheduler.objects.node_rules import RuleError
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
-MOST = 32
+MAX_DEVICES = 32
 """Maximum devices of one claim. Source: resource.k8s.io/v1, AllocationResultsMaxSize."""
 ALL = -1
 
@@ -86,9 +86,20 @@ class ResourceClaim:
     """One ResourceClaim."""
 
     __slots__ = (
-        "allocation", "deleting", "finalized", "key", "name", "namespace", "ready", "reserved", "results", "spec",
-        "template", "uid", "version",
-    )  # fmt: skip
+        "allocation",
+        "deleting",
+        "finalized",
+        "key",
+        "name",
+        "namespace",
+        "ready",
+        "reserved",
+        "results",
+        "spec",
+        "template",
+        "uid",
+        "version",
+    )
 
     def __init__(self, item: Mapping[str, Any]) -> None:
         metadata, status = item["metadata"], item.get("status") or {}
@@ -111,7 +122,7 @@ class ResourceClaim:
         results = ((self.allocation or {}).get("devices") or {}).get("results") or ()
         self.results = tuple(Result.parse(each) for each in results)
         self.reserved: list[dict[str, Any]] = status.get("reservedFor") or []
-        self.ready = not any(each.get("bindingConditions") for each in results) or _ready(results, status)
+        self.ready = not any(each.get("bindingConditions") for each in results) or _is_ready(results, status)
         """True if its devices are ready; None if their driver reports that they never will be."""
 
     @property
@@ -126,7 +137,7 @@ def older(one: ResourceClaim, other: ResourceClaim) -> bool:
     return all(version.isdigit() for version in versions) and int(one.version) < int(other.version)
 
 
-def _ready(results: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> bool | None:
+def _is_ready(results: Sequence[Mapping[str, Any]], status: Mapping[str, Any]) -> bool | None:
     """Equivalent to kube-scheduler's isClaimReadyForBinding (KEP-5007)."""
     said = {
         (each["driver"], each["pool"], each["device"]): {
@@ -165,16 +176,18 @@ def parse(spec: ClaimSpec, classes: Mapping[str, DeviceClass]) -> ParsedClaim:
     for request in spec.requests:
         name = request["name"]
         if request.get("exactly") is not None:
-            requests.append((_wanted(name, name, request["exactly"], classes),))
+            requests.append((_parse_request(name, name, request["exactly"], classes),))
         elif request.get("firstAvailable"):
             requests.append(
-                tuple(_wanted(f"{name}/{each['name']}", name, each, classes) for each in request["firstAvailable"])
+                tuple(
+                    _parse_request(f"{name}/{each['name']}", name, each, classes) for each in request["firstAvailable"]
+                )
             )
         else:
             raise RuleError(f"request {name} of its ResourceClaim has an unsupported type")
     least = sum(min(max(each.number, 0) for each in request) for request in requests)
-    if least > MOST:
-        raise RuleError(f"its ResourceClaim requests {least} devices; the limit is {MOST}: use several claims")
+    if least > MAX_DEVICES:
+        raise RuleError(f"its ResourceClaim requests {least} devices; the limit is {MAX_DEVICES}: use several claims")
     constraints = []
     for given in spec.constraints:
         attribute = given.get("matchAttribute") or given.get("distinctAttribute")
@@ -185,7 +198,9 @@ def parse(spec: ClaimSpec, classes: Mapping[str, DeviceClass]) -> ParsedClaim:
     return ParsedClaim(tuple(requests), tuple(constraints))
 
 
-def _wanted(name: str, request: str, given: Mapping[str, Any], classes: Mapping[str, DeviceClass]) -> DeviceRequest:
+def _parse_request(
+    name: str, request: str, given: Mapping[str, Any], classes: Mapping[str, DeviceClass]
+) -> DeviceRequest:
     mode = given.get("allocationMode") or "ExactCount"
     if mode not in ("ExactCount", "All"):
         raise RuleError(f"its ResourceClaim has allocationMode {mode}, which is not supported")

@@ -21,8 +21,8 @@ Key = tuple[str, str, str]
 PoolKey = tuple[str, str]
 Reach = tuple[Callable[[str, Labels], bool] | None, Mapping[str, Any] | None]
 """Predicate over node name and labels, and the node selector behind it, if there is one."""
-_LOG = 100_000
-"""Changes that are remembered."""
+MAX_CHANGES = 100_000
+"""Maximum number of remembered changes."""
 
 
 class Capacity(NamedTuple):
@@ -37,12 +37,23 @@ class Device:
     """One device."""
 
     __slots__ = (
-        "attributes", "binding", "binds", "capacity", "counters", "facts", "failing", "key", "match", "named",
-        "selector", "shared", "taints",
-    )  # fmt: skip
+        "attributes",
+        "binding",
+        "binds",
+        "capacity",
+        "counters",
+        "facts",
+        "failing",
+        "key",
+        "match",
+        "named",
+        "selector",
+        "shared",
+        "taints",
+    )
 
     def __init__(self, driver: str, pool: str, item: Mapping[str, Any], each: bool) -> None:
-        """`each`: devices of the slice say themselves which nodes reach them."""
+        """`each`: every device of the slice has a node selection of its own."""
         self.key: Key = (driver, pool, item["name"])
         self.attributes: Mapping[str, Mapping[str, Any]] = item.get("attributes") or {}
         self.capacity = {
@@ -50,7 +61,7 @@ class Device:
             for name, given in (item.get("capacity") or {}).items()
         }
         self.shared = bool(item.get("allowMultipleAllocations"))
-        self.facts = _facts(driver, item, self.shared)
+        self.facts = _device_facts(driver, item, self.shared)
         self.taints: tuple[Mapping[str, Any], ...] = tuple(
             taint for taint in item.get("taints") or () if taint["effect"] in ("NoSchedule", "NoExecute")
         )
@@ -63,7 +74,7 @@ class Device:
         self.failing: tuple[str, ...] = tuple(item.get("bindingFailureConditions") or ())
         self.binds = bool(item.get("bindsToNode"))
         nothing: Reach = (None, None)
-        self.match, self.selector = _reach(item) if each else nothing
+        self.match, self.selector = _reach_of(item) if each else nothing
         self.named = each and bool(item.get("nodeName"))
 
     @property
@@ -84,8 +95,18 @@ class Slice:
     """One ResourceSlice."""
 
     __slots__ = (
-        "counters", "devices", "digest", "each", "generation", "match", "name", "node", "parts", "pool", "selector",
-    )  # fmt: skip
+        "counters",
+        "devices",
+        "digest",
+        "each",
+        "generation",
+        "match",
+        "name",
+        "node",
+        "parts",
+        "pool",
+        "selector",
+    )
 
     def __init__(self, item: Mapping[str, Any], digest: int) -> None:
         spec = item["spec"]
@@ -93,7 +114,7 @@ class Slice:
         self.digest = digest
         self.node: str = spec.get("nodeName") or ""
         self.each = bool(spec.get("perDeviceNodeSelection"))
-        self.match, self.selector = _reach(spec)
+        self.match, self.selector = _reach_of(spec)
         self.pool: PoolKey = (spec["driver"], spec["pool"]["name"])
         self.generation: int = spec["pool"]["generation"]
         self.parts: int = spec["pool"]["resourceSliceCount"]
@@ -112,7 +133,7 @@ class Slice:
         return self.match is not None and self.match(name, labels)
 
 
-def _reach(given: Mapping[str, Any]) -> Reach:
+def _reach_of(given: Mapping[str, Any]) -> Reach:
     node = given.get("nodeName")
     if node:
         return (lambda name, _labels: name == node), None
@@ -158,20 +179,20 @@ class DeviceInventory:
         self._local: dict[str, dict[str, Slice]] = {}
         self._shared: dict[str, Slice] = {}
         self._pools: dict[PoolKey, dict[str, Slice]] = {}
-        self._where: dict[Key, Slice] = {}
+        self._slice_by_device: dict[Key, Slice] = {}
         self._views: dict[str, tuple[ReachablePool, ...]] = {}
         self._left: dict[PoolKey, dict[tuple[str, str], int]] = {}
         self._held: dict[str, tuple[Result, ...]] = {}
         """Devices of claims by UID, allocations in progress included."""
         self.taken: dict[Key, int] = {}
-        """Claims that have a device for themselves."""
+        """Number of claims that hold a device exclusively."""
         self.used: dict[Key, dict[str, int]] = {}
         """Consumed capacity of shared devices, in nano units."""
         self._sharing: dict[Key, int] = {}
         self.changes: list[str] = []
-        """Nodes whose devices were taken or given back, one after the other; empty: all nodes."""
+        """Nodes whose devices were allocated or released, in order; empty: all nodes."""
         self.forgotten = 0
-        """Changes that are remembered no more."""
+        """Number of changes that are no longer remembered."""
 
     # -- slices -----------------------------------------------------------------------------------------------------
 
@@ -181,18 +202,18 @@ class DeviceInventory:
         known = self.slices.get(item["metadata"]["name"])
         if known is not None and known.digest == digest:
             return False
-        found = Slice(item, digest)
+        added = Slice(item, digest)
         if known is not None:
             self.drop(known.name)
-        self.slices[found.name] = found
-        alone = found.node and not found.counters
-        (self._local.setdefault(found.node, {}) if alone else self._shared)[found.name] = found
-        self._pools.setdefault(found.pool, {})[found.name] = found
-        for device in found.devices:
-            other = self._where.get(device.key)
-            if other is None or other.generation <= found.generation:
-                self._where[device.key] = found
-        self._forget()
+        self.slices[added.name] = added
+        local = added.node and not added.counters
+        (self._local.setdefault(added.node, {}) if local else self._shared)[added.name] = added
+        self._pools.setdefault(added.pool, {})[added.name] = added
+        for device in added.devices:
+            other = self._slice_by_device.get(device.key)
+            if other is None or other.generation <= added.generation:
+                self._slice_by_device[device.key] = added
+        self._clear_views()
         return True
 
     def drop(self, name: str) -> bool:
@@ -206,16 +227,16 @@ class DeviceInventory:
             if not self._local[known.node]:
                 del self._local[known.node]
         for device in known.devices:
-            if self._where.get(device.key) is known:
-                del self._where[device.key]
+            if self._slice_by_device.get(device.key) is known:
+                del self._slice_by_device[device.key]
         rest = self._pools[known.pool]
         del rest[name]
         if not rest:
             del self._pools[known.pool]
-        self._forget()
+        self._clear_views()
         return True
 
-    def _forget(self) -> None:
+    def _clear_views(self) -> None:
         self._views.clear()
         self._left.clear()
         self.changed("")
@@ -227,12 +248,12 @@ class DeviceInventory:
 
     def pools(self, name: str, labels: Labels) -> tuple[ReachablePool, ...]:
         """Return the pools that a node reaches, in allocation order."""
-        found = self._views.get(name)
-        if found is None:
-            found = self._views[name] = self._gather(name, labels)
-        return found
+        pools = self._views.get(name)
+        if pools is None:
+            pools = self._views[name] = self._find_pools(name, labels)
+        return pools
 
-    def _gather(self, name: str, labels: Labels) -> tuple[ReachablePool, ...]:
+    def _find_pools(self, name: str, labels: Labels) -> tuple[ReachablePool, ...]:
         by_pool: dict[PoolKey, list[Slice]] = {}
         for each in (*self._local.get(name, {}).values(), *self._shared.values()):
             if each.reaches(name, labels):
@@ -247,7 +268,7 @@ class DeviceInventory:
             if len(slices) != slices[0].parts:
                 others = self._pools[key].values()
                 if any(each.generation > slices[0].generation for each in others):
-                    continue  # it is being replaced by one that this node does not reach
+                    continue  # a newer generation, which this node does not reach, is replacing it
                 every = [each for each in others if each.generation == slices[0].generation]
                 if len(every) != slices[0].parts:
                     result.append(ReachablePool(key, (), f"resource pool {key[0]}/{key[1]} is being published", False))
@@ -259,26 +280,26 @@ class DeviceInventory:
                 for device in each.devices
                 if device.match is None or device.match(name, labels)
             )
-            trouble = _trouble(slices, every)
+            trouble = _find_problem(slices, every)
             counted = any(device.counters for device in devices)
             result.append(ReachablePool(key, () if trouble else devices, trouble, counted))
-        # Devices that must be made ready first come last.
+        # Devices that a driver must prepare come last.
         result.sort(key=lambda pool: (any(device.binding for device in pool.devices), pool.key))
         return tuple(result)
 
     def find(self, key: Key) -> Device | None:
         """Return a device by its key."""
-        known = self._where.get(key)
+        known = self._slice_by_device.get(key)
         return next((device for device in known.devices if device.key == key), None) if known is not None else None
 
     def node_of(self, key: Key) -> str:
         """Return the node of a device; empty if it does not belong to a single node."""
-        known = self._where.get(key)
+        known = self._slice_by_device.get(key)
         return known.node if known is not None else ""
 
     def selector(self, key: Key) -> Mapping[str, Any] | None:
         """Return the node selector of a device's slice."""
-        known = self._where.get(key)
+        known = self._slice_by_device.get(key)
         return None if known is None or known.each else known.selector
 
     # -- what is in use ---------------------------------------------------------------------------------------------
@@ -289,21 +310,21 @@ class DeviceInventory:
             return
         self.release(uid)
         self._held[uid] = results
-        self._count(results, 1)
+        self._count_results(results, 1)
 
     def release(self, uid: str) -> bool:
         """Release the devices of a claim; return True if it had any."""
         results = self._held.pop(uid, None)
         if results is None:
             return False
-        self._count(results, -1)
+        self._count_results(results, -1)
         return True
 
     def held(self, uid: str) -> tuple[Result, ...]:
         """Return the devices of a claim."""
         return self._held.get(uid, ())
 
-    def _count(self, results: Iterable[Result], sign: int) -> None:
+    def _count_results(self, results: Iterable[Result], sign: int) -> None:
         for key, admin, share, consumed in results:
             if admin:
                 continue
@@ -323,7 +344,7 @@ class DeviceInventory:
 
     def changed(self, node: str) -> None:
         """Record a change of a node's devices; an empty name stands for all nodes."""
-        if len(self.changes) >= _LOG:
+        if len(self.changes) >= MAX_CHANGES:
             self.forgotten += len(self.changes)
             self.changes.clear()
         self.changes.append(node)
@@ -334,12 +355,12 @@ class DeviceInventory:
 
     def left(self, pool: PoolKey) -> Mapping[tuple[str, str], int]:
         """Return the remaining counters of a pool by counter set and name, in nano units."""
-        found = self._left.get(pool)
-        if found is None:
+        counters_left = self._left.get(pool)
+        if counters_left is None:
             slices = self._pools.get(pool, {}).values()
             newest = max((each.generation for each in slices), default=0)
             mine = [each for each in slices if each.generation == newest]
-            found = {
+            counters_left = {
                 (group, name): amount
                 for each in mine
                 for group, counters in each.counters
@@ -349,14 +370,14 @@ class DeviceInventory:
                 for device in each.devices:
                     if device.counters and self.in_use(device.key):
                         for group, name, amount in device.counters:
-                            if (group, name) in found:
-                                found[group, name] -= amount
-            self._left[pool] = found
-        return found
+                            if (group, name) in counters_left:
+                                counters_left[group, name] -= amount
+            self._left[pool] = counters_left
+        return counters_left
 
 
-def _trouble(slices: Iterable[Slice], every: Iterable[Slice]) -> str:
-    """Why a pool is not valid; empty where it is."""
+def _find_problem(slices: Iterable[Slice], every: Iterable[Slice]) -> str:
+    """Return why a pool is invalid; empty if it is valid."""
     where = ""
     names: set[str] = set()
     counters: dict[str, dict[str, int]] = {}
@@ -378,7 +399,7 @@ def _trouble(slices: Iterable[Slice], every: Iterable[Slice]) -> str:
     return ""
 
 
-def _facts(driver: str, item: Mapping[str, Any], shared: bool) -> cel.Device:
+def _device_facts(driver: str, item: Mapping[str, Any], shared: bool) -> cel.Device:
     attributes: dict[str, dict[str, Any]] = {}
     for name, given in (item.get("attributes") or {}).items():
         domain, _, short = name.rpartition("/")

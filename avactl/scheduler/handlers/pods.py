@@ -21,13 +21,13 @@ class PodHandler:
         metadata = item["metadata"]
         before = self._cache.tables.pods.get(f"{metadata['namespace']}/{metadata['name']}")
         if before is not None and before.uid != metadata["uid"]:
-            self._gone(before)
+            self._forget_pod(before)
         claims, shape = (before.claims, before.shape) if before is not None else ((), None)
         pod = self._cache.put_pod(item)
         if pod is None or not pod.managed:
             return
         if pod.ended and not pod.gang:
-            self._gone(pod)  # the cache sees no deletion event either
+            self._forget_pod(pod)  # the cache sees no deletion event either
         else:
             # A claim is made first, and the pod told its name afterwards: only then can the pod be placed.
             self._enqueue(pod, other=pod.claims != claims or pod.shape is not shape)
@@ -36,7 +36,7 @@ class PodHandler:
         """Remove a pod, by `namespace/name`."""
         pod = self._cache.drop_pod(key)
         if pod is not None and pod.managed:
-            self._gone(pod)
+            self._forget_pod(pod)
 
     def returned(self, pod: PodInfo) -> bool:
         """Requeue a pod whose binding failed; return True if it will be retried."""
@@ -46,17 +46,17 @@ class PodHandler:
         self._queue.push(unit)
         return True
 
-    def _gone(self, pod: PodInfo) -> None:
+    def _forget_pod(self, pod: PodInfo) -> None:
         unit = self._queue.units.get(pod.gang or pod.uid)
         if unit is not None:
             fewer = unit.remove(pod)
             if not unit.pods:
-                self._drop(unit.key)
+                self._drop_unit(unit.key)
             elif fewer and unit.waiting:
                 self._queue.push(unit)
         self._forget(pod)
 
-    def _drop(self, key: str) -> None:
+    def _drop_unit(self, key: str) -> None:
         self._queue.drop(key)
         self._cache.tables.waits.wait_for("", key)
 
@@ -77,7 +77,7 @@ class PodHandler:
         if pod.waiting:
             return
         if not pod.gang and not pod.assumed and not pod.gated:
-            self._drop(key)
+            self._drop_unit(key)
         elif pod.gated:
             # Once the gates are gone it is new.
             del unit.pods[pod.uid]

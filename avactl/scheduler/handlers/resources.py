@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -11,33 +11,9 @@ from avactl.contracts import names
 from avactl.kube import logs
 from avactl.kube.objects import object_key
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.objects.config import Pool, TeamQuota
+from avactl.scheduler.objects.watch_store import CallbackStore
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
-
-
-class CallbackStore:
-    """A watch store made of three functions."""
-
-    def __init__(
-        self,
-        put: Callable[[dict[str, Any]], None],
-        remove: Callable[[str], None],
-        keys: Callable[[], Iterable[str]],
-    ) -> None:
-        self._put, self._remove, self._keys = put, remove, keys
-
-    def put(self, item: dict[str, Any]) -> None:
-        """Add or update an object."""
-        self._put(item)
-
-    def remove(self, key: str) -> None:
-        """Remove an object."""
-        self._remove(key)
-
-    def keys(self) -> list[str]:
-        """Return the keys of the known objects."""
-        return list(self._keys())
 
 
 def nodes(cache: ClusterCache) -> CallbackStore:
@@ -55,46 +31,9 @@ def namespaces(cache: ClusterCache) -> CallbackStore:
     return CallbackStore(put, lambda name: tables.put_namespace(name, None), lambda: tables.namespaces)
 
 
-def claims(volumes: VolumeBinding) -> CallbackStore:
-    """Return the store of PersistentVolumeClaims."""
-    return CallbackStore(volumes.put_claim, volumes.drop_claim, lambda: volumes.keys("claims"))
-
-
-def persistent_volumes(volumes: VolumeBinding) -> CallbackStore:
-    """Return the store of PersistentVolumes."""
-    return CallbackStore(volumes.put_volume, volumes.drop_volume, lambda: volumes.keys("volumes"))
-
-
-def storage_classes(volumes: VolumeBinding) -> CallbackStore:
-    """Return the store of StorageClasses."""
-    return CallbackStore(volumes.put_class, volumes.drop_class, lambda: volumes.keys("classes"))
-
-
 def budgets(budgets: DisruptionBudgets) -> CallbackStore:
     """Return the store of PodDisruptionBudgets."""
     return CallbackStore(budgets.put, budgets.drop, budgets.keys)
-
-
-def csi_nodes(volumes: VolumeBinding) -> CallbackStore:
-    """Return the store of CSINodes, for volume limits."""
-    attached = volumes.attached
-    return CallbackStore(attached.put_node, attached.drop_node, attached.nodes)
-
-
-def volume_attachments(volumes: VolumeBinding) -> CallbackStore:
-    """Return the store of VolumeAttachments: volumes count until they are detached."""
-    attached = volumes.attached
-    return CallbackStore(attached.put_attachment, attached.drop_attachment, attached.attachments)
-
-
-def csi_drivers(volumes: VolumeBinding) -> CallbackStore:
-    """Return the store of CSIDrivers, for whether they report storage capacity."""
-    return CallbackStore(volumes.put_driver, volumes.drop_driver, lambda: volumes.keys("drivers"))
-
-
-def storage_capacities(volumes: VolumeBinding) -> CallbackStore:
-    """Return the store of CSIStorageCapacities."""
-    return CallbackStore(volumes.put_room, volumes.drop_room, lambda: volumes.keys("rooms"))
 
 
 def slices(cache: ClusterCache) -> CallbackStore:
@@ -145,11 +84,11 @@ class ConfigMapHandler:
         try:
             if kind == "topology":
                 pool = Pool.parse(orjson.loads(data.get("pool.json") or ""))
-                self._is(key, kind, pool.name)
+                self._remember_owner(key, kind, pool.name)
                 self._cache.put_pool(pool)
             elif kind == "quota":
                 leaf = TeamQuota.parse(orjson.loads(data.get("quota.json") or ""))
-                self._is(key, kind, leaf.team)
+                self._remember_owner(key, kind, leaf.team)
                 self._quota(leaf.team, leaf)
         except ValueError as error:
             self.broken[key] = str(error)
@@ -157,7 +96,7 @@ class ConfigMapHandler:
         else:
             self.broken.pop(key, None)
 
-    def _is(self, key: str, kind: str, name: str) -> None:
+    def _remember_owner(self, key: str, kind: str, name: str) -> None:
         if self._known.get(key, (kind, name)) != (kind, name):
             self.remove(key)
         self._known[key] = (kind, name)

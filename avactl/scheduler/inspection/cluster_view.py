@@ -16,14 +16,17 @@ from avactl.kube.live_view import LiveView
 from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector, Store
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.cache.volume_binding import VolumeBinding
+from avactl.scheduler.constraints.constraint_set import ConstraintSet
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
 from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.node_rules import RuleError
 from avactl.scheduler.objects.pod_info import PodInfo, read_pod
+from avactl.scheduler.objects.watch_store import CallbackStore
 
-_MOST_DIGITS = 10
+STORAGE_RESOURCES = ("persistentvolumeclaims", "persistentvolumes", "storageclasses")
+"""Storage objects that users may read."""
+MAX_INTERVAL_DIGITS = 10
 """Digits of the seconds between two checkpoints: pods' owners write the annotation."""
 
 
@@ -36,8 +39,7 @@ class ClusterView(LiveView):
         super().__init__()
         self.client, self._system, self._namespace = client, system_namespace, namespace
         self.cluster = ""
-        self.cache = ClusterCache(())
-        self.volumes = VolumeBinding(self.cache.tables)
+        self._use_policy(Policy("", system_namespace, (), ""))
         self.strangers: dict[str, PodInfo] = {}
         """Pods without a node that are another scheduler's, by `namespace/name`."""
         self.checkpoints: dict[str, tuple[float, str]] = {}
@@ -55,13 +57,17 @@ class ClusterView(LiveView):
         self.broken: dict[str, str] = {}
         """ConfigMaps of pools and quotas that cannot be read, by `namespace/name`, and why."""
 
+    def _use_policy(self, policy: Policy) -> None:
+        """Start with an empty cache for a placement policy."""
+        self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver))
+        self.constraints = ConstraintSet(self.cache, policy, offline=True)
+
     async def load(self) -> None:
         """Read all objects once; those that RBAC hides are listed in `hidden`. Raises ApiError and UnreachableError."""
         policy = await self._policy()
         if policy is not None:
             self.cluster = policy.cluster
-            self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver))
-            self.volumes = VolumeBinding(self.cache.tables)
+            self._use_policy(policy)
         for reflector in self._watched():
             try:
                 await reflector.load()
@@ -73,7 +79,7 @@ class ClusterView(LiveView):
             else:
                 self._reflectors.append(reflector)
         if "pods" in self.hidden and self._namespace:
-            mine = self._pods(f"/namespaces/{self._namespace}")
+            mine = self._pod_reflector(f"/namespaces/{self._namespace}")
             await mine.load()
             self._reflectors.append(mine)
         self.fresh()
@@ -139,7 +145,7 @@ class ClusterView(LiveView):
         def reflect(path: str, store: Store, **more: Any) -> Reflector:
             return Reflector(self.client, path, store, **more)
 
-        configs = resources.ConfigMapHandler(cache, cache.quotas.put_leaf)
+        configs = resources.ConfigMapHandler(cache, cache.quotas.put_quota)
         self.broken = configs.broken
         return [
             reflect(
@@ -151,24 +157,21 @@ class ClusterView(LiveView):
             reflect(f"{dra}/deviceclasses", resources.device_classes(cache)),
             reflect(
                 f"{dra}/resourceclaims",
-                resources.CallbackStore(self.put_claim, self.drop_claim, lambda: cache.dra.claims),
+                CallbackStore(self.put_claim, self.drop_claim, lambda: cache.dra.claims),
             ),
-            *(self._storage() if self._with_volumes else ()),
-            self._pods(),
+            *(self._storage_reflectors() if self._with_volumes else ()),
+            self._pod_reflector(),
         ]
 
-    def _storage(self) -> list[Reflector]:
+    def _storage_reflectors(self) -> list[Reflector]:
         return [
-            Reflector(self.client, path, store)
-            for path, store in (
-                ("/api/v1/persistentvolumeclaims", resources.claims(self.volumes)),
-                ("/api/v1/persistentvolumes", resources.persistent_volumes(self.volumes)),
-                ("/apis/storage.k8s.io/v1/storageclasses", resources.storage_classes(self.volumes)),
-            )
+            Reflector(self.client, watch.path, watch.store)
+            for watch in self.constraints.watches()
+            if watch.resource in STORAGE_RESOURCES
         ]
 
-    def _pods(self, inside: str = "") -> Reflector:
-        store = resources.CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.cache.tables.pods, *self.strangers])
+    def _pod_reflector(self, inside: str = "") -> Reflector:
+        store = CallbackStore(self.put_pod, self.drop_pod, lambda: [*self.cache.tables.pods, *self.strangers])
         return Reflector(self.client, f"/api/v1{inside}/pods", store)
 
     def put_claim(self, item: dict[str, Any]) -> None:
@@ -189,11 +192,11 @@ class ClusterView(LiveView):
         self.strangers.pop(key, None)
         before, pod = self.cache.tables.pods.get(key), self.cache.put_pod(item)
         if before is not None and self.cache.tables.pods.get(key) is not before:
-            self._gone(before)
+            self._forget_pod(before)
         if pod is not None:
             if key in self.cache.tables.pods:
                 every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
-                if every.isdecimal() and len(every) <= _MOST_DIGITS:
+                if every.isdecimal() and len(every) <= MAX_INTERVAL_DIGITS:
                     self.checkpoints[pod.uid] = (float(every), (item.get("status") or {}).get("startTime") or "")
                 if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
                     self.owned.add(pod.uid)
@@ -209,10 +212,10 @@ class ClusterView(LiveView):
         """Remove a pod, by `namespace/name`."""
         pod = self.cache.drop_pod(key)
         if pod is not None:
-            self._gone(pod)
+            self._forget_pod(pod)
         self.strangers.pop(key, None)
         self.messages.pop(key, None)
 
-    def _gone(self, pod: PodInfo) -> None:
+    def _forget_pod(self, pod: PodInfo) -> None:
         self.checkpoints.pop(pod.uid, None)
         self.owned.discard(pod.uid)

@@ -32,7 +32,7 @@ def of_claim(cache: ClusterCache, claim: ResourceClaim) -> Iterator[Part]:
 
 def of_pod(cache: ClusterCache, pod: PodInfo) -> int:
     """Return the parts of GPUs that a pod holds, in milli."""
-    return sum(part.milli for claim in cache.claims.counted(pod) for part in of_claim(cache, claim))
+    return sum(part.milli for claim in cache.claims.counted_claims(pod) for part in of_claim(cache, claim))
 
 
 def by_node(cache: ClusterCache) -> dict[str, list[tuple[ResourceClaim, Part]]]:

@@ -22,9 +22,19 @@ from avactl.scheduler.objects.pod_info import PodInfo
 _MARGIN = 24.0
 _WIDTH = 1500.0
 _PALETTE = (
-    "#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#be185d", "#4f46e5", "#a16207",
-    "#0f766e", "#7c3aed",
-)  # fmt: skip
+    "#2563eb",
+    "#d97706",
+    "#059669",
+    "#9333ea",
+    "#dc2626",
+    "#0891b2",
+    "#65a30d",
+    "#be185d",
+    "#4f46e5",
+    "#a16207",
+    "#0f766e",
+    "#7c3aed",
+)
 _SHADES = (1.0, 0.68, 0.84)
 """Opacities, so that jobs of one team are told apart."""
 _INK, _SOFT, _LINE, _FREE, _GONE = "#1f2933", "#697586", "#c3cad4", "#ffffff", "#e4e7eb"
@@ -184,9 +194,15 @@ class _Picture:
         return y + height + 26
 
     def _rack(
-        self, rack: str, machines: list[_Machine], columns: int, width: float, x: float, y: float,
+        self,
+        rack: str,
+        machines: list[_Machine],
+        columns: int,
+        width: float,
+        x: float,
+        y: float,
         shown: dict[str, float],
-    ) -> float:  # fmt: skip
+    ) -> float:
         """Draw one rack; returns its height."""
         style, top = self._style, 0.0
         if rack:
@@ -204,9 +220,15 @@ class _Picture:
         width, height = _size(machine, style)
         note = f": {machine.state}" if machine.state else ""
         svg.rect(
-            x, y, width, height, fill=_GONE if machine.state in ("cordoned", "not ready") else "#ffffff",
-            stroke=_STATES.get(machine.state, _LINE), radius=3, title=f"{machine.name}{note}",
-        )  # fmt: skip
+            x,
+            y,
+            width,
+            height,
+            fill=_GONE if machine.state in ("cordoned", "not ready") else "#ffffff",
+            stroke=_STATES.get(machine.state, _LINE),
+            radius=3,
+            title=f"{machine.name}{note}",
+        )
         if style.name:
             room = int(width / 6.2)
             name = machine.name if len(machine.name) <= room else f"{machine.name[: room - 1]}…"
@@ -236,9 +258,14 @@ class _Picture:
         return found
 
     def _switch(
-        self, machine: _Machine, switch: tuple[int, ...], held: dict[int, list[tuple[_Holder, int]]], x: float,
-        y: float, shown: dict[str, float],
-    ) -> None:  # fmt: skip
+        self,
+        machine: _Machine,
+        switch: tuple[int, ...],
+        held: dict[int, list[tuple[_Holder, int]]],
+        x: float,
+        y: float,
+        shown: dict[str, float],
+    ) -> None:
         """GPUs of one switch. Neighbours of one pod are one block."""
         style, svg, cell = self._style, self._svg, self._style.cell
         svg.rect(x, y, len(switch) * cell, cell, fill=_FREE, stroke=_LINE, title=f"{machine.name} {_gpus(switch)}")
@@ -256,10 +283,16 @@ class _Picture:
                 title += f", {milli / MILLI_PER_GPU:g} of it" if milli < MILLI_PER_GPU else ""
                 title += f" (pod {holder.pod})"
                 svg.rect(
-                    x + start * cell, bottom, (end - start) * cell, high, fill=self._colours[holder.team],
-                    stroke="#ffffff", radius=1 if style.name else 0,
-                    opacity=self._shades[holder.team, holder.job], title=title,
-                )  # fmt: skip
+                    x + start * cell,
+                    bottom,
+                    (end - start) * cell,
+                    high,
+                    fill=self._colours[holder.team],
+                    stroke="#ffffff",
+                    radius=1 if style.name else 0,
+                    opacity=self._shades[holder.team, holder.job],
+                    title=title,
+                )
                 shown[holder.team] = shown.get(holder.team, 0.0) + (end - start) * milli / MILLI_PER_GPU
             start = end
 

@@ -20,7 +20,7 @@ from avactl.scheduler.objects.pod_info import PodInfo
 _INSTANCE, _KIND = "app.kubernetes.io/instance", "app.kubernetes.io/name"
 _JOB_NAMES = ("batch.kubernetes.io/job-name", "job-name")
 _KINDS = {"trainingjob": "train", "servingdeployment": "serve", "pipeline": "flow", "workspace": "work"}
-_AWAY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+UNAVAILABLE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
 class Pool(NamedTuple):
@@ -102,7 +102,7 @@ def job_of(pod: PodInfo) -> tuple[str, str]:
 
 def away(info: NodeInfo) -> str:
     """Return why a machine is not schedulable: `cordoned` or `not ready`; empty if it is."""
-    if any(taint["key"] in _AWAY for taint in info.taints):
+    if any(taint["key"] in UNAVAILABLE_TAINTS for taint in info.taints):
         return "not ready"
     return "cordoned" if info.cordoned else ""
 
@@ -139,14 +139,14 @@ def pools(cache: ClusterCache, measure: Measure | None = None) -> list[Pool]:
     in_parts = {
         state.slots[node]: sum(part.milli for _, part in held) for node, held in partial_gpus.by_node(cache).items()
     }
-    found = []
-    for (name, model), numbers in sorted(groups.items(), key=lambda each: (not each[0][0], each[0])):
+    result = []
+    for (name, model), numbers in sorted(groups.items(), key=lambda group: (not group[0][0], group[0])):
         slots = np.array(numbers, np.int64)
         there = np.array([not gone[slot] for slot in numbers])
         broken = np.array([in_parts.get(slot, 0) for slot in numbers])
         lost = None
         if measure is not None and (share := measure.share(model)):
-            # Of pods that want other models nobody can say that what is free here is in pieces.
+            # Pods that need another GPU model say nothing about fragmentation here.
             gpus = state.gpu_free[slots, : state.width].astype(np.int64)
             chances = measure.chances(state.free[slots], state.model[slots], state.models) / share
             lost = max(0.0, float(measure.lost(chances, gpus).sum())) / MILLI_PER_GPU
@@ -158,8 +158,8 @@ def pools(cache: ClusterCache, measure: Measure | None = None) -> list[Pool]:
         count = int(state.gpu_count[slots].sum())
         used = (MILLI_PER_GPU * count - int(state.gpu_total[slots].sum()) + int(broken.sum())) / MILLI_PER_GPU
         out = int((~there).sum())
-        found.append(Pool(name, model, len(numbers), out, int((full & there).sum()), count, used, lost))
-    return found
+        result.append(Pool(name, model, len(numbers), out, int((full & there).sum()), count, used, lost))
+    return result
 
 
 class Counts:
@@ -190,25 +190,31 @@ class Counts:
 
     def teams(self) -> list[Team]:
         """Return teams by name and GPU model: those with a quota, and those that hold or request GPUs."""
-        leaves = self._cache.quotas.leaves
+        quotas = self._cache.quotas.quotas
         of_quota = {
             (team, model)
-            for team, leaf in leaves.items()
-            for model in {*leaf.quota.limits, *(shape.model for shape in leaf.quota.shapes)}
+            for team, known in quotas.items()
+            for model in {*known.quota.limits, *(shape.model for shape in known.quota.shapes)}
         }
-        found = []
+        result = []
         for key in sorted({*self._used, *self._waiting, *of_quota}):
             team, model = key
-            limit = leaves[team].quota.limit(model) if team in leaves and model else None
+            limit = quotas[team].quota.limit(model) if team in quotas and model else None
             has = self._used.get(key, 0.0)
             borrowed = max(0.0, has - self._parts.get(key, 0.0) - limit.guaranteed) if limit else 0.0
-            found.append(
+            result.append(
                 Team(
-                    team, model, has, limit.guaranteed if limit else None, limit.borrow if limit else None, borrowed,
-                    min(borrowed, self._preemptible.get(key, 0.0)), self._waiting.get(key, 0.0),
+                    team,
+                    model,
+                    has,
+                    limit.guaranteed if limit else None,
+                    limit.borrow if limit else None,
+                    borrowed,
+                    min(borrowed, self._preemptible.get(key, 0.0)),
+                    self._waiting.get(key, 0.0),
                 )
-            )  # fmt: skip
-        return found
+            )
+        return result
 
 
 def teams(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[Team]:
@@ -225,24 +231,32 @@ def jobs(cache: ClusterCache, pods: Iterable[PodInfo], messages: dict[str, str] 
     for pod in pods:
         if pod.managed or gpus_of(cache, pod):
             groups.setdefault((pod.namespace, *job_of(pod)), []).append(pod)
-    found = [_job(cache, *key, group, messages or {}) for key, group in groups.items()]
+    found = [_new_job(cache, *key, group, messages or {}) for key, group in groups.items()]
     shown = [job for job in found if job.gpus or job.waiting]
     return sorted(shown, key=lambda job: (not job.waiting, -job.gpus, job.since, job.namespace, job.name))
 
 
-def _job(
+def _new_job(
     cache: ClusterCache, namespace: str, name: str, kind: str, group: list[PodInfo], messages: dict[str, str]
 ) -> Job:
     wait = [pod for pod in group if not (pod.node or pod.assumed)]
-    why = next(_reasons(wait, messages), "")
+    why = next(_pending_reasons(wait, messages), "")
     models = sorted({model for pod in group if gpus_of(cache, pod) and (model := model_of(cache, pod))})
     return Job(
-        namespace, name, kind, cache.quotas.team(group[0]), len(group), len(group) - len(wait),
-        float(sum(gpus_of(cache, pod) for pod in group)), ", ".join(models), min(pod.created for pod in group), why,
-    )  # fmt: skip
+        namespace,
+        name,
+        kind,
+        cache.quotas.team(group[0]),
+        len(group),
+        len(group) - len(wait),
+        float(sum(gpus_of(cache, pod) for pod in group)),
+        ", ".join(models),
+        min(pod.created for pod in group),
+        why,
+    )
 
 
-def _reasons(waiting: Iterable[PodInfo], messages: dict[str, str]) -> Iterator[str]:
+def _pending_reasons(waiting: Iterable[PodInfo], messages: dict[str, str]) -> Iterator[str]:
     for pod in waiting:
         text = pod.message or messages.get(pod.key, "")
         if pod.gated:

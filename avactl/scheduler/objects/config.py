@@ -138,8 +138,13 @@ class _Or(NamedTuple):
 _GPUS = {"gpu": str, "guaranteed": int, "borrow": int, "weight": int}
 _WHOLE = {"machines": int, "gpus": int, "gpu": str}
 _QUOTA = {
-    "team": str, "namespaces": [str], "gpus": [_GPUS], "shapes": [_WHOLE], "cpu": _Or(float), "memoryBytes": _Or(int),
-}  # fmt: skip
+    "team": str,
+    "namespaces": [str],
+    "gpus": [_GPUS],
+    "shapes": [_WHOLE],
+    "cpu": _Or(float),
+    "memoryBytes": _Or(int),
+}
 _LINKS = {"linkGBps": float, "pairs": [[int]], "switchLinks": int, "domain": _Or(int)}
 _MACHINE = {
     "gpus": {"model": str, "count": int, "memoryBytes": int},

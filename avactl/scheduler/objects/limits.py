@@ -18,35 +18,50 @@ TEXT = 64
 LABEL_KEY = 317
 """Maximum characters of a label key: 253 of a DNS subdomain, a slash, and 63."""
 _INDEX = "batch.kubernetes.io/job-completion-index"
+CONSTRAINT_ANNOTATIONS = frozenset({names.START_WHEN_WARM, names.DATA_LOCALITY, names.AFTER})
+"""Pod annotations that constraints parse when they are asked about the pod."""
 _ANNOTATIONS = {
     **dict.fromkeys(
         (
-            names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.PREEMPTIBLE, names.GANG_SIZE, names.DEVICES, _INDEX,
-            names.CHECKPOINT_EVERY, names.PREEMPTION, names.SPOT_FROM,
+            names.LINK,
+            names.LINK_POLICY,
+            names.GPU_SHARE,
+            names.PREEMPTIBLE,
+            names.GANG_SIZE,
+            names.DEVICES,
+            _INDEX,
+            names.CHECKPOINT_EVERY,
+            names.PREEMPTION,
+            names.SPOT_FROM,
         ),
         TEXT,
     ),
     names.WITHIN: LABEL_KEY,
-    names.START_WHEN_WARM: 4096,
-    names.DATA_LOCALITY: 4096,
-    names.AFTER: 4096,
-}  # fmt: skip
+    **dict.fromkeys(CONSTRAINT_ANNOTATIONS, 4096),
+}
 """Annotations that the scheduler reads, and their longest values."""
-_LABELS, _VOLUMES, _TOLERATIONS, _CLAIMS = 256, 256, 128, 64
-_CONTAINERS = 512
-_RESOURCES = 64
-_TERMS = 64
+MAX_LABELS, MAX_VOLUMES, MAX_TOLERATIONS, MAX_CLAIMS = 256, 256, 128, 64
+MAX_CONTAINERS = 512
+MAX_RESOURCES = 64
+MAX_EXPRESSIONS = 64
 """Expressions of a pod's node affinity, and of each selector of its pod affinity and topology spread."""
-_VALUES = 8192
+MAX_VALUES = 8192
 """Maximum values of all expressions together; node affinity that lists nodes by name has many."""
-_POD_TERMS = 16
+MAX_POD_TERMS = 16
 """Terms of pod affinity, of pod anti-affinity, and topology spread constraints."""
-_WEIGHT = 100
+MAX_WEIGHT = 100
 """Maximum weight of a preference."""
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-_KEPT = ("schedulerName", "nodeName", "priority", "priorityClassName", "schedulingGates", "preemptionPolicy")
+KEPT_FIELDS = ("schedulerName", "nodeName", "priority", "priorityClassName", "schedulingGates", "preemptionPolicy")
 """Fields of a refused pod's spec that are read all the same."""
-_BOOKED = ("containers", "initContainers", "overhead", "resources", "resourceClaims", "terminationGracePeriodSeconds")
+BOOKED_FIELDS = (
+    "containers",
+    "initContainers",
+    "overhead",
+    "resources",
+    "resourceClaims",
+    "terminationGracePeriodSeconds",
+)
 
 
 def quote(text: object) -> str:
@@ -60,7 +75,7 @@ def bounded(item: Mapping[str, Any], same_spec: bool = False) -> tuple[Mapping[s
 
     `same_spec`: its spec was found to be within the limits before, and cannot have changed.
     """
-    reason = _metadata(item["metadata"]) or ("" if same_spec else _spec(item["spec"]))
+    reason = _metadata_excess(item["metadata"]) or ("" if same_spec else _spec_excess(item["spec"]))
     return (item, "") if not reason else (stripped(item), reason)
 
 
@@ -68,16 +83,16 @@ def stripped(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return a pod reduced to what it holds: metadata, requests, claims and node."""
     metadata, spec = item["metadata"], item["spec"]
     notes, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
-    found = dict(metadata)
-    found["annotations"] = {
+    short_metadata = dict(metadata)
+    short_metadata["annotations"] = {
         name: notes[name] for name, most in _ANNOTATIONS.items() if name in notes and len(notes[name]) <= most
     }
-    found["labels"] = dict(list(labels.items())[:_LABELS])
-    found["labels"].update((key, labels[key]) for key in GANG_LABELS & labels.keys())
-    short = {key: spec[key] for key in (*_KEPT, *_BOOKED) if key in spec}
-    if len(spec.get("resourceClaims") or ()) > _CLAIMS:
-        short["resourceClaims"] = spec["resourceClaims"][:_CLAIMS]
-    return {**item, "metadata": found, "spec": short}
+    short_metadata["labels"] = dict(list(labels.items())[:MAX_LABELS])
+    short_metadata["labels"].update((key, labels[key]) for key in GANG_LABELS & labels.keys())
+    short = {key: spec[key] for key in (*KEPT_FIELDS, *BOOKED_FIELDS) if key in spec}
+    if len(spec.get("resourceClaims") or ()) > MAX_CLAIMS:
+        short["resourceClaims"] = spec["resourceClaims"][:MAX_CLAIMS]
+    return {**item, "metadata": short_metadata, "spec": short}
 
 
 def selector_excess(selector: Mapping[str, Any] | None) -> str:
@@ -86,62 +101,62 @@ def selector_excess(selector: Mapping[str, Any] | None) -> str:
         return ""
     expressions = selector.get("matchExpressions") or ()
     count = len(expressions) + len(selector.get("matchLabels") or ())
-    if count > _TERMS:
-        return f"a label selector has {count} requirements; at most {_TERMS} are read"
-    return _many_values(sum(len(each.get("values") or ()) for each in expressions))
+    if count > MAX_EXPRESSIONS:
+        return f"a label selector has {count} requirements; at most {MAX_EXPRESSIONS} are read"
+    return _value_excess(sum(len(each.get("values") or ()) for each in expressions))
 
 
-def _metadata(metadata: Mapping[str, Any]) -> str:
+def _metadata_excess(metadata: Mapping[str, Any]) -> str:
     notes, labels = metadata.get("annotations"), metadata.get("labels")
     if notes:
         for name, most in _ANNOTATIONS.items():
             if name in notes and len(notes[name]) > most:
                 return f"annotation {name}: its value has {len(notes[name])} characters; at most {most} are read"
-    return f"it has {len(labels)} labels; at most {_LABELS} are read" if labels and len(labels) > _LABELS else ""
+    return f"it has {len(labels)} labels; at most {MAX_LABELS} are read" if labels and len(labels) > MAX_LABELS else ""
 
 
-def _spec(spec: Mapping[str, Any]) -> str:
+def _spec_excess(spec: Mapping[str, Any]) -> str:
     for what, given, most in (
-        ("entries in nodeSelector", spec.get("nodeSelector"), _TERMS),
-        ("volumes", spec.get("volumes"), _VOLUMES),
-        ("tolerations", spec.get("tolerations"), _TOLERATIONS),
-        ("resource claims", spec.get("resourceClaims"), _CLAIMS),
-        ("topology spread constraints", spec.get("topologySpreadConstraints"), _POD_TERMS),
-        ("containers", spec.get("containers"), _CONTAINERS),
-        ("init containers", spec.get("initContainers"), _CONTAINERS),
+        ("entries in nodeSelector", spec.get("nodeSelector"), MAX_EXPRESSIONS),
+        ("volumes", spec.get("volumes"), MAX_VOLUMES),
+        ("tolerations", spec.get("tolerations"), MAX_TOLERATIONS),
+        ("resource claims", spec.get("resourceClaims"), MAX_CLAIMS),
+        ("topology spread constraints", spec.get("topologySpreadConstraints"), MAX_POD_TERMS),
+        ("containers", spec.get("containers"), MAX_CONTAINERS),
+        ("init containers", spec.get("initContainers"), MAX_CONTAINERS),
     ):
         if given and len(given) > most:
             return f"it has {len(given)} {what}; at most {most} are read"
-    return _resources(spec) or _affinity(spec)
+    return _resource_excess(spec) or _affinity_excess(spec)
 
 
-def _resources(spec: Mapping[str, Any]) -> str:
+def _resource_excess(spec: Mapping[str, Any]) -> str:
     for container in spec["containers"]:
         for given in (container.get("resources") or {}).values():
-            if len(given) > _RESOURCES:
-                return f"a container names {len(given)} resources; at most {_RESOURCES} are read"
+            if len(given) > MAX_RESOURCES:
+                return f"a container names {len(given)} resources; at most {MAX_RESOURCES} are read"
         ports = container.get("ports")
-        if ports and len(ports) > _VOLUMES:
-            return f"a container has {len(ports)} ports; at most {_VOLUMES} are read"
+        if ports and len(ports) > MAX_VOLUMES:
+            return f"a container has {len(ports)} ports; at most {MAX_VOLUMES} are read"
     return ""
 
 
-def _affinity(spec: Mapping[str, Any]) -> str:
+def _affinity_excess(spec: Mapping[str, Any]) -> str:
     affinity = spec.get("affinity")
     if affinity:
-        reason = _node_affinity(affinity.get("nodeAffinity") or {})
+        reason = _node_affinity_excess(affinity.get("nodeAffinity") or {})
         for kind in ("podAffinity", "podAntiAffinity"):
-            reason = reason or _pod_affinity(kind, affinity.get(kind) or {})
+            reason = reason or _pod_affinity_excess(kind, affinity.get(kind) or {})
         if reason:
             return reason
     for each in spec.get("topologySpreadConstraints") or ():
         reason = selector_excess(each.get("labelSelector"))
-        if reason or len(each.get("matchLabelKeys") or ()) > _TERMS:
+        if reason or len(each.get("matchLabelKeys") or ()) > MAX_EXPRESSIONS:
             return f"topologySpreadConstraints: {reason or 'too many matchLabelKeys'}"
     return ""
 
 
-def _node_affinity(given: Mapping[str, Any]) -> str:
+def _node_affinity_excess(given: Mapping[str, Any]) -> str:
     required = (given.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms") or ()
     preferred = [each.get("preference") or {} for each in given.get(_PREFERRED) or ()]
     count = values = 0
@@ -149,34 +164,34 @@ def _node_affinity(given: Mapping[str, Any]) -> str:
         expressions = (*(term.get("matchExpressions") or ()), *(term.get("matchFields") or ()))
         count += len(expressions)
         values += sum(len(each.get("values") or ()) for each in expressions)
-    if max(count, len(required), len(preferred)) > _TERMS:
+    if max(count, len(required), len(preferred)) > MAX_EXPRESSIONS:
         count = max(count, len(required), len(preferred))
-        return f"nodeAffinity has {count} expressions; at most {_TERMS} are read"
-    reason = _many_values(values) or _heavy(given)
+        return f"nodeAffinity has {count} expressions; at most {MAX_EXPRESSIONS} are read"
+    reason = _value_excess(values) or _invalid_weight(given)
     return f"nodeAffinity: {reason}" if reason else ""
 
 
-def _pod_affinity(kind: str, given: Mapping[str, Any]) -> str:
+def _pod_affinity_excess(kind: str, given: Mapping[str, Any]) -> str:
     preferred = given.get(_PREFERRED) or ()
     terms = (*(given.get("requiredDuringSchedulingIgnoredDuringExecution") or ()), *preferred)
-    if len(terms) > _POD_TERMS:
-        return f"{kind} has {len(terms)} terms; at most {_POD_TERMS} are read"
-    if reason := _heavy(given):
+    if len(terms) > MAX_POD_TERMS:
+        return f"{kind} has {len(terms)} terms; at most {MAX_POD_TERMS} are read"
+    if reason := _invalid_weight(given):
         return f"{kind}: {reason}"
     for term in (each.get("podAffinityTerm", each) for each in terms):
         reason = selector_excess(term.get("labelSelector")) or selector_excess(term.get("namespaceSelector"))
-        if not reason and len(term.get("namespaces") or ()) > _VALUES:
-            reason = f"{len(term['namespaces'])} namespaces; at most {_VALUES} are read"
+        if not reason and len(term.get("namespaces") or ()) > MAX_VALUES:
+            reason = f"{len(term['namespaces'])} namespaces; at most {MAX_VALUES} are read"
         if reason:
             return f"{kind}: {reason}"
     return ""
 
 
-def _heavy(given: Mapping[str, Any]) -> str:
-    """Return which weight the API server would not accept; a snapshot is not checked by it."""
+def _invalid_weight(given: Mapping[str, Any]) -> str:
+    """Return an error for weights that the API server rejects, because it does not check snapshots."""
     weights = [each.get("weight", 0) for each in given.get(_PREFERRED) or ()]
-    return "" if all(0 < weight <= _WEIGHT for weight in weights) else f"a weight is not one of 1 to {_WEIGHT}"
+    return "" if all(0 < weight <= MAX_WEIGHT for weight in weights) else f"a weight is not one of 1 to {MAX_WEIGHT}"
 
 
-def _many_values(count: int) -> str:
-    return f"its expressions list {count} values; at most {_VALUES} are read" if count > _VALUES else ""
+def _value_excess(count: int) -> str:
+    return f"its expressions list {count} values; at most {MAX_VALUES} are read" if count > MAX_VALUES else ""

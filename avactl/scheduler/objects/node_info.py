@@ -9,7 +9,7 @@ from typing import Any
 from avactl.base.quantity import amount
 from avactl.contracts import names
 
-_RESOURCES = 128
+MAX_RESOURCES = 128
 """Maximum number of resources that are read from one node."""
 
 
@@ -17,9 +17,17 @@ class NodeInfo:
     """One node."""
 
     __slots__ = (
-        "allocatable", "cordoned", "devices", "differs", "features", "gpu_resource", "labels", "name", "source",
+        "allocatable",
+        "cordoned",
+        "devices",
+        "differs",
+        "features",
+        "gpu_resource",
+        "labels",
+        "name",
+        "source",
         "taints",
-    )  # fmt: skip
+    )
 
     def __init__(self, item: Mapping[str, Any]) -> None:
         metadata, spec, status = item["metadata"], item.get("spec") or {}, item.get("status") or {}
@@ -37,7 +45,9 @@ class NodeInfo:
         self.features = frozenset(status.get("declaredFeatures") or ())
         """Features declared by its kubelet."""
         given = status.get("allocatable") or {}
-        self.source: Mapping[str, Any] = given if len(given) <= _RESOURCES else dict(list(given.items())[:_RESOURCES])
+        self.source: Mapping[str, Any] = (
+            given if len(given) <= MAX_RESOURCES else dict(list(given.items())[:MAX_RESOURCES])
+        )
         self.allocatable = {intern(name): amount(name, text) for name, text in self.source.items()}
         self.gpu_resource = ""
         """Extended resource of its GPUs; empty if there is none."""

@@ -57,13 +57,17 @@ class UnsupportedError(RuleError):
 class NotYetError(RuleError):
     """The pod waits for an expected event; reported only if that takes long."""
 
-    def __init__(self, message: str, wanted: str = "") -> None:
-        """`wanted`: name passed to `Waits.arrived`; empty if the pod itself will change."""
+    def __init__(self, message: str, event: str = "") -> None:
+        """`event`: name passed to `EventWaits.occurred`; empty if the pod itself will change."""
         super().__init__(message)
-        self.wanted = wanted
+        self.event = event
 
 
-def _number(text: str) -> int | None:
+class ReportedWaitError(NotYetError):
+    """The pod waits for an event that can be far off; reported at once."""
+
+
+def _parse_integer(text: str) -> int | None:
     """Parse like Go's ParseInt: 64 bits, no underscores, no blanks."""
     if len(text) > 20 or not _INTEGER(text):
         return None
@@ -87,11 +91,11 @@ def requirement(expression: Mapping[str, Any]) -> Matcher:
     if operator == "DoesNotExist":
         return lambda labels: key not in labels
     if operator in ("Gt", "Lt"):
-        bound = _number(next(iter(values), ""))
+        bound = _parse_integer(next(iter(values), ""))
         sign = 1 if operator == "Gt" else -1
 
         def compare(labels: Labels) -> bool:
-            have = _number(labels.get(key, ""))
+            have = _parse_integer(labels.get(key, ""))
             return have is not None and bound is not None and (have - bound) * sign > 0
 
         return compare
@@ -100,10 +104,10 @@ def requirement(expression: Mapping[str, Any]) -> Matcher:
 
 def every(matchers: Iterable[Matcher]) -> Matcher:
     """Return the conjunction of predicates."""
-    found = tuple(matchers)
-    if len(found) == 1:
-        return found[0]
-    return lambda labels: all(match(labels) for match in found)
+    conjuncts = tuple(matchers)
+    if len(conjuncts) == 1:
+        return conjuncts[0]
+    return lambda labels: all(match(labels) for match in conjuncts)
 
 
 def equals(wanted: Labels) -> Matcher:
@@ -122,7 +126,7 @@ def selector(given: Mapping[str, Any] | None) -> Matcher:
     return every(parts)
 
 
-def _term(given: Mapping[str, Any]) -> Callable[[str, Labels], bool] | None:
+def _compile_term(given: Mapping[str, Any]) -> Callable[[str, Labels], bool] | None:
     expressions, fields = given.get("matchExpressions") or (), given.get("matchFields") or ()
     if not expressions and not fields:
         return None  # an empty term matches no node
@@ -138,30 +142,30 @@ def node_selector(given: Mapping[str, Any] | None) -> Callable[[str, Labels], bo
     """Return a predicate over a node's name and labels: one term of the NodeSelector must match; None: all nodes."""
     if given is None:
         return lambda _name, _labels: True
-    terms = [term for each in given.get("nodeSelectorTerms") or () if (term := _term(each)) is not None]
+    terms = [term for each in given.get("nodeSelectorTerms") or () if (term := _compile_term(each)) is not None]
     return lambda name, labels: any(term(name, labels) for term in terms)
 
 
-def _named(given: Mapping[str, Any] | None) -> frozenset[str] | None:
+def _only_node_names(given: Mapping[str, Any] | None) -> frozenset[str] | None:
     """Return the names of the only nodes that a NodeSelector can match, as DaemonSets write it; None: any name."""
-    found: set[str] = set()
+    node_names: set[str] = set()
     for term in (given or {}).get("nodeSelectorTerms") or ():
         fields = [each for each in term.get("matchFields") or () if each["operator"] == "In"]
         if fields:
-            found.update(fields[0].get("values") or ())
+            node_names.update(fields[0].get("values") or ())
         elif term.get("matchExpressions") or term.get("matchFields"):
             return None
-    return None if given is None else frozenset(found)
+    return None if given is None else frozenset(node_names)
 
 
-def _preferred(terms: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Callable[[str, Labels], bool]]]:
+def _compile_preferences(terms: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, Callable[[str, Labels], bool]]]:
     """Yield weights and predicates. Raises RuleError for a term for which kube-scheduler rejects the pod."""
     for given in terms:
         preference = given.get("preference") or {}
         for each in preference.get("matchExpressions") or ():
-            if each["operator"] in ("Gt", "Lt") and _number(next(iter(each.get("values") or ()), "")) is None:
+            if each["operator"] in ("Gt", "Lt") and _parse_integer(next(iter(each.get("values") or ()), "")) is None:
                 raise RuleError(f"preferred node affinity by {each['key']}: {each['operator']} needs a whole number")
-        term = _term(preference)
+        term = _compile_term(preference)
         if term is not None:
             yield given["weight"], term
 
@@ -178,7 +182,7 @@ def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     if operator == "Exists":
         return True
     if operator in ("Lt", "Gt"):
-        number, bound = _number(have), _number(wanted)
+        number, bound = _parse_integer(have), _parse_integer(wanted)
         if number is None or bound is None:
             return False
         return number < bound if operator == "Lt" else number > bound
@@ -191,7 +195,7 @@ class NodeRules:
     def __init__(self, spec: Mapping[str, Any]) -> None:
         """Raises RuleError."""
         affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-        self.features = _features(spec)
+        self.features = _required_features(spec)
         """Required kubelet features."""
         parts = [spec.get("nodeSelector"), affinity, spec.get("tolerations"), self.features]
         self._key = orjson.dumps(parts)
@@ -200,9 +204,11 @@ class NodeRules:
         self.selects = equals(spec.get("nodeSelector") or {})
         required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
         self.near = node_selector(required)
-        self.named = _named(required)
-        """The only nodes that may match, where the rules name them; None: any."""
-        self.preferred = tuple(_preferred(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ()))
+        self.named = _only_node_names(required)
+        """Names of the only nodes that may match, if the rules name them; None: any."""
+        self.preferred = tuple(
+            _compile_preferences(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ())
+        )
         self.tolerations = tuple(spec.get("tolerations") or ())
 
     def __hash__(self) -> int:
@@ -247,16 +253,16 @@ class NodeRules:
         return None if self.matches(name, labels) else Obstacle(ObstacleKind.LABELS)
 
 
-def _features(spec: Mapping[str, Any]) -> list[str]:
+def _required_features(spec: Mapping[str, Any]) -> list[str]:
     """Return the features that a node must declare in `status.declaredFeatures` for a pod.
 
     Source: k8s.io/component-helpers/nodedeclaredfeatures, v0.36.
     """
-    found = []
+    features = []
     containers = (*(spec.get("containers") or ()), *(spec.get("initContainers") or ()))
     rules = (rule for container in containers for rule in container.get("restartPolicyRules") or ())
     if any(rule.get("action") == "RestartAllContainers" for rule in rules):
-        found.append("RestartAllContainersOnContainerExits")
+        features.append("RestartAllContainersOnContainerExits")
     if spec.get("hostNetwork") and spec.get("hostUsers") is False:
-        found.append("UserNamespacesHostNetworkSupport")
-    return found
+        features.append("UserNamespacesHostNetworkSupport")
+    return features

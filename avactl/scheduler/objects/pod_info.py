@@ -11,7 +11,7 @@ from avactl.kube import logs
 from avactl.kube.objects import object_key
 from avactl.kube.timestamps import unix_time
 from avactl.scheduler.objects.gangs import gang_of
-from avactl.scheduler.objects.limits import bounded, quote, stripped
+from avactl.scheduler.objects.limits import CONSTRAINT_ANNOTATIONS, bounded, quote, stripped
 from avactl.scheduler.objects.pod_requirements import PodRequirements, as_it_runs, gang_size, requirements_of
 
 DISRUPTED, PREEMPTED = "DisruptionTarget", "PreemptionByScheduler"
@@ -22,14 +22,14 @@ PARTIAL = "PartialGang"
 """Reason of the condition if a partial gang is restarted."""
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _ENDED = ("Succeeded", "Failed")
-_NOTHING: Mapping[str, str] = {}
+NO_ENTRIES: Mapping[str, str] = {}
 
 
 class PodInfo:
     """One pod."""
 
     __slots__ = (
-        "after",
+        "annotations",
         "assumed",
         "claims",
         "created",
@@ -46,7 +46,6 @@ class PodInfo:
         "index",
         "key",
         "labels",
-        "locality",
         "managed",
         "message",
         "name",
@@ -71,14 +70,13 @@ class PodInfo:
         "timeout",
         "uid",
         "volumes",
-        "warm",
         "within",
-    )  # fmt: skip
+    )
 
     def __init__(self, item: Mapping[str, Any], seen: float, refused: str = "") -> None:
         """`item` is within the limits of `limits`; `refused`: the reason if it was truncated and is not placed."""
         metadata, spec = item["metadata"], item["spec"]
-        notes = metadata.get("annotations") or _NOTHING
+        notes = metadata.get("annotations") or NO_ENTRIES
         self.namespace = intern(metadata["namespace"])
         self.name: str = metadata["name"]
         self.key = f"{self.namespace}/{self.name}"
@@ -102,7 +100,7 @@ class PodInfo:
         """Index in its indexed Job, -1 if it has none."""
         self.claims: tuple[tuple[str, str], ...] = ()
         """Name in the pod, and name of the ResourceClaim (empty until it is created)."""
-        self.volumes, self.ephemeral_claims = _volumes(spec, self.name)
+        self.volumes, self.ephemeral_claims = _volume_claims(spec, self.name)
         """PersistentVolumeClaims by name, and those of generic ephemeral volumes."""
         self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
         self.reclaim_only = spec.get("priorityClassName") == names.WORKSPACE_PRIORITY and names.PREEMPTIBLE not in notes
@@ -132,20 +130,18 @@ class PodInfo:
         """Time of its binding, according to the API server."""
         self.ends = 0.0
         """End of its termination grace period, Unix time; 0: it is not being deleted."""
-        self.warm: str = notes.get(names.START_WHEN_WARM, "") if self.managed else ""
-        """The annotation `names.START_WHEN_WARM`."""
-        self.locality: str = notes.get(names.DATA_LOCALITY, "") if self.managed else ""
-        """The annotation `names.DATA_LOCALITY`."""
-        self.after: str = notes.get(names.AFTER, "") if self.managed else ""
-        """The annotation `names.AFTER`."""
-        self.labels: Mapping[str, str] = _NOTHING
+        self.annotations: Mapping[str, str] = NO_ENTRIES
+        """Annotations that constraints read (`CONSTRAINT_ANNOTATIONS`)."""
+        if self.managed and not CONSTRAINT_ANNOTATIONS.isdisjoint(notes):
+            self.annotations = {name: notes[name] for name in CONSTRAINT_ANNOTATIONS & notes.keys()}
+        self.labels: Mapping[str, str] = NO_ENTRIES
         self.node = ""
         self.devices: str | None = None
         if self.managed:
-            self._gang(metadata.get("labels") or _NOTHING, notes)
+            self._read_gang(metadata.get("labels") or NO_ENTRIES, notes)
         self.update(item)
 
-    def _gang(self, labels: Mapping[str, str], notes: Mapping[str, str]) -> None:
+    def _read_gang(self, labels: Mapping[str, str], notes: Mapping[str, str]) -> None:
         gang, size = gang_of(labels, notes)
         if not gang:
             return
@@ -162,12 +158,12 @@ class PodInfo:
         """
         metadata, spec = item["metadata"], item["spec"]
         if metadata.get("generation") != 1:
-            spec = as_it_runs(spec, item.get("status") or _NOTHING)
-        notes, labels = metadata.get("annotations") or _NOTHING, metadata.get("labels") or _NOTHING
+            spec = as_it_runs(spec, item.get("status") or NO_ENTRIES)
+        notes, labels = metadata.get("annotations") or NO_ENTRIES, metadata.get("labels") or NO_ENTRIES
         if names.GANG_SIZE in labels:
             notes = {names.GANG_SIZE: labels[names.GANG_SIZE], **notes}
-        if names.SPOT_FROM in notes and _number(notes.get(_INDEX, "")) < _number(notes[names.SPOT_FROM]):
-            # The pods of a Job have one template, so those that must stay off spot nodes tolerate their taint, too.
+        if names.SPOT_FROM in notes and _small_number(notes.get(_INDEX, "")) < _small_number(notes[names.SPOT_FROM]):
+            # All pods of a Job have one template, so the tolerations for spot nodes are removed here.
             kept = [each for each in spec.get("tolerations") or () if each.get("key") != names.CAPACITY]
             spec = {**spec, "tolerations": kept}
         return requirements_of(spec, notes, refused)
@@ -179,15 +175,15 @@ class PodInfo:
         if labels and labels != self.labels:
             self.labels = {intern(key): intern(value) for key, value in labels.items()}
         elif not labels:
-            self.labels = _NOTHING
+            self.labels = NO_ENTRIES
         node = spec.get("nodeName")
         if node:
-            # Bound once and for all: where that is known by the answer to a request, the watch may still be behind it.
+            # A binding is final. The watch may still lag behind the response to the binding request.
             self.node = intern(node)
         self.phase: str = intern(status.get("phase") or "")
         self.deleting = "deletionTimestamp" in metadata
         if self.deleting and not self.ends:
-            self.ends = _seconds(metadata["deletionTimestamp"])
+            self.ends = _unix_time(metadata["deletionTimestamp"])
         self.gated = bool(spec.get("schedulingGates"))
         if node or not (self.assumed or self.node):
             notes = metadata.get("annotations")
@@ -199,9 +195,9 @@ class PodInfo:
                 for each in spec["resourceClaims"]
             )
         if self.managed:
-            self._status(status, (metadata.get("annotations") or _NOTHING).get(names.PREEMPTION, ""))
+            self._read_status(status, (metadata.get("annotations") or NO_ENTRIES).get(names.PREEMPTION, ""))
 
-    def _status(self, status: Mapping[str, Any], preemption: str) -> None:
+    def _read_status(self, status: Mapping[str, Any], preemption: str) -> None:
         self.nominated, self.preemption = intern(status.get("nominatedNodeName") or ""), preemption
         self.preempted_for, self.has_disruption_mark = "", False
         self.replaced = self.phase == "Failed" and names.REPLACED_EXIT in _exit_codes(status)
@@ -243,7 +239,7 @@ class PodInfo:
         return f"Pod({self.key})"
 
 
-def _number(text: str) -> int:
+def _small_number(text: str) -> int:
     """Return a small whole number; 0 for anything else."""
     return int(text) if len(text) < 10 and text.isdecimal() else 0
 
@@ -265,7 +261,7 @@ def _exit_codes(status: Mapping[str, Any]) -> Iterator[int]:
             yield state["terminated"].get("exitCode")
 
 
-def _seconds(stamp: str) -> float:
+def _unix_time(stamp: str) -> float:
     """Unix time; infinity for a time out of range, because a grace period has 64 bits."""
     try:
         return unix_time(stamp)
@@ -273,7 +269,7 @@ def _seconds(stamp: str) -> float:
         return float("inf")
 
 
-def _volumes(spec: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _volume_claims(spec: Mapping[str, Any], name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """PersistentVolumeClaims by name, and those of generic ephemeral volumes, whose names begin with the pod's."""
     found: list[str] = []
     made: tuple[str, ...] = ()

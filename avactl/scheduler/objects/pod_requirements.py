@@ -55,9 +55,20 @@ class PodRequirements:
     """Requirements shared by all pods of a Job: requests, node rules, affinity, link."""
 
     __slots__ = (
-        "__weakref__", "affinity", "amounts", "antiaffinity", "disks", "link", "link_required", "ports", "preferred",
-        "refused", "rules", "share", "spread",
-    )  # fmt: skip
+        "__weakref__",
+        "affinity",
+        "amounts",
+        "antiaffinity",
+        "disks",
+        "link",
+        "link_required",
+        "ports",
+        "preferred",
+        "refused",
+        "rules",
+        "share",
+        "spread",
+    )
 
     def __init__(self, spec: Mapping[str, Any], notes: Mapping[str, str], refused: str = "") -> None:
         self.refused = refused
@@ -108,7 +119,7 @@ class PodRequirements:
             sorted(
                 {
                     HostPort(port.get("hostIP") or _EVERYWHERE, port.get("protocol") or "TCP", port["hostPort"])
-                    for container in _running(spec)
+                    for container in _running_containers(spec)
                     for port in container.get("ports") or ()
                     if port.get("hostPort")
                 }
@@ -145,9 +156,16 @@ class PodRequirements:
 _NO_RULES = NodeRules({})
 _known: WeakValueDictionary[bytes, PodRequirements] = WeakValueDictionary()
 _SPEC = (
-    "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "overhead", "resources", "hostNetwork",
-    "hostUsers", "schedulingGroup",
-)  # fmt: skip
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "topologySpreadConstraints",
+    "overhead",
+    "resources",
+    "hostNetwork",
+    "hostUsers",
+    "schedulingGroup",
+)
 _CONTAINER = ("restartPolicy", "restartPolicyRules", "resources")
 _NOTES = (names.LINK, names.LINK_POLICY, names.GPU_SHARE)
 
@@ -201,7 +219,7 @@ def _disks(volume: Mapping[str, Any]) -> Iterator[ExclusiveDisk]:
             )
 
 
-def _running(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _running_containers(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Containers that run as long as the pod, including sidecars."""
     sidecars = [each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always"]
     return [*(spec.get("containers") or ()), *sidecars]
@@ -216,24 +234,24 @@ def requests(spec: Mapping[str, Any]) -> dict[str, int]:
     """
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
-        _add(total, _requested(container))
+        _add_amounts(total, _container_requests(container))
     sidecars: dict[str, int] = {}
     most: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
-        wanted = _requested(container)
+        wanted = _container_requests(container)
         if container.get("restartPolicy") == "Always":
-            _add(sidecars, wanted)
+            _add_amounts(sidecars, wanted)
             wanted = dict(sidecars)
         else:
-            _add(wanted, sidecars)
+            _add_amounts(wanted, sidecars)
         for name, value in wanted.items():
             most[name] = max(most.get(name, 0), value)
-    _add(total, sidecars)
+    _add_amounts(total, sidecars)
     for name, value in most.items():
         total[name] = max(total.get(name, 0), value)
     for name, text in ((spec.get("resources") or {}).get("requests") or {}).items():
         total[name] = amount(name, text)
-    _add(total, {name: amount(name, text) for name, text in (spec.get("overhead") or {}).items()})
+    _add_amounts(total, {name: amount(name, text) for name, text in (spec.get("overhead") or {}).items()})
     total["pods"] = 1
     return {name: value for name, value in total.items() if value}
 
@@ -258,17 +276,17 @@ def as_it_runs(spec: Mapping[str, Any], status: Mapping[str, Any]) -> Mapping[st
     found = dict(spec)
     for group in ("containers", "initContainers"):
         found[group] = [
-            _holding(each, told[each["name"]], infeasible)
+            _with_allocated(each, told[each["name"]], infeasible)
             if each["name"] in told and (group == "containers" or each.get("restartPolicy") == "Always")
             else each
             for each in spec.get(group) or ()
         ]
     if status.get("resources") and (spec.get("resources") or {}).get("requests"):
-        found["resources"] = _holding(spec, status, infeasible)["resources"]
+        found["resources"] = _with_allocated(spec, status, infeasible)["resources"]
     return found
 
 
-def _holding(given: Mapping[str, Any], told: Mapping[str, Any], infeasible: bool) -> Mapping[str, Any]:
+def _with_allocated(given: Mapping[str, Any], told: Mapping[str, Any], infeasible: bool) -> Mapping[str, Any]:
     """Return a container or pod with the larger of its requests and its allocated resources."""
     asked = given.get("resources") or {}
     wanted = {**(asked.get("limits") or {}), **(asked.get("requests") or {})}
@@ -280,7 +298,7 @@ def _holding(given: Mapping[str, Any], told: Mapping[str, Any], infeasible: bool
     return given if most == wanted else {**given, "resources": {"requests": most}}
 
 
-def _requested(container: Mapping[str, Any]) -> dict[str, int]:
+def _container_requests(container: Mapping[str, Any]) -> dict[str, int]:
     given = container.get("resources") or {}
     return {
         name: amount(name, text)
@@ -288,6 +306,6 @@ def _requested(container: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+def _add_amounts(total: dict[str, int], more: Mapping[str, int]) -> None:
     for name, value in more.items():
         total[name] = total.get(name, 0) + value

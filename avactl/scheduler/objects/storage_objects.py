@@ -24,7 +24,7 @@ ZONES = {
 """Topology labels of volumes that nodes must match, and their newer equivalents."""
 
 
-def _size(given: Mapping[str, Any] | None) -> int:
+def _parse_size(given: Mapping[str, Any] | None) -> int:
     text = (given or {}).get("storage")
     return whole(text) if text is not None else 0
 
@@ -34,7 +34,7 @@ def _class_of(item: Mapping[str, Any]) -> str:
     return str(notes.get(OLD_CLASS, item["spec"].get("storageClassName") or ""))
 
 
-def _zones(labels: Mapping[str, str]) -> tuple[tuple[str, frozenset[str]], ...]:
+def _parse_zones(labels: Mapping[str, str]) -> tuple[tuple[str, frozenset[str]], ...]:
     """Source: k8s.io/cloud-provider/volume/helpers, LabelZonesToSet: several are joined by two underscores."""
     found = []
     for key in ZONES:
@@ -85,7 +85,7 @@ class VolumeClaim(NamedTuple):
             asked=named,
             class_name=_class_of(item),
             selected=(metadata.get("annotations") or {}).get(SELECTED_NODE, ""),
-            size=_size((spec.get("resources") or {}).get("requests")),
+            size=_parse_size((spec.get("resources") or {}).get("requests")),
             modes=frozenset(spec.get("accessModes") or ()),
             mode=spec.get("volumeMode") or "Filesystem",
             selector=spec.get("selector"),
@@ -142,7 +142,7 @@ class Volume(NamedTuple):
             driver=csi.get("driver") or "",
             handle=csi.get("volumeHandle") or "",
             class_name=_class_of(item),
-            size=_size(spec.get("capacity")),
+            size=_parse_size(spec.get("capacity")),
             modes=frozenset(spec.get("accessModes") or ()),
             mode=spec.get("volumeMode") or "Filesystem",
             owner=(owner["namespace"], owner["name"], owner.get("uid") or "") if owner else None,
@@ -150,7 +150,7 @@ class Volume(NamedTuple):
             labels=metadata.get("labels") or {},
             version=metadata["resourceVersion"],
             attributes_class=spec.get("volumeAttributesClassName") or "",
-            zones=_zones(metadata.get("labels") or {}),
+            zones=_parse_zones(metadata.get("labels") or {}),
         )
 
     def meant_for(self, claim: VolumeClaim) -> bool:

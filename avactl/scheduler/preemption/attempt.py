@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from avactl.hardware.placement.allocation import MILLI_PER_GPU, Booking
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.quota import TeamWorkload
 from avactl.hardware.placement.reclaim import Reclaim
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.statement import Statement
-from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.interfaces import Victim
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.candidates import Candidates
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
-_NAMED = 3
-"""Works that a message names."""
+MAX_NAMED_WORKLOADS = 3
+"""Maximum number of workloads that a message names."""
 
 
 class PreemptionRequest(NamedTuple):
@@ -28,10 +28,10 @@ class PreemptionRequest(NamedTuple):
     unit: QueuedPodGroup
     pods: Sequence[PodInfo]
     wishes: Sequence[StartRequest]
-    find: Callable[[Mask | None], Sequence[Booking] | None]
+    place: Callable[[Mask | None], Sequence[Booking] | None]
     """Returns the bookings for its pods in the current state, on the nodes of the mask, without booking them."""
-    special: bool
-    """True if other pods restrict its nodes."""
+    restricted: bool
+    """True if constraints restrict its nodes."""
 
 
 class Trial:
@@ -41,36 +41,37 @@ class Trial:
         self, cache: ClusterCache, statement: Statement, need: PreemptionRequest, works: Candidates, mask: Mask | None
     ) -> None:
         self._cache, self._statement, self._need, self._works, self._mask = cache, statement, need, works, mask
-        self.found: Sequence[Booking] | None = None
+        self.bookings: Sequence[Booking] | None = None
 
     def enough(self, takes: Sequence[Reclaim]) -> bool:
         """Return True if the unit fits once these pods are evicted."""
         self._statement.evict_only(self._works.victims(takes))
-        self.found = self._need.find(self._mask)
-        return self.found is not None
+        self.bookings = self._need.place(self._mask)
+        return self.bookings is not None
 
     def near(self, takes: Sequence[Reclaim]) -> list[Reclaim]:
         """Return the reclaims on nodes where the unit would be placed."""
-        if not self.enough(takes) or self.found is None:
+        if not self.enough(takes) or self.bookings is None:
             return list(takes)
         state = self._cache.tables.state
-        nodes = {state.names[booking.node] for booking in self.found}
+        nodes = {state.names[booking.node] for booking in self.bookings}
         return [
             take for take in takes if any((pod.node or pod.assumed) in nodes for pod in self._works.victims([take]))
         ]
 
 
-def models_of(cache: ClusterCache, need: PreemptionRequest) -> list[str]:
+def suitable_models(cache: ClusterCache, need: PreemptionRequest) -> list[str]:
     """Return the GPU models that suit all roles; empty if roles need different models, which is unsupported."""
     asking = [wish.request for wish in need.wishes if wish.request.gpus]
     if not asking:
         return [""]
-    named = [request.models for request in asking if request.models]
-    models = set.intersection(*map(set, named)) if named else {each for each in cache.tables.state.models if each}
+    named_models = [request.models for request in asking if request.models]
+    known_models = {model for model in cache.tables.state.models if model}
+    models = set.intersection(*map(set, named_models)) if named_models else known_models
     return sorted(models)
 
 
-def wanted_work(need: PreemptionRequest, team: str, model: str) -> TeamWorkload:
+def demand_as_work(need: PreemptionRequest, team: str, model: str) -> TeamWorkload:
     """Return the demand of a pod group as a workload of its team."""
     amounts = [0, 0]
     for wish in need.wishes:
@@ -78,13 +79,19 @@ def wanted_work(need: PreemptionRequest, team: str, model: str) -> TeamWorkload:
             amounts[index] += len(wish.pods) * wish.request.amounts[index]
     pods = need.pods
     return TeamWorkload(
-        ("wanted", need.unit.key), team, 1, sum(len(wish.pods) * wish.request.total_milli for wish in need.wishes),
-        model, priority=max(pod.priority for pod in pods), serving=any(pod.serving for pod in pods),
-        preemptible=all(pod.preemptible for pod in pods), amounts=tuple(amounts),
-    )  # fmt: skip
+        ("wanted", need.unit.key),
+        team,
+        1,
+        sum(len(wish.pods) * wish.request.total_milli for wish in need.wishes),
+        model,
+        priority=max(pod.priority for pod in pods),
+        serving=any(pod.serving for pod in pods),
+        preemptible=all(pod.preemptible for pod in pods),
+        amounts=tuple(amounts),
+    )
 
 
-def victim_of(unit: QueuedPodGroup, team: str, pod: PodInfo, take: Reclaim, works: Candidates) -> Victim:
+def new_victim(unit: QueuedPodGroup, team: str, pod: PodInfo, take: Reclaim, works: Candidates) -> Victim:
     """Return a victim with the reason for its eviction."""
     giver = works.ledger.works[take.key].team
     if giver != team:
@@ -96,11 +103,11 @@ def victim_of(unit: QueuedPodGroup, team: str, pod: PodInfo, take: Reclaim, work
     return Victim(pod, "priority", f"{preempted_for_message(unit)}the preemptor has a higher priority")
 
 
-def describe(unit: QueuedPodGroup, takes: Sequence[Reclaim], works: Candidates) -> str:
+def describe_reclaims(unit: QueuedPodGroup, takes: Sequence[Reclaim], works: Candidates) -> str:
     """Render `8 more GPUs when job vision/x ends by quota reclaim`."""
     namespace = next(iter(unit.pods.values())).namespace
     parts = []
-    for take in takes[:_NAMED]:
+    for take in takes[:MAX_NAMED_WORKLOADS]:
         work, pod = works.ledger.works[take.key], works.pods[take.key][0]
         name = pod.gang or pod.key
         name = name.removeprefix(f"{namespace}/") if pod.namespace == namespace else name
@@ -109,7 +116,7 @@ def describe(unit: QueuedPodGroup, takes: Sequence[Reclaim], works: Candidates) 
         why = "priority" if take.why == "priority" else "quota reclaim"
         verb = "ends" if take.whole else "shrinks"
         parts.append(f"{what} {'job' if pod.gang else 'pod'} {name} {verb} by {why}")
-    more = len(takes) - _NAMED
+    more = len(takes) - MAX_NAMED_WORKLOADS
     return ", ".join([*parts, *([f"and {more} others"] if more > 0 else [])])
 
 

@@ -56,7 +56,7 @@ class DisruptionBudgets:
         """Return the keys of the known budgets."""
         return self._known
 
-    def broken(self, pods: Sequence[PodInfo]) -> set[PodInfo]:
+    def protected_pods(self, pods: Sequence[PodInfo]) -> set[PodInfo]:
         """Return the pods whose eviction, in this order, violates a budget.
 
         As in kube-scheduler (filterPodsWithPDBViolation), each pod counts against every matching budget.

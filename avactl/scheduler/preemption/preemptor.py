@@ -1,4 +1,4 @@
-"""Preemption: plans for units that fit nowhere, and nominations that reserve their places until they have started.
+"""Preemption: victims for units that fit nowhere, and nominations that reserve their places until they have started.
 
 A unit that fits nowhere but is entitled to resources by its quota or its rank gets a plan
 (`avactl.hardware.placement.reclaim`). Its pods are nominated for nodes, the victims are evicted, and the resources that
@@ -15,33 +15,33 @@ from time import monotonic
 from typing import cast
 
 from avactl.hardware.placement.allocation import Booking, BookingError
+from avactl.hardware.placement.masks import Mask
 from avactl.hardware.placement.quota import TeamWorkload
 from avactl.hardware.placement.reclaim import Reclaim, make_room
 from avactl.kube import logs
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.statement import Statement
-from avactl.scheduler.cache.tables import Mask
 from avactl.scheduler.interfaces import Eviction, EvictionSink, Victim
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.attempt import (
     PreemptionRequest,
     Trial,
-    describe,
-    models_of,
+    demand_as_work,
+    describe_reclaims,
     new_preemption,
+    new_victim,
     preempted_for_message,
+    suitable_models,
     title,
-    victim_of,
-    wanted_work,
 )
 from avactl.scheduler.preemption.candidates import BudgetChecker, Candidates, collect_candidates
-from avactl.scheduler.preemption.reservations import NominatedPlace, Reservations, keys_of
+from avactl.scheduler.preemption.reservations import NominatedPlace, Reservations, booking_keys
 from avactl.scheduler.preemption.throttle import PreemptionThrottle
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
 
-_SLACK = 60.0
+MAX_OVERDUE_S = 60.0
 """Seconds beyond a victim's grace period after which a nomination is given up."""
-_AGAIN = 30.0
+SECOND_EVICTION_DELAY_S = 30.0
 """Seconds before pods are evicted again for a unit that did not start in its reserved places."""
 
 
@@ -54,12 +54,14 @@ class Nomination:
         self.places, self.victims, self.keys, self.words = places, victims, keys, words
         """`keys`: bookings whose release it waits for."""
         now, wall = monotonic(), time.time()
-        self.until = now + _SLACK + max((pod.ends - wall if pod.ends else pod.grace for pod in victims), default=0.0)
+        self.until = (
+            now + MAX_OVERDUE_S + max((pod.ends - wall if pod.ends else pod.grace for pod in victims), default=0.0)
+        )
         self.ready = False
 
 
 class Preemptor:
-    """Plans and nominations. `choose` returns the booking of one pod among some nodes, or None."""
+    """Finds victims, and reserves the places that they free. `choose` returns a booking of one pod on some nodes."""
 
     def __init__(
         self,
@@ -70,20 +72,20 @@ class Preemptor:
         choose: Callable[[PodInfo, Mask], Booking | None],
         share: float,
     ) -> None:
-        """`share`: largest share of time that may be spent on plans without a result."""
+        """`share`: largest share of time that may be spent on failed attempts."""
         self._cache, self._queue, self._budgets, self._evictor, self._choose = cache, queue, budgets, evictor, choose
-        self._pace = PreemptionThrottle(queue, share)
+        self._throttle = PreemptionThrottle(queue, share)
         self._nominations: dict[str, Nomination] = {}
-        self._holds = Reservations(cache)
-        self._gathered: dict[tuple[str, str], tuple[Hashable, Candidates]] = {}
-        self._again: dict[str, float] = {}
+        self._reservations = Reservations(cache)
+        self._candidates_cache: dict[tuple[str, str], tuple[Hashable, Candidates]] = {}
+        self._blocked_until: dict[str, float] = {}
         """Monotonic time until which no pod is evicted for a unit."""
-        self._seen, self._checked = -1, 0.0
+        self._synced_epoch, self._synced_at = -1, 0.0
         self._restored = False
-        self.lifted = False
+        self.sees_own_places = False
         """True while the unit being decided sees its own reservations as free."""
 
-    # -- keeping up -------------------------------------------------------------------------------------------------
+    # -- keeping up ---------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
         """Renew reservations after changes, and queue the units whose victims have ended."""
@@ -91,63 +93,63 @@ class Preemptor:
         if not self._restored:
             self._restore()
         if self._cache.tables.nominated:
-            self._adopt(now)
-        self._pace.resume_skipped()
-        if self._seen == self._cache.tables.change_epoch and now - self._checked < 1.0:
+            self._adopt_requested(now)
+        self._throttle.resume_skipped()
+        if self._synced_epoch == self._cache.tables.change_epoch and now - self._synced_at < 1.0:
             return
-        self._seen, self._checked = self._cache.tables.change_epoch, now
-        self._gathered.clear()
-        self._again = {key: until for key, until in self._again.items() if now < until}
+        self._synced_epoch, self._synced_at = self._cache.tables.change_epoch, now
+        self._candidates_cache.clear()
+        self._blocked_until = {key: until for key, until in self._blocked_until.items() if now < until}
         slots = self._cache.tables.state.slots
         for key, nomination in list(self._nominations.items()):
-            nomination.keys = {each for each in nomination.keys if self._held(each)}
+            nomination.keys = {booking for booking in nomination.keys if self._is_booked(booking)}
             if not any(place.pod.waiting for place in nomination.places):
-                self._drop(key)  # somebody else has bound them
+                self._remove_nomination(key)  # another scheduler has bound them
             elif now > nomination.until or any(place.node not in slots for place in nomination.places):
                 logs.warn("room given up", unit=key, left=len(nomination.keys))
                 self.abandon(key)
             elif not nomination.keys and not nomination.ready:
                 nomination.ready = True
-                self._push(key)
-        self._hold()
+                self._activate(key)
+        self._renew_reservations()
 
-    def _keys(self, pods: Sequence[PodInfo]) -> set[Hashable]:
-        return set(keys_of(self._cache, pods))
+    def _booking_keys(self, pods: Sequence[PodInfo]) -> set[Hashable]:
+        return set(booking_keys(self._cache, pods))
 
-    def _held(self, key: Hashable) -> bool:
+    def _is_booked(self, key: Hashable) -> bool:
         return key in self._cache.tables.state.bookings or bool(self._cache.dra.devices.held(str(key)))
 
-    def _push(self, key: str) -> None:
+    def _activate(self, key: str) -> None:
         unit = self._queue.units.get(key)
         if unit is not None and unit.waiting:
             self._queue.push(unit)
 
-    def _hold(self) -> None:
+    def _renew_reservations(self) -> None:
         if self._cache.tables.stale:
             return  # all reservations are renewed once the state is
-        self._keep()
+        self._count_nominations()
         places = {key: nomination.places for key, nomination in self._nominations.items()}
         ready = {key for key, nomination in self._nominations.items() if not nomination.keys}
-        self._holds.renew(places, self._on_its_way, ready)
+        self._reservations.renew(places, self._will_end, ready)
 
-    def _keep(self, without: str = "") -> None:
+    def _count_nominations(self, without: str = "") -> None:
         """Count the reserved places in the teams' usage."""
         quotas, keys = self._cache.quotas, [key for key in self._nominations if key != without]
-        quotas.kept = [work for key in keys for work in self._kept(key)]
-        quotas.strict = {
+        quotas.nominated_works = [work for key in keys for work in self._nominated_work(key)]
+        quotas.guaranteed_only = {
             quotas.team(place.pod)
             for key in keys
             for place in self._nominations[key].places
             if not place.pod.preemptible
         }
 
-    def rebuilt(self) -> None:
+    def reset(self) -> None:
         """Have all reservations restored in a new state."""
-        self._pace.clear()
-        self._holds.lost()
+        self._throttle.clear()
+        self._reservations.forget_all()
         self._restored = False
 
-    def wanted(self, key: str) -> bool:
+    def has_nomination(self, key: str) -> bool:
         """Return True if a unit has a nomination."""
         return key in self._nominations
 
@@ -160,28 +162,28 @@ class Preemptor:
 
     def abandon(self, key: str) -> None:
         """Drop the nomination of a unit and its reservations."""
-        nomination = self._drop(key)
+        nomination = self._remove_nomination(key)
         if nomination is None:
             return
-        self._hold()
-        self._again[key] = monotonic() + _AGAIN
-        self._clear([place.pod for place in nomination.places])
+        self._renew_reservations()
+        self._blocked_until[key] = monotonic() + SECOND_EVICTION_DELAY_S
+        self._clear_nominations([place.pod for place in nomination.places])
         self._cache.tables.change_epoch += 1
 
-    def _drop(self, key: str) -> Nomination | None:
-        """Remove a nomination. Victims that were not deleted yet are no victims any more."""
+    def _remove_nomination(self, key: str) -> Nomination | None:
+        """Remove a nomination. Its victims that have not been deleted yet are spared."""
         nomination = self._nominations.pop(key, None)
         for pod in nomination.victims if nomination is not None else ():
             pod.evicting = False
         return nomination
 
-    def _clear(self, pods: Iterable[PodInfo]) -> None:
+    def _clear_nominations(self, pods: Iterable[PodInfo]) -> None:
         waiting = [pod for pod in pods if pod.waiting]
         if waiting and self._evictor is not None:
             self._evictor.clear(waiting)
 
-    def _counted(self, nomination: Nomination) -> bool:
-        """Return True if pods of its team are victims of another unit, which count for the quota until they end."""
+    def _team_has_ending_victims(self, nomination: Nomination) -> bool:
+        """Return True if victims of another unit belong to its team: they count against the quota until they end."""
         quotas = self._cache.quotas
         team = quotas.team(nomination.places[0].pod)
         return any(
@@ -191,37 +193,37 @@ class Preemptor:
         )
 
     @contextmanager
-    def own(self, unit: QueuedPodGroup) -> Iterator[None]:
+    def own_places_released(self, unit: QueuedPodGroup) -> Iterator[None]:
         """Free the reservations of a unit while it is decided; reserve its places again if it still waits."""
         nomination = self._nominations.get(unit.key)
         if nomination is None:
             yield
             return
-        if not nomination.keys and not self._counted(nomination):
-            # All of it is there: it starts now, or not for this.
-            self._drop(unit.key)
-            self._again[unit.key] = monotonic() + _AGAIN
-        self._holds.release(unit.key)
-        self._keep(without=unit.key)
-        self.lifted = True
+        if not nomination.keys and not self._team_has_ending_victims(nomination):
+            # Enough is free already; if it still does not start, preemption is not the reason.
+            self._remove_nomination(unit.key)
+            self._blocked_until[unit.key] = monotonic() + SECOND_EVICTION_DELAY_S
+        self._reservations.release(unit.key)
+        self._count_nominations(without=unit.key)
+        self.sees_own_places = True
         try:
             yield
         finally:
-            self.lifted = False
+            self.sees_own_places = False
             pods = [place.pod for place in nomination.places]
             if not any(pod.waiting for pod in pods):
-                self._drop(unit.key)
-                self._again.pop(unit.key, None)
+                self._remove_nomination(unit.key)
+                self._blocked_until.pop(unit.key, None)
             elif unit.key not in self._nominations:
                 logs.warn("unit did not fit after preemption", unit=unit.key)
-                self._clear(pods)
-            self._hold()
+                self._clear_nominations(pods)
+            self._renew_reservations()
             if unit.key not in self._nominations:
                 self._cache.tables.change_epoch += 1
 
-    # -- planning ---------------------------------------------------------------------------------------------------
+    # -- planning -----------------------------------------------------------------------------------------------------
 
-    def make(self, need: PreemptionRequest, message: str, group: Hashable) -> str:
+    def preempt(self, need: PreemptionRequest, message: str, group: Hashable) -> str:
         """Evict pods if there is a plan, and return the message for a unit that waits because of `message`.
 
         `group`: key of all units that have a plan if and only if this one has.
@@ -230,45 +232,52 @@ class Preemptor:
         nomination = self._nominations.get(key)
         if nomination is not None:
             return f"{message}; {nomination.words}"
-        if self._evictor is None or any(pod.never_preempts for pod in need.pods) or now < self._again.get(key, 0.0):
+        if (
+            self._evictor is None
+            or any(pod.never_preempts for pod in need.pods)
+            or now < self._blocked_until.get(key, 0.0)
+        ):
             return message
-        known = self._pace.known(group, self._cache.tables.change_epoch)
+        known = self._throttle.recall_failure(group, self._cache.tables.change_epoch)
         if known is not None:
             return f"{message}; {known}" if known else message
-        models = models_of(self._cache, need)
-        if not any(self._cache.quotas.may_give(pod, models) for pod in need.pods[:1]):
+        models = suitable_models(self._cache, need)
+        if not any(self._cache.quotas.may_yield_to(pod, models) for pod in need.pods[:1]):
             return message
-        if not self._pace.begin(key, group, self._cache.quotas.team(need.pods[0])):
+        if not self._throttle.may_begin(key, group, self._cache.quotas.team(need.pods[0])):
             return message
-        words = self._plan(need, models)
+        words = self._find_victims(need, models)
         if key not in self._nominations:
-            self._pace.vain(group, self._cache.tables.change_epoch, words)
+            self._throttle.record_failure(group, self._cache.tables.change_epoch, words)
         return f"{message}; {words}" if words else message
 
-    def _plan(self, need: PreemptionRequest, models: Sequence[str]) -> str:
+    def _find_victims(self, need: PreemptionRequest, models: Sequence[str]) -> str:
         team = self._cache.quotas.team(need.pods[0])
-        going = self._going()
-        with self._future(need, going):
+        going = self._ending_pods()
+        with self._with_ending_pods_gone(need, going):
             for model in models:
-                works = self._works(team, model, going)
-                for kept in self._cache.quotas.kept:
+                works = self._collect_candidates(team, model, going)
+                for kept in self._cache.quotas.nominated_works:
                     works.ledger.start(kept)
-                mask, wanted = self._cache.quotas.model_mask(model) if model else None, wanted_work(need, team, model)
-                with Statement(self._cache, need.special) as statement:
+                mask, wanted = (
+                    self._cache.quotas.model_mask(model) if model else None,
+                    demand_as_work(need, team, model),
+                )
+                with Statement(self._cache, need.restricted) as statement:
                     trial = Trial(self._cache, statement, need, works, mask)
                     takes = make_room(works.ledger, wanted, enough=trial.enough, near=trial.near)
                     if takes == []:
-                        # What others have given back is on its way, or what ends by itself.
+                        # Victims of other units, or pods that end by themselves, will free enough.
                         return "enough capacity will be free once terminating pods have ended" if going else ""
-                    if takes is not None and trial.enough(takes) and trial.found is not None:
-                        found, victims = trial.found, works.victims(takes)
+                    if takes is not None and trial.enough(takes) and trial.bookings is not None:
+                        bookings, victims = trial.bookings, works.victims(takes)
                         break
             else:
                 return ""
-        self._carry_out(need, team, takes, works, found, victims)
+        self._start_preemption(need, team, takes, works, bookings, victims)
         return self._nominations[need.unit.key].words
 
-    def _kept(self, key: str) -> list[TeamWorkload]:
+    def _nominated_work(self, key: str) -> list[TeamWorkload]:
         """Return a nominated unit as workloads by GPU model, none of which can be a victim."""
         places, state = self._nominations[key].places, self._cache.tables.state
         team = self._cache.quotas.team(places[0].pod)
@@ -284,70 +293,72 @@ class Preemptor:
             for model, (gpus, cpu, memory) in sums.items()
         ]
 
-    def _carry_out(
+    def _start_preemption(
         self,
         need: PreemptionRequest,
         team: str,
         takes: Sequence[Reclaim],
         works: Candidates,
-        found: Sequence[Booking],
+        bookings: Sequence[Booking],
         victims: list[PodInfo],
     ) -> None:
         unit, state = need.unit, self._cache.tables.state
         places = [
             NominatedPlace(pod, str(state.names[booking.node]), booking)
-            for pod, booking in zip(need.pods, found, strict=True)
+            for pod, booking in zip(need.pods, bookings, strict=True)
         ]
         for pod in victims:
             pod.evicting = True
-        self._nominations[unit.key] = Nomination(places, victims, self._keys(victims), describe(unit, takes, works))
-        self._hold()
-        told = {pod: take for take in takes for pod in works.victims([take])}
-        evictions = [victim_of(unit, team, pod, told[pod], works) for pod in victims]
+        self._nominations[unit.key] = Nomination(
+            places, victims, self._booking_keys(victims), describe_reclaims(unit, takes, works)
+        )
+        self._renew_reservations()
+        take_of = {pod: take for take in takes for pod in works.victims([take])}
+        evictions = [new_victim(unit, team, pod, take_of[pod], works) for pod in victims]
         nodes = {place.pod: place.node for place in places}
         hosts = len({place.node for place in places})
         logs.info("preemption started", unit=title(unit), victims=len(victims), nodes=hosts)
         assert self._evictor is not None
         self._evictor.evict(Eviction(unit.key, new_preemption(need.pods), nodes, evictions))
 
-    # -- as things will be ------------------------------------------------------------------------------------------
+    # -- the expected state -------------------------------------------------------------------------------------------
 
-    def _on_its_way(self, pod: PodInfo) -> bool:
+    def _will_end(self, pod: PodInfo) -> bool:
         """Return True if a pod will release its resources; False if it should have ended long ago."""
-        return pod.evicting or (pod.deleting and time.time() < pod.ends + _SLACK)
+        return pod.evicting or (pod.deleting and time.time() < pod.ends + MAX_OVERDUE_S)
 
-    def _going(self) -> set[PodInfo]:
-        pods = cast("Mapping[PodInfo, TeamWorkload]", self._cache.quotas.fresh().works)
-        return {pod for pod in pods if (pod.evicting or pod.deleting) and self._on_its_way(pod)}
+    def _ending_pods(self) -> set[PodInfo]:
+        pods = cast("Mapping[PodInfo, TeamWorkload]", self._cache.quotas.current_ledger().works)
+        return {pod for pod in pods if (pod.evicting or pod.deleting) and self._will_end(pod)}
 
-    def _works(self, team: str, model: str, going: set[PodInfo]) -> Candidates:
+    def _collect_candidates(self, team: str, model: str, going: set[PodInfo]) -> Candidates:
         """Return the candidates for eviction; they are collected once for all units until a pod starts or ends."""
         moment = (self._cache.quotas.version, self._cache.tables.change_epoch, frozenset(going))
-        then, found = self._gathered.get((team, model), (None, None))
-        if found is None or then != moment:
-            found = collect_candidates(self._cache, self._queue, self._budgets, team, model, going)
-            self._gathered[team, model] = (moment, found)
-        return found._replace(ledger=found.ledger.copy())
+        collected_at, candidates = self._candidates_cache.get((team, model), (None, None))
+        if candidates is None or collected_at != moment:
+            candidates = collect_candidates(self._cache, self._queue, self._budgets, team, model, going)
+            self._candidates_cache[team, model] = (moment, candidates)
+        return candidates._replace(ledger=candidates.ledger.copy())
 
     @contextmanager
-    def _future(self, need: PreemptionRequest, going: set[PodInfo]) -> Iterator[None]:
+    def _with_ending_pods_gone(self, need: PreemptionRequest, going: set[PodInfo]) -> Iterator[None]:
         """Evict all ending pods and reserve all nominated places within the context."""
-        with Statement(self._cache, need.special) as statement:
+        with Statement(self._cache, need.restricted) as statement:
             statement.evict_only(going)
-            self._holds.lift(statement)
+            self._reservations.release_within(statement)
             for nomination in self._nominations.values():
                 for place in nomination.places:
                     with suppress(BookingError):
                         statement.reserve(*place)
             yield
 
-    # -- all anew ---------------------------------------------------------------------------------------------------
+    # -- after a restart or rebuild -----------------------------------------------------------------------------------
 
     def _restore(self) -> None:
         """Restore the nominations from before a rebuild or a restart."""
         self._restored = True
         before, self._nominations = self._nominations, {}
-        marked = self._marked()
+        marked = self._victims_by_preemption()
         for unit in self._queue:
             nodes = {pod: pod.nominated for pod in unit.waiting if pod.nominated}
             preemption = next((pod.preemption for pod in nodes if pod.preemption), "")
@@ -358,19 +369,19 @@ class Preemptor:
                 victims = [pod for pod in old.victims if pod.key in self._cache.tables.pods]
                 self._nominate(unit, nodes, victims, old.words)
             elif nodes and self._nominate(unit, nodes, victims, "terminating pods will free capacity for it"):
-                self._resume(unit, preemption, nodes, victims, "resumed")
+                self._resume_evictions(unit, preemption, nodes, victims, "resumed")
         for key, nomination in before.items():
             self._nominations[key] = nomination
             self.abandon(key)
 
-    def _adopt(self, now: float) -> None:
+    def _adopt_requested(self, now: float) -> None:
         """Adopt nominations that another program requested by marking victims and nominating pods (`avactl defrag`)."""
         keys = self._cache.tables.nominated - self._nominations.keys()
         self._cache.tables.nominated = set()
-        marked = self._marked() if keys else {}
+        marked = self._victims_by_preemption() if keys else {}
         for key in sorted(keys):
             unit = self._queue.units.get(key)
-            if unit is None or now < self._again.get(key, 0.0):
+            if unit is None or now < self._blocked_until.get(key, 0.0):
                 continue
             nodes = {pod: pod.nominated for pod in unit.waiting if pod.nominated}
             preemption = next((pod.preemption for pod in nodes if pod.preemption), "")
@@ -378,17 +389,17 @@ class Preemptor:
             if victims and len(nodes) >= unit.missing > 0:
                 logs.info("preemption resumed on request", unit=title(unit), victims=len(victims))
                 if self._nominate(unit, nodes, victims, "pods are being moved to free capacity for it"):
-                    self._resume(unit, preemption, nodes, victims, "defrag")
+                    self._resume_evictions(unit, preemption, nodes, victims, "defrag")
 
-    def _marked(self) -> dict[str, list[PodInfo]]:
+    def _victims_by_preemption(self) -> dict[str, list[PodInfo]]:
         """Return the victims that have not ended, by preemption."""
-        found: dict[str, list[PodInfo]] = {}
+        victims: dict[str, list[PodInfo]] = {}
         for pod in self._cache.tables.pods.values():
             if pod.preempted_for and not pod.ended:
-                found.setdefault(pod.preempted_for, []).append(pod)
-        return found
+                victims.setdefault(pod.preempted_for, []).append(pod)
+        return victims
 
-    def _resume(
+    def _resume_evictions(
         self, unit: QueuedPodGroup, preemption: str, nodes: Mapping[PodInfo, str], victims: Sequence[PodInfo], why: str
     ) -> None:
         """Evict the remaining victims of a preemption that is marked already."""
@@ -403,8 +414,8 @@ class Preemptor:
         places: list[NominatedPlace] = []
         for pod in victims:
             pod.evicting = True
-        keys = self._keys(victims)
-        ending = {pod for pod in self._going() if not pod.preempted_for}
+        keys = self._booking_keys(victims)
+        ending = {pod for pod in self._ending_pods() if not pod.preempted_for}
         with Statement(self._cache) as statement, suppress(BookingError):
             statement.evict_only(ending.union(victims))
             for pod, node in nodes.items():
@@ -414,11 +425,11 @@ class Preemptor:
                 statement.reserve(pod, node, booking)
                 places.append(NominatedPlace(pod, node, booking))
         if len(places) < len(nodes) or len(nodes) < unit.missing:
-            # Nobody was evicted yet, or what was given is somebody else's by now: it is planned anew.
+            # No pod was evicted yet, or the freed capacity has been taken: the unit is planned again.
             for pod in victims:
                 pod.evicting = False
-            self._clear(nodes)
+            self._clear_nominations(nodes)
             return False
         self._nominations[unit.key] = Nomination(places, victims, keys, words)
-        self._hold()
+        self._renew_reservations()
         return True

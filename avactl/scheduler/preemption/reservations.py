@@ -20,20 +20,22 @@ class NominatedPlace(NamedTuple):
     booking: Booking
 
 
-def keys_of(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[Hashable]:
+def booking_keys(cache: ClusterCache, pods: Iterable[PodInfo]) -> list[Hashable]:
     """Return the keys of all bookings of pods, including devices of claims."""
-    gone = list(pods)
-    found: list[Hashable] = [pod.uid for pod in gone if pod.uid in cache.tables.state.bookings]
-    claims = cache.claims.used_only_by(gone)
-    return found + [uid for uid in claims if uid in cache.tables.state.bookings or cache.dra.devices.held(uid)]
+    ending = list(pods)
+    keys: list[Hashable] = [pod.uid for pod in ending if pod.uid in cache.tables.state.bookings]
+    claims = cache.claims.used_only_by(ending)
+    return keys + [uid for uid in claims if uid in cache.tables.state.bookings or cache.dra.devices.held(uid)]
 
 
-class _Coming:
-    """Resources that pods on their way out will release on one node."""
+class _ExpectedResources:
+    """Resources that ending pods will release on one node."""
 
-    def __init__(self, cache: ClusterCache, node: str, on_its_way: Callable[[PodInfo], bool]) -> None:
-        going = [pod for pod in cache.tables.pods_by_node.get(node, {}).values() if on_its_way(pod)]
-        bookings = [held for key in keys_of(cache, going) if (held := cache.tables.state.bookings.get(key)) is not None]
+    def __init__(self, cache: ClusterCache, node: str, will_end: Callable[[PodInfo], bool]) -> None:
+        ending = [pod for pod in cache.tables.pods_by_node.get(node, {}).values() if will_end(pod)]
+        bookings = [
+            held for key in booking_keys(cache, ending) if (held := cache.tables.state.bookings.get(key)) is not None
+        ]
         self.amounts = [0] * len(cache.tables.state.resources)
         self.gpus: dict[int, int] = {}
         for booking in bookings:
@@ -62,12 +64,12 @@ class Reservations:
 
     def __init__(self, cache: ClusterCache) -> None:
         self._cache = cache
-        self._held: dict[str, list[Hashable]] = {}
+        self._keys_by_unit: dict[str, list[Hashable]] = {}
 
     def renew(
         self,
         places: Mapping[str, Sequence[NominatedPlace]],
-        on_its_way: Callable[[PodInfo], bool],
+        will_end: Callable[[PodInfo], bool],
         ready: Collection[str],
     ) -> None:
         """Reserve the places of these units, by key, and of no others.
@@ -75,16 +77,16 @@ class Reservations:
         Victims of `ready` units have ended: their places are booked whole, before those of other units.
         """
         self.release()
-        coming: dict[str, _Coming] = {}
+        coming: dict[str, _ExpectedResources] = {}
         for unit in sorted(places, key=lambda unit: unit not in ready):
             for place in places[unit]:
                 if place.node in self._cache.tables.state.slots:
                     if place.node not in coming:
-                        coming[place.node] = _Coming(self._cache, place.node, on_its_way)
-                    self._hold(unit, place, None if unit in ready else coming[place.node])
+                        coming[place.node] = _ExpectedResources(self._cache, place.node, will_end)
+                    self._reserve_place(unit, place, None if unit in ready else coming[place.node])
 
-    def _hold(self, unit: str, place: NominatedPlace, coming: _Coming | None) -> None:
-        state, held = self._cache.tables.state, self._held.setdefault(unit, [])
+    def _reserve_place(self, unit: str, place: NominatedPlace, coming: _ExpectedResources | None) -> None:
+        state, held = self._cache.tables.state, self._keys_by_unit.setdefault(unit, [])
         slot, booking = state.slots[place.node], place.booking
         free = state.free[slot].tolist()
         amounts = tuple(
@@ -106,21 +108,21 @@ class Reservations:
 
     def release(self, unit: str | None = None) -> None:
         """Release the reservations of a unit, or of all units."""
-        for each in list(self._held) if unit is None else [unit]:
-            for key in self._held.pop(each, ()):
+        for name in list(self._keys_by_unit) if unit is None else [unit]:
+            for key in self._keys_by_unit.pop(name, ()):
                 if key in self._cache.tables.state.bookings:
                     self._cache.tables.state.release(key)
                 self._cache.dra.devices.release(str(key))
 
-    def lift(self, statement: Statement) -> None:
+    def release_within(self, statement: Statement) -> None:
         """Release all reservations until the statement is rolled back."""
-        for keys in self._held.values():
+        for keys in self._keys_by_unit.values():
             for key in keys:
                 statement.release(key)
 
-    def lost(self) -> None:
+    def forget_all(self) -> None:
         """Forget all reservations after the state was rebuilt without them."""
-        for keys in self._held.values():
+        for keys in self._keys_by_unit.values():
             for key in keys:
                 self._cache.dra.devices.release(str(key))
-        self._held.clear()
+        self._keys_by_unit.clear()

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
-import numpy.typing as npt
 
 from avactl.hardware.placement.allocation import State
+from avactl.hardware.placement.masks import Mask
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
-Mask = npt.NDArray[np.bool_]
 
-
-def gang_domains(state: State, unit: QueuedPodGroup, each: bool = False) -> list[Mask | None]:
+def gang_domains(state: State, unit: QueuedPodGroup, single_domains: bool = False) -> list[Mask | None]:
     """Return the node masks to try in order; None stands for all nodes.
 
     If members are running, their own domains come first, narrowest level first, then all nodes. A gang that requires
-    one domain and has no running members is tried on all nodes, or with `each` in every single domain of its level.
+    one domain and has no running members is tried on all nodes, or with `single_domains` in each domain of its level.
     """
     slots = [
         state.slots[node]
@@ -26,25 +22,13 @@ def gang_domains(state: State, unit: QueuedPodGroup, each: bool = False) -> list
     ]
     widest = state.levels.index(unit.within) if unit.within else 0
     if not slots:
-        return _by_free_gpus(state, widest) if unit.within and each else [None]
+        return _by_free_gpus(state, widest) if unit.within and single_domains else [None]
     masks: list[Mask | None] = []
     for level in range(len(state.levels) - 1, widest - 1, -1):
         domains = state.domains[:, level]
         wanted = np.unique(domains[slots])
         masks.append(np.isin(domains, wanted[wanted >= 0]))
     return masks if unit.within else [*masks, None]
-
-
-def preferring(spared: Mask | None, masks: Sequence[Mask | None]) -> list[Mask | None]:
-    """Return the masks within `spared`, and after them the masks; None: as they are."""
-    return list(masks) if spared is None else [*(narrower(each, spared) for each in masks), *masks]
-
-
-def narrower(one: Mask | None, other: Mask | None) -> Mask | None:
-    """Return the intersection of two node masks; None stands for all nodes."""
-    if one is None or other is None:
-        return other if one is None else one
-    return one & other
 
 
 def _by_free_gpus(state: State, level: int) -> list[Mask | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -48,7 +48,7 @@ class WaitGroup(NamedTuple):
     owners: frozenset[QuotaOwner] = frozenset()
 
 
-def roles_of(pods: Sequence[PodInfo], requests: dict[str, Request]) -> dict[Request, list[PodInfo]]:
+def roles_of(pods: Sequence[PodInfo], requests: Mapping[str, Request]) -> dict[Request, list[PodInfo]]:
     """Return the pods by request."""
     roles: dict[Request, list[PodInfo]] = {}
     for pod in pods:
@@ -57,7 +57,7 @@ def roles_of(pods: Sequence[PodInfo], requests: dict[str, Request]) -> dict[Requ
 
 
 def gang_of(
-    unit: QueuedPodGroup, pods: Sequence[PodInfo], requests: dict[str, Request]
+    unit: QueuedPodGroup, pods: Sequence[PodInfo], requests: Mapping[str, Request]
 ) -> tuple[Gang, list[list[PodInfo]]]:
     """Return pods of a unit as a gang, and the pods of each of its roles. Equal units are equal gangs."""
     roles = roles_of(pods, requests)

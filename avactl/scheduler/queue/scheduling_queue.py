@@ -14,8 +14,8 @@ from time import monotonic
 from avactl.scheduler.objects.pod_info import PodInfo
 
 _Entry = tuple[int, str, int, str]
-_SPARE = 1000
-"""Entries beyond twice the units, from which on those that mean nothing any more are taken out."""
+MAX_STALE_ENTRIES = 1000
+"""Stale entries beyond the number of units, above which all stale entries are removed."""
 
 
 class QueuedPodGroup:
@@ -31,13 +31,13 @@ class QueuedPodGroup:
         self.group: Hashable = None
         """Group of unschedulable units that it is in or was taken from."""
         self.partial: float | None = None
-        """Since when some of the gang run and others do not, by the monotonic clock."""
+        """Monotonic time since which only a part of the gang has been running."""
         self.size = 1
         """Pods that must run together."""
         self.changed = 0.0
         """Monotonic time at which the last pod was added."""
         self.entry = 0
-        """Number of its entry in the queue; 0: it has none."""
+        """Number of its valid entry in the queue; 0 for none."""
 
     def add(self, pod: PodInfo) -> bool:
         """Add a pod; return True if it is new."""
@@ -50,7 +50,7 @@ class QueuedPodGroup:
     def remove(self, pod: PodInfo) -> bool:
         """Remove a pod; return True if the remaining pods declare a smaller gang size."""
         self.pods.pop(pod.uid, None)
-        before, self.size = self.size, max((1, *(each.gang_size for each in self.pods.values())))
+        before, self.size = self.size, max((1, *(other.gang_size for other in self.pods.values())))
         return self.size < before
 
     @property
@@ -74,15 +74,15 @@ class QueuedPodGroup:
 
         Surplus pods do not replace the first one of a role.
         """
-        return max(self.size - self._held, self._missing_firsts)
+        return max(self.size - self._held_pods, self._missing_first_pods)
 
     @property
     def surplus(self) -> int:
         """Number of running pods that it can do without."""
-        return max(0, self._held + self._missing_firsts - self.size)
+        return max(0, self._held_pods + self._missing_first_pods - self.size)
 
     @property
-    def _held(self) -> int:
+    def _held_pods(self) -> int:
         return sum(
             1
             for pod in self.pods.values()
@@ -91,7 +91,7 @@ class QueuedPodGroup:
         )
 
     @property
-    def _missing_firsts(self) -> int:
+    def _missing_first_pods(self) -> int:
         return sum(1 for pod in self.pods.values() if pod.first and pod.waiting)
 
 
@@ -107,36 +107,36 @@ class SchedulingQueue:
         self._numbers = count(1)
         self._entries = 0
         """Upper bound of the number of entries, stale ones included."""
-        self._round: set[str] = set()
-        """Units that the last `retry` brought, and that have not had their turn."""
+        self._retried_units: set[str] = set()
+        """Units activated by the last `retry` that have not been tried."""
         self.retried = -1
         """Change epoch of the last `retry`."""
 
-    def _entry(self, unit: QueuedPodGroup) -> _Entry:
+    def _new_entry(self, unit: QueuedPodGroup) -> _Entry:
         pods = unit.pods.values()
         first = min(pods, key=lambda pod: pod.created)
-        # Gangs of which some run hold GPUs for nothing: they come before everybody.
+        # A partial gang holds GPUs without making progress, so it comes first.
         urgent = 1 << 40 if unit.partial is not None else 0
         priority = max(pod.priority for pod in pods) + urgent
         if unit.gang and unit.missing <= 0:
-            # It only grows: whoever has not started yet comes before.
+            # It only grows: units that have not started yet come first.
             priority -= 1 << 40
         unit.entry = next(self._numbers)
         return -priority, first.created, unit.entry, unit.key
 
-    def _add(self, entries: list[_Entry], unit: QueuedPodGroup) -> None:
-        """Each unit has one entry that is valid, the last. Others are left where they are until they are too many."""
-        heappush(entries, self._entry(unit))
+    def _add_entry(self, entries: list[_Entry], unit: QueuedPodGroup) -> None:
+        """Add an entry for a unit, which invalidates its earlier ones: they stay until there are too many of them."""
+        heappush(entries, self._new_entry(unit))
         self._entries += 1
-        if self._entries > 2 * len(self.units) + _SPARE:
-            kept = (self._active, *self._deferred.values(), *self._groups.values())
-            for every in kept:
-                every[:] = filter(self._valid, every)
-                heapify(every)
-            self._groups = {group: every for group, every in self._groups.items() if every}
-            self._entries = sum(map(len, kept))
+        if self._entries > 2 * len(self.units) + MAX_STALE_ENTRIES:
+            heaps = (self._active, *self._deferred.values(), *self._groups.values())
+            for heap in heaps:
+                heap[:] = filter(self._unit_of_valid_entry, heap)
+                heapify(heap)
+            self._groups = {group: heap for group, heap in self._groups.items() if heap}
+            self._entries = sum(map(len, heaps))
 
-    def _valid(self, entry: _Entry) -> QueuedPodGroup | None:
+    def _unit_of_valid_entry(self, entry: _Entry) -> QueuedPodGroup | None:
         unit = self.units.get(entry[3])
         return unit if unit is not None and unit.entry == entry[2] else None
 
@@ -144,21 +144,21 @@ class SchedulingQueue:
         """Make a unit active."""
         unit.group = None
         self.units[unit.key] = unit
-        self._add(self._active, unit)
+        self._add_entry(self._active, unit)
 
     def pop(self) -> QueuedPodGroup | None:
         """Return the first active unit; it stays in the queue's index."""
         while self._active:
-            unit = self._valid(heappop(self._active))
+            unit = self._unit_of_valid_entry(heappop(self._active))
             if unit is not None:
                 unit.entry = 0
-                self._round.discard(unit.key)
+                self._retried_units.discard(unit.key)
                 return unit
         return None
 
     def defer(self, unit: QueuedPodGroup) -> None:
         """Defer a unit until no other namespace has active units, or until its namespace is readmitted."""
-        self._add(self._deferred.setdefault(unit.namespace, []), unit)
+        self._add_entry(self._deferred.setdefault(unit.namespace, []), unit)
 
     @property
     def deferred(self) -> list[str]:
@@ -168,7 +168,7 @@ class SchedulingQueue:
     def readmit(self, namespace: str) -> None:
         """Activate the deferred units of a namespace."""
         for entry in self._deferred.pop(namespace, ()):
-            unit = self._valid(entry)
+            unit = self._unit_of_valid_entry(entry)
             if unit is not None:
                 heappush(self._active, entry)
 
@@ -177,7 +177,7 @@ class SchedulingQueue:
         while self._deferred:
             namespace = min(self._deferred, key=lambda name: self._deferred[name][0])
             entries = self._deferred[namespace]
-            unit = self._valid(heappop(entries))
+            unit = self._unit_of_valid_entry(heappop(entries))
             if not entries:
                 del self._deferred[namespace]
             if unit is not None:
@@ -188,14 +188,14 @@ class SchedulingQueue:
     def mark_unschedulable(self, unit: QueuedPodGroup, group: Hashable) -> None:
         """Mark a unit as unschedulable."""
         unit.group = group
-        self._round.discard(unit.key)
-        self._add(self._groups.setdefault(group, []), unit)
+        self._retried_units.discard(unit.key)
+        self._add_entry(self._groups.setdefault(group, []), unit)
 
     def suspend(self, unit: QueuedPodGroup) -> None:
         """Suspend a unit that waits for its own change, such as more pods."""
         unit.entry = 0
         unit.group = None
-        self._round.discard(unit.key)
+        self._retried_units.discard(unit.key)
 
     def activate_next(self, group: Hashable) -> QueuedPodGroup | None:
         """Activate and return the next unit of a group after one of them fitted."""
@@ -203,9 +203,9 @@ class SchedulingQueue:
         entries = self._groups.get(group)
         while entries:
             entry = heappop(entries)
-            unit = self._valid(entry)
+            unit = self._unit_of_valid_entry(entry)
             if unit is not None:
-                self._add(self._active, unit)
+                self._add_entry(self._active, unit)
                 break
         if not entries:
             self._groups.pop(group, None)
@@ -214,7 +214,7 @@ class SchedulingQueue:
     @property
     def retrying(self) -> bool:
         """True while units activated by the last `retry` have not been tried."""
-        return bool(self._round)
+        return bool(self._retried_units)
 
     def retry(self, freed: int) -> None:
         """Activate the first unit of each group after resources were freed.
@@ -224,18 +224,18 @@ class SchedulingQueue:
         for group in list(self._groups):
             unit = self.activate_next(group)
             if unit is not None:
-                self._round.add(unit.key)
+                self._retried_units.add(unit.key)
 
     def drop(self, key: str) -> None:
         """Remove a unit."""
         self.units.pop(key, None)
-        self._round.discard(key)
+        self._retried_units.discard(key)
 
     def __iter__(self) -> Iterator[QueuedPodGroup]:
         return iter(list(self.units.values()))
 
     def lengths(self) -> tuple[int, int]:
         """Return the number of active pods and of waiting pods."""
-        entries = (entry for every in (self._active, *self._deferred.values()) for entry in every)
-        active = sum(len(unit.waiting) for entry in entries if (unit := self._valid(entry)))
+        entries = (entry for heap in (self._active, *self._deferred.values()) for entry in heap)
+        active = sum(len(unit.waiting) for entry in entries if (unit := self._unit_of_valid_entry(entry)))
         return active, sum(len(unit.waiting) for unit in self.units.values()) - active

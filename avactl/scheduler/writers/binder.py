@@ -14,28 +14,27 @@ from avactl.kube.client import MERGE, STRATEGIC, ApiError, Client, Rate, Unreach
 from avactl.kube.timestamps import timestamp
 from avactl.scheduler import metrics
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.resource_claim import FINALIZER, ResourceClaim
 from avactl.scheduler.interfaces import BindRequest, ClaimAllocation
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.storage_objects import SELECTED_NODE, Volume, VolumeClaim
 from avactl.scheduler.writers.pod_reporter import PodReporter
 
-_WORKERS = 64
-_MOST = 512
-"""Bindings on their way, beyond which nothing more is decided."""
-_TRIES = 6
-_PROVISION, _LOOK = 600.0, 0.2
+BINDING_WORKERS = 64
+MAX_BINDINGS_IN_FLIGHT = 512
+"""Number of bindings at which no more units are decided."""
+MAX_BINDING_TRIES = 6
+PROVISION_TIMEOUT_S, POLL_INTERVAL_S = 600.0, 0.2
 """Timeout of volume provisioning (kube-scheduler's bindTimeoutSeconds) and polling interval, in seconds."""
-_LOST = 60.0
-"""Seconds after which a pod that the watch does not show as bound is asked for."""
+UNCONFIRMED_AFTER_S = 60.0
+"""Time after which a pod that the watch does not show as bound is read from the API server."""
 
 
 REFUSED = "refused"
 """Result of a binding that the API server rejected; an immediate retry would not help."""
 
 
-class LateError(Exception):
+class LeadershipLostError(Exception):
     """Another replica may be the leader, so decisions of this replica must not be executed."""
 
 
@@ -48,25 +47,24 @@ class Binder:
         client: Client,
         rate: Rate,
         cache: ClusterCache,
-        volumes: VolumeBinding,
         reporter: PodReporter,
         failed: Callable[[PodInfo, str], None],
         leading: Callable[[], bool],
     ) -> None:
         self._client, self._rate, self._cache, self._reporter = client, rate, cache, reporter
-        self._failed, self._leading, self._volumes = failed, leading, volumes
+        self._failed, self._leading, self._volumes = failed, leading, cache.volumes
         self._tasks: set[asyncio.Task[None]] = set()
         self._orders: deque[BindRequest] = deque()
         self._ready = asyncio.Semaphore(0)
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_capacity = asyncio.Event()
+        self._has_capacity.set()
         self._busy = 0
-        self._returning: dict[str, asyncio.Task[None]] = {}
+        self._deallocations: dict[str, asyncio.Task[None]] = {}
         self.assumed: dict[str, tuple[PodInfo, float]] = {}
-        """Pods that are bound, as far as is known here, but not yet as far as the watch tells."""
+        """Pods whose binding succeeded but is not visible in the watch yet, with the time of the binding."""
 
     @property
-    def flying(self) -> int:
+    def in_flight(self) -> int:
         """Number of bindings in flight."""
         return len(self._orders) + self._busy
 
@@ -74,20 +72,20 @@ class Binder:
         """Bind an assumed pod."""
         if order.volumes:
             chosen = self._volumes.assign(order.pod, order.volumes, order.node)
-            self._start(self._provision(order, chosen))
+            self._start_task(self._provision(order, chosen))
             return
         self._orders.append(order)
-        if self.flying >= _MOST:
-            self._room.clear()
+        if self.in_flight >= MAX_BINDINGS_IN_FLIGHT:
+            self._has_capacity.clear()
         self._ready.release()
 
     async def _provision(self, order: BindRequest, chosen: Mapping[str, tuple[Volume, VolumeClaim]]) -> None:
-        """Have volumes bound or made for the node, then bind. Making one takes its driver up to minutes."""
+        """Have volumes bound or provisioned on the node, then bind. A driver can take minutes to provision one."""
         pod = order.pod
         made = [name for name in order.volumes if name not in chosen]
-        if not all(self._volumes.makes(pod, name) for name in made):
-            # Another of its gang was given the volume that is there.
-            self._volumes.settled(volume for volume, _ in chosen.values())
+        if not all(self._volumes.is_provisioned(pod, name) for name in made):
+            # Another member of its gang got the available volume.
+            self._volumes.end_assignment(volume for volume, _ in chosen.values())
             self._give_up(pod, "no-volume")
             return
         try:
@@ -99,23 +97,23 @@ class Binder:
                 path = f"/api/v1/namespaces/{pod.namespace}/persistentvolumeclaims/{name}"
                 item = await self._client.request("PATCH", path, body, content_type=MERGE)
                 self._volumes.put_claim(item)
-            async with asyncio.timeout(_PROVISION):
-                while not self._volumes.bound(pod):
-                    if not all(self._volumes.meant_for(pod, name, order.node) for name in made):
-                        # Its driver cannot make it there, and has said so by taking the annotation off.
+            async with asyncio.timeout(PROVISION_TIMEOUT_S):
+                while not self._volumes.are_bound(pod):
+                    if not all(self._volumes.has_volume_on(pod, name, order.node) for name in made):
+                        # The driver removed the annotation: it cannot provision the volume there.
                         self._give_up(pod, "no-volume")
                         return
-                    await asyncio.sleep(_LOOK)
+                    await asyncio.sleep(POLL_INTERVAL_S)
         except (ApiError, UnreachableError, TimeoutError) as error:
             logs.warn("volumes not provisioned", pod=pod.key, node=order.node, error=str(error))
             self._give_up(pod, "no-volume")
             return
         finally:
-            self._volumes.settled(volume for volume, _ in chosen.values())
+            self._volumes.end_assignment(volume for volume, _ in chosen.values())
         self.put(order._replace(volumes=()))
 
     async def _bind_volume(self, volume: Volume, claim: VolumeClaim) -> None:
-        """Name a claim in a volume that is there: the controller does the rest. Raises ApiError where it is taken."""
+        """Set the claim of an available volume; the controller does the rest. Raises ApiError if it is taken."""
         body: dict[str, Any] = {"metadata": {"uid": volume.uid, "resourceVersion": volume.version}}
         if volume.owner is None:
             body["metadata"]["annotations"] = {"pv.kubernetes.io/bound-by-controller": "yes"}
@@ -125,18 +123,18 @@ class Binder:
         path = f"/api/v1/persistentvolumes/{volume.name}"
         self._volumes.put_volume(await self._client.request("PATCH", path, body, content_type=MERGE))
 
-    async def room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Wait until fewer bindings are in flight than the limit."""
-        await self._room.wait()
+        await self._has_capacity.wait()
 
     async def run(self) -> None:
         """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(_WORKERS):
-                group.create_task(self._work())
-            group.create_task(self._sweep())
+            for _ in range(BINDING_WORKERS):
+                group.create_task(self._bind_orders())
+            group.create_task(self._check_unconfirmed())
 
-    async def _work(self) -> None:
+    async def _bind_orders(self) -> None:
         while True:
             await self._ready.acquire()
             order = self._orders.popleft()
@@ -145,77 +143,77 @@ class Binder:
                 await self._bind(order)
             finally:
                 self._busy -= 1
-                if self.flying < _MOST:
-                    self._room.set()
+                if self.in_flight < MAX_BINDINGS_IN_FLIGHT:
+                    self._has_capacity.set()
 
     async def _bind(self, order: BindRequest) -> None:
         pod = order.pod
-        body = self._body(order)
+        body = self._binding_body(order)
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
         wait = 0.05
-        for _ in range(_TRIES):
+        for _ in range(MAX_BINDING_TRIES):
             if pod.assumed != order.node:
-                return  # the watch has told another story meanwhile
+                return  # the watch has shown another result meanwhile
             if not self._leading():
-                await self._end(order, "lost")
+                await self._end_failed(order, "lost")
                 return
             try:
                 for given in order.claims:
-                    await self._give(pod, given)
-                if any(self._readiness(given) is not True for given in order.claims):
-                    self._start(self._prepare(order))
+                    await self._allocate_claim(pod, given)
+                if any(self._is_prepared(given) is not True for given in order.claims):
+                    self._start_task(self._bind_when_prepared(order))
                     return
-                await self._turn()
+                await self._wait_for_turn()
                 await self._client.send("POST", path, body)
-            except LateError:
-                await self._end(order, "lost")
+            except LeadershipLostError:
+                await self._end_failed(order, "lost")
                 return
             except ApiError as error:
                 if error.status == 404:
-                    await self._end(order, "gone")
+                    await self._end_failed(order, "gone")
                     return
                 if error.status == 409:
                     metrics.BINDINGS.labels("conflict").inc()
-                    if await self._settle(order) is not False:
+                    if await self._find_result(order) is not False:
                         return
                 elif error.status == 429 or error.status >= 500:
                     wait = max(wait, error.retry_after)
-                    if error.status >= 500 and await self._settle(order) is not False:
+                    if error.status >= 500 and await self._find_result(order) is not False:
                         return
                 else:
                     logs.error("binding rejected", pod=pod.key, node=order.node, error=str(error))
                     self._reporter.unschedulable(pod, f"the API server rejected its binding to {order.node}: {error}")
-                    await self._end(order, REFUSED)
+                    await self._end_failed(order, REFUSED)
                     return
             except UnreachableError:
-                if await self._settle(order) is not False:
+                if await self._find_result(order) is not False:
                     return
             else:
-                self._done(order)
+                self._record_bound(order)
                 return
             await asyncio.sleep(wait)
             wait *= 2
-        await self._end(order, "failed")
+        await self._end_failed(order, "failed")
 
-    async def _turn(self) -> None:
-        """Wait for one's turn. Raises LateError; to be called right before what must not be done by two."""
+    async def _wait_for_turn(self) -> None:
+        """Wait for the rate limit, before a write that only the leader may do. Raises LeadershipLostError."""
         await self._rate.take()
         if not self._leading():
-            raise LateError
+            raise LeadershipLostError
 
-    async def _end(self, order: BindRequest, result: str) -> None:
-        """A binding has failed for good: free what it would have had, once it is known that nothing of it is in use."""
-        await self._certain(order)
+    async def _end_failed(self, order: BindRequest, result: str) -> None:
+        """End a binding that failed permanently: release its resources, once none of them can be in use."""
+        await self._confirm_claim_allocations(order)
         self._give_up(order.pod, result)
 
-    async def _certain(self, order: BindRequest) -> None:
-        """Know which claims have their devices: what was sent without an answer may have had its effect."""
+    async def _confirm_claim_allocations(self, order: BindRequest) -> None:
+        """Read the claims that may have been allocated: a request without a response may have succeeded."""
         for claim, allocation in order.claims:
             wait = 0.2
             while allocation is not None and claim.uid in self._cache.dra.giving:
                 try:
                     await self._rate.take()
-                    item = await self._client.request("GET", _path(claim))
+                    item = await self._client.request("GET", _claim_path(claim))
                     if not (item.get("status") or {}).get("allocation"):
                         break
                     self._cache.claims.put(item)
@@ -227,42 +225,41 @@ class Binder:
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, 5.0)
 
-    def _readiness(self, given: ClaimAllocation) -> bool | None:
+    def _is_prepared(self, given: ClaimAllocation) -> bool | None:
         """Return True once a claim's binding conditions hold; None if a failure condition holds."""
         claim = self._cache.dra.claims.get(given.claim.key)
         if claim is None:
-            return True  # the binding tells
+            return True  # the binding request will fail if it is gone
         return claim.ready
 
-    async def _prepare(self, order: BindRequest) -> None:
-        """Wait until drivers have made devices ready, then bind."""
+    async def _bind_when_prepared(self, order: BindRequest) -> None:
+        """Wait until drivers have prepared the devices, then bind."""
         pod = order.pod
-        until = monotonic() + _PROVISION
-        while (found := {self._readiness(given) for given in order.claims}) != {True}:
-            if None in found or monotonic() > until:
+        until = monotonic() + PROVISION_TIMEOUT_S
+        while (states := {self._is_prepared(given) for given in order.claims}) != {True}:
+            if None in states or monotonic() > until:
                 logs.warn("devices not prepared", pod=pod.key, node=order.node)
                 self.give_back(
                     pod, [self._cache.dra.claims.get(given.claim.key, given.claim) for given in order.claims]
                 )
                 self._give_up(pod, "no-device")
                 return
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(POLL_INTERVAL_S)
         self.put(order)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _give(self, pod: PodInfo, given: ClaimAllocation) -> None:
-        """Allocate and reserve a claim, if that is not done. Raises LateError, and ApiError: 409 where it has changed
-        meanwhile."""
+    async def _allocate_claim(self, pod: PodInfo, given: ClaimAllocation) -> None:
+        """Allocate and reserve a claim if needed. Raises LeadershipLostError, and ApiError: 409 if it changed."""
         claim = given.claim
-        path = _path(claim)
+        path = _claim_path(claim)
         known = self._cache.dra.claims.get(claim.key)
         if known is None or known.uid != claim.uid:
             raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} was deleted")
-        if any(each["uid"] == pod.uid for each in known.reserved):
+        if any(consumer["uid"] == pod.uid for consumer in known.reserved):
             return
         if given.allocation is None and not known.allocated:
             raise ApiError(404, "NotFound", f"ResourceClaim {claim.key} was deallocated")
@@ -271,15 +268,15 @@ class Binder:
         version = known.version
         if given.allocation is not None and not known.allocated:
             status["allocation"] = given.allocation
-            if any(each.get("bindingConditions") for each in given.allocation["devices"]["results"]):
+            if any(device.get("bindingConditions") for device in given.allocation["devices"]["results"]):
                 status["allocation"] = {**given.allocation, "allocationTimestamp": timestamp()}
             if not known.finalized:
-                # The finalizer comes first: no device is ever given to a claim that can vanish.
-                await self._turn()
+                # The finalizer comes first: a claim with devices must not disappear.
+                await self._wait_for_turn()
                 body = {"metadata": {"uid": claim.uid, "resourceVersion": version, "finalizers": [FINALIZER]}}
                 item = await self._client.request("PATCH", path, body, content_type=STRATEGIC)
                 version = item["metadata"]["resourceVersion"]
-        await self._turn()
+        await self._wait_for_turn()
         body = {"metadata": {"uid": claim.uid, "resourceVersion": version}, "status": status}
         item = await self._client.request("PATCH", f"{path}/status", body, content_type=MERGE)
         self._cache.claims.put(item)
@@ -287,36 +284,39 @@ class Binder:
     def give_back(self, pod: PodInfo, claims: Sequence[ResourceClaim]) -> None:
         """Deallocate the claims that only this pending pod uses."""
         for claim in claims:
-            mine = all(each["uid"] == pod.uid for each in claim.reserved) and claim.uid not in self._cache.dra.giving
-            if mine and claim.uid not in self._returning:
-                # Until that is done nobody counts on them, and nobody is bound to where they are.
+            mine = (
+                all(consumer["uid"] == pod.uid for consumer in claim.reserved)
+                and claim.uid not in self._cache.dra.giving
+            )
+            if mine and claim.uid not in self._deallocations:
+                # Until then no pod is placed by these devices, on their node or elsewhere.
                 self._cache.dra.returning.add(claim.uid)
                 self._cache.dra.version += 1
-                self._returning[claim.uid] = asyncio.ensure_future(self._deallocate(claim))
+                self._deallocations[claim.uid] = asyncio.ensure_future(self._deallocate(claim))
 
     async def _deallocate(self, claim: ResourceClaim) -> None:
-        path = f"{_path(claim)}/status"
+        path = f"{_claim_path(claim)}/status"
         status = {"allocation": None, "reservedFor": None}
         body = {"metadata": {"uid": claim.uid, "resourceVersion": claim.version}, "status": status}
         try:
-            await self._turn()
+            await self._wait_for_turn()
             self._cache.claims.put(await self._client.request("PATCH", path, body, content_type=MERGE))
-        except (ApiError, UnreachableError, LateError) as error:
+        except (ApiError, UnreachableError, LeadershipLostError) as error:
             logs.warn("claim not deallocated", claim=claim.key, error=str(error))
         finally:
-            del self._returning[claim.uid]
+            del self._deallocations[claim.uid]
             self._cache.dra.returning.discard(claim.uid)
             self._cache.dra.version += 1
-            self._cache.tables.waits.arrived(f"claim {claim.key}")
+            self._cache.tables.waits.occurred(f"claim {claim.key}")
 
-    def _body(self, order: BindRequest) -> dict[str, Any]:
+    def _binding_body(self, order: BindRequest) -> dict[str, Any]:
         metadata: dict[str, Any] = {"name": order.pod.name, "namespace": order.pod.namespace, "uid": order.pod.uid}
         if order.devices:
             metadata["annotations"] = {names.DEVICES: order.devices}
         target = {"apiVersion": "v1", "kind": "Node", "name": order.node}
         return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
 
-    def _done(self, order: BindRequest) -> None:
+    def _record_bound(self, order: BindRequest) -> None:
         now = monotonic()
         metrics.BINDINGS.labels("bound").inc()
         metrics.BINDING_SECONDS.observe(now - order.since)
@@ -329,8 +329,8 @@ class Binder:
         self._cache.forget(pod)
         self._failed(pod, result)
 
-    async def _settle(self, order: BindRequest) -> bool | None:
-        """Ask what became of a binding: True: bound as ordered, None: otherwise settled, False: not bound.
+    async def _find_result(self, order: BindRequest) -> bool | None:
+        """Read the result of a binding: True: bound as requested, None: ended otherwise, False: not bound.
 
         Retries until the result is known: a request without a response may have succeeded, and its devices must not be
         allocated twice.
@@ -338,45 +338,45 @@ class Binder:
         pod, wait = order.pod, 0.1
         while True:
             if pod.assumed != order.node:
-                return None  # the watch has told
+                return None  # the watch has shown the result
             if not self._leading():
-                self.assumed[pod.uid] = (pod, monotonic() - _LOST)
+                self.assumed[pod.uid] = (pod, monotonic() - UNCONFIRMED_AFTER_S)
                 return None
             try:
                 item = await self._client.request("GET", f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}")
                 break
             except ApiError as error:
                 if error.status == 404:
-                    await self._end(order, "gone")
+                    await self._end_failed(order, "gone")
                     return None
             except UnreachableError:
                 pass
             await asyncio.sleep(wait)
             wait = min(2 * wait, 5.0)
         if item["metadata"]["uid"] != pod.uid:
-            await self._end(order, "gone")
+            await self._end_failed(order, "gone")
             return None
         node = item["spec"].get("nodeName")
         if not node:
             return False
         if node == order.node:
-            self._done(order)
+            self._record_bound(order)
         self._cache.put_pod(item)
         return node == order.node or None
 
-    async def _sweep(self) -> None:
-        """Pods that are bound but that the watch does not show: ask for them."""
+    async def _check_unconfirmed(self) -> None:
+        """Read pods whose binding succeeded but that the watch does not show as bound."""
         while True:
-            await asyncio.sleep(_LOST / 4)
+            await asyncio.sleep(UNCONFIRMED_AFTER_S / 4)
             now = monotonic()
             for uid, (pod, since) in list(self.assumed.items()):
                 if not pod.assumed:
                     del self.assumed[uid]
-                elif now - since > _LOST:
+                elif now - since > UNCONFIRMED_AFTER_S:
                     del self.assumed[uid]
-                    if await self._settle(BindRequest(pod, pod.assumed, "", since)) is False:
+                    if await self._find_result(BindRequest(pod, pod.assumed, "", since)) is False:
                         self._give_up(pod, "expired")
 
 
-def _path(claim: ResourceClaim) -> str:
+def _claim_path(claim: ResourceClaim) -> str:
     return f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"

@@ -44,21 +44,24 @@ class RunTimeouts(ChangeListener):
         for pod in self._limited.values():
             runs = pod.started and not (pod.timed_out or pod.ended or pod.deleting)
             if runs and pod.uid not in self._tasks and now - unix_time(pod.started) > pod.timeout:
-                self._tasks[pod.uid] = asyncio.ensure_future(self._mark(pod))
+                self._tasks[pod.uid] = asyncio.ensure_future(self._mark_timed_out(pod))
 
-    async def _mark(self, pod: PodInfo) -> None:
+    async def _mark_timed_out(self, pod: PodInfo) -> None:
         try:
-            await self._patch(pod)
+            await self._patch_condition(pod)
         except (ApiError, UnreachableError) as error:
             logs.warn("pod not marked as timed out", pod=pod.key, error=str(error))
         finally:
             del self._tasks[pod.uid]
 
-    async def _patch(self, pod: PodInfo) -> None:
+    async def _patch_condition(self, pod: PodInfo) -> None:
         condition = {
-            "type": names.TIMED_OUT, "status": "True", "reason": "DeadlineExceeded",
-            "message": f"the pod ran for its timeout of {pod.timeout} s", "lastTransitionTime": timestamp(),
-        }  # fmt: skip
+            "type": names.TIMED_OUT,
+            "status": "True",
+            "reason": "DeadlineExceeded",
+            "message": f"the pod ran for its timeout of {pod.timeout} s",
+            "lastTransitionTime": timestamp(),
+        }
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
         await self._rate.take()
         if self._leading():

@@ -11,11 +11,11 @@ from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableErr
 from avactl.scheduler import metrics
 from avactl.scheduler.objects.pod_info import PARTIAL, PodInfo
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
-from avactl.scheduler.writers.evictor import disrupted
+from avactl.scheduler.writers.evictor import disruption_patch
 from avactl.scheduler.writers.pod_reporter import PodReporter
 
-_SETTLED = 2.0
-"""Seconds after the last pod of a gang came, from which on it is told that more are missing."""
+SETTLING_TIME_S = 2.0
+"""Time after the last pod of a gang was created until missing pods are reported."""
 
 
 class StaleGangs:
@@ -33,7 +33,7 @@ class StaleGangs:
         self._client, self._rate, self._queue, self._reporter, self._grace = client, rate, queue, reporter, grace
         self._leading = leading
         self._tasks: set[asyncio.Task[None]] = set()
-        self._going: set[str] = set()
+        self._deleting: set[str] = set()
 
     def tick(self) -> None:
         """Track partial gangs, and evict those that have been partial for too long."""
@@ -41,19 +41,19 @@ class StaleGangs:
         for unit in self._queue:
             if not unit.gang:
                 continue
-            self._incomplete(unit, now)
-            if not partial(unit):
+            self._report_incomplete(unit, now)
+            if not is_partial(unit):
                 unit.partial = None
             elif unit.partial is None:
                 unit.partial = now
                 if unit.waiting:
                     self._queue.push(unit)
             elif now - unit.partial > self._grace:
-                self._stop(unit)
+                self._restart_gang(unit)
 
-    def _incomplete(self, unit: QueuedPodGroup, now: float) -> None:
-        """Tell pods that wait for others which the API server does not have; not while they are being created."""
-        if now - unit.changed < _SETTLED:
+    def _report_incomplete(self, unit: QueuedPodGroup, now: float) -> None:
+        """Report gangs with pods that do not exist, unless they are still being created."""
+        if now - unit.changed < SETTLING_TIME_S:
             return
         waiting = unit.waiting
         need = unit.missing
@@ -62,31 +62,31 @@ class StaleGangs:
             for pod in waiting:
                 self._reporter.unschedulable(pod, f"waits for the other pods of its gang: {there} of {unit.size} exist")
 
-    def _stop(self, unit: QueuedPodGroup) -> None:
+    def _restart_gang(self, unit: QueuedPodGroup) -> None:
         running = [pod for pod in unit.pods.values() if pod.node and not (pod.ended or pod.deleting)]
         note = f"{len(running)} of {unit.size} pods of the gang run and the others do not fit: the gang is restarted"
         for pod in running:
-            if pod.uid not in self._going:
-                self._going.add(pod.uid)
-                task = asyncio.ensure_future(self._delete(pod, note))
+            if pod.uid not in self._deleting:
+                self._deleting.add(pod.uid)
+                task = asyncio.ensure_future(self._delete_pod(pod, note))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         if running:
             logs.warn("partial gang stopped", gang=unit.key, running=len(running), size=unit.size)
         unit.partial = None
 
-    async def _delete(self, pod: PodInfo, note: str) -> None:
+    async def _delete_pod(self, pod: PodInfo, note: str) -> None:
         try:
-            if await self._evict(pod, note):
+            if await self._mark_and_delete(pod, note):
                 metrics.EVICTIONS.labels("partial-gang").inc()
                 self._reporter.stopped(pod, PARTIAL, note)
         except (ApiError, UnreachableError) as error:
             logs.warn("pod not stopped", pod=pod.key, error=str(error))
         finally:
-            self._going.discard(pod.uid)
+            self._deleting.discard(pod.uid)
 
-    async def _evict(self, pod: PodInfo, note: str) -> bool:
-        """Delete a pod, marked so that its Job does not count it as a failure; whether that was done.
+    async def _mark_and_delete(self, pod: PodInfo, note: str) -> bool:
+        """Delete a pod, marked so that its Job does not count it as a failure; return True if it was deleted.
 
         Raises ApiError and UnreachableError.
         """
@@ -94,7 +94,7 @@ class StaleGangs:
         try:
             await self._rate.take()
             if self._leading():
-                marked = disrupted(pod, PARTIAL, note)
+                marked = disruption_patch(pod, PARTIAL, note)
                 await self._client.send("PATCH", f"{path}/status", marked, content_type=STRATEGIC)
             await self._rate.take()
             if self._leading():
@@ -106,7 +106,7 @@ class StaleGangs:
         return False
 
 
-def partial(unit: QueuedPodGroup) -> bool:
+def is_partial(unit: QueuedPodGroup) -> bool:
     """Return True if some members of a gang hold resources while required members do not."""
     holding = any(pod.node and not (pod.ended or pod.deleting or pod.evicting) for pod in unit.pods.values())
     return holding and unit.missing > 0 and not any(pod.assumed for pod in unit.pods.values())

@@ -14,8 +14,8 @@ from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.writers.evictor import Evictor
 
-_AFTER = 20.0
-"""Seconds in which somebody takes them up: `avactl defrag` marks first, and nominates then."""
+STALE_AFTER_S = 20.0
+"""Time in which a mark may precede its nomination: `avactl defrag` marks first, and then nominates."""
 
 
 class StaleNominations:
@@ -38,7 +38,7 @@ class StaleNominations:
                 self._cache.tables.preemption_marks.discard(key)
             elif pod.evicting or (promised and self._wanted(pod.gang or pod.uid)):
                 self._since.pop(key, None)
-            elif now - self._since.setdefault(key, now) > _AFTER:
+            elif now - self._since.setdefault(key, now) > STALE_AFTER_S:
                 self._since[key] = now
                 (spared if marked else cleared).append(pod)
         if spared:

@@ -15,7 +15,11 @@ import numpy.typing as npt
 import orjson
 
 from avactl.hardware.placement.fragmentation import Floats
-from avactl.scheduler.cache.tables import ChangeListener, ClusterTables, Mask
+from avactl.hardware.placement.masks import Mask
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.tables import ChangeListener
+from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeFilter
+from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.node_rules import Matcher, equals, every, selector
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.pod_requirements import ExclusiveDisk, HostPort
@@ -83,12 +87,14 @@ def _add_to(there: dict[_Single, Counts], what: _Single, node: str, change: int)
         del there[what]
 
 
-class PodTopology(ChangeListener):
+class PodTopology(Constraint, ChangeListener):
     """Pod counts per node, and the nodes that the constraints between pods allow."""
 
-    def __init__(self, tables: ClusterTables) -> None:
-        self._tables = tables
-        tables.subscribe(self)
+    title = "other pods"
+
+    def __init__(self, cache: ClusterCache, policy: Policy) -> None:
+        super().__init__(cache, policy)
+        cache.tables.subscribe(self)
         self._tallies: dict[bytes, _Tally] = {}
         self._ports: dict[HostPort, Counts] = {}
         self._disks: dict[ExclusiveDisk, Counts] = {}
@@ -108,10 +114,10 @@ class PodTopology(ChangeListener):
 
     def _recount(self) -> None:
         # Who waits for a pod that helps asks again, and has his tally back.
-        self._tables.change_epoch += 1
+        self.tables.change_epoch += 1
         self._tallies.clear()
         self._against.clear()
-        for node, pods in self._tables.pods_by_node.items():
+        for node, pods in self.tables.pods_by_node.items():
             for pod in pods.values():
                 if pod not in self._hidden:
                     self._terms_of(pod, node, 1)
@@ -128,29 +134,29 @@ class PodTopology(ChangeListener):
         """Count a pod on a node."""
         self._passed += 1
         if self._count(pod, node, 1):
-            self._tables.change_epoch += 1
+            self.tables.change_epoch += 1
 
     def pod_removed(self, pod: PodInfo, node: str) -> None:
         """Stop counting a pod on a node."""
         self._passed += 1
         self._count(pod, node, -1)
 
-    def hide(self, pod: PodInfo, node: str) -> None:
-        """Stop counting a pod on a node until `show`."""
+    def pod_hidden(self, pod: PodInfo, node: str) -> None:
+        """Stop counting a pod on a node until `pod_shown`."""
         self._hidden.add(pod)
         self._count(pod, node, -1)
 
-    def show(self, pod: PodInfo, node: str) -> None:
+    def pod_shown(self, pod: PodInfo, node: str) -> None:
         """Count a hidden pod again."""
         self._hidden.discard(pod)
         self._count(pod, node, 1)
 
-    def drop_unused(self) -> None:
+    def sync(self) -> None:
         """Drop unused tallies, each of which costs time for every pod."""
-        if self._passed <= len(self._tables.pods) + _IDLE:
+        if self._passed <= len(self.tables.pods) + _IDLE:
             return
         self._passed = 0
-        self._tables.change_epoch += any(tally.helps for tally in self._tallies.values() if not tally.asked)  # they too
+        self.tables.change_epoch += any(tally.helps for tally in self._tallies.values() if not tally.asked)  # they too
         self._tallies = {key: tally for key, tally in self._tallies.items() if tally.asked}
         for tally in self._tallies.values():
             tally.asked = False
@@ -165,7 +171,7 @@ class PodTopology(ChangeListener):
             change = tally.match(pod) - matched
             if change:
                 _add(tally.counts, pod.node, change)
-                self._tables.change_epoch += 1
+                self.tables.change_epoch += 1
 
     def _count(self, pod: PodInfo, node: str, change: int) -> bool:
         """Count a pod and return True if one more pod may help others."""
@@ -184,7 +190,7 @@ class PodTopology(ChangeListener):
 
     def _terms_of(self, pod: PodInfo, node: str, change: int) -> None:
         for given in pod.shape.antiaffinity:
-            term = AffinityTerm(given, pod, self._tables.namespaces)
+            term = AffinityTerm(given, pod, self.tables.namespaces)
             for namespace in term.namespaces if len(term.namespaces) <= _FEW else ("",):
                 terms = self._against.setdefault(namespace, {})
                 counts = terms.setdefault(term.key, (term, {}))[1]
@@ -207,7 +213,7 @@ class PodTopology(ChangeListener):
             if len(self._tallies) >= _TALLIES:
                 del self._tallies[next(iter(self._tallies))]
             found = self._tallies[key] = _Tally(match, helps)
-            for node, pods in self._tables.pods_by_node.items():
+            for node, pods in self.tables.pods_by_node.items():
                 count = sum(match(pod) for pod in pods.values() if pod not in self._hidden)
                 if count:
                     found.counts[node] = count
@@ -220,10 +226,10 @@ class PodTopology(ChangeListener):
         """Return the number of each slot's domain by a node label; -1 for nodes without it."""
         found = self._domains.get(key)
         if found is None:
-            slots = self._tables.state.slots
-            found = np.full(len(self._tables.state.free), -1, np.int32)
+            slots = self.tables.state.slots
+            found = np.full(len(self.tables.state.free), -1, np.int32)
             numbers: dict[str, int] = {}
-            for name, info in self._tables.nodes.items():
+            for name, info in self.tables.nodes.items():
                 value = info.labels.get(key)
                 if value is not None and name in slots:
                     found[slots[name]] = numbers.setdefault(value, len(numbers))
@@ -233,7 +239,7 @@ class PodTopology(ChangeListener):
     def _sums(self, domain: npt.NDArray[np.int32], counts: Counts, within: Mask | None = None) -> npt.NDArray[np.int64]:
         """Return the counted pods of each domain."""
         by_slot = np.zeros(len(domain), np.int64)
-        slots = self._tables.state.slots
+        slots = self.tables.state.slots
         for node, count in counts.items():
             slot = slots.get(node)
             if slot is not None:
@@ -244,16 +250,18 @@ class PodTopology(ChangeListener):
         size = int(domain.max(initial=-1)) + 1
         return np.bincount(domain[inside], by_slot[inside], size).astype(np.int64)
 
-    # -- asking -----------------------------------------------------------------------------------------------------
+    # -- questions about a pod --------------------------------------------------------------------------------------
 
-    def touch(self, pod: PodInfo) -> bool:
+    def restricts(self, pod: PodInfo) -> bool:
         """Return True if other pods restrict the nodes of this one."""
         return pod.shape.constrained or any(True for _ in self._opposing(pod))
 
-    def among(self, pod: PodInfo) -> tuple[Mask, str]:
-        """Return the nodes that other pods allow, and reasons for the others. Raises RuleError."""
-        mask: Mask = np.ones(len(self._tables.state.free), np.bool_)
-        alive = self._tables.state.capacity[:, 0] >= 0
+    def filter_nodes(self, pod: PodInfo) -> NodeFilter:
+        """Return the nodes that other pods allow. Raises RuleError."""
+        if not self.restricts(pod):
+            return ALL_NODES
+        mask: Mask = np.ones(len(self.tables.state.free), np.bool_)
+        alive = self.tables.state.capacity[:, 0] >= 0
         reasons = []
         for words, part in (
             ("host ports in use", self._free(pod.shape.ports, self._ports)),
@@ -268,18 +276,18 @@ class PodTopology(ChangeListener):
                 if lost:
                     reasons.append(f"{lost} {words}")
                 mask &= part
-        return mask, ", ".join(reasons)
+        return NodeFilter(mask, ", ".join(reasons))
 
-    def preferred(self, pod: PodInfo) -> Floats | None:
+    def score_nodes(self, pod: PodInfo) -> Floats | None:
         """Return the weight of each slot by the pod's preferred affinity and anti-affinity; None if it has none.
 
         Raises RuleError. Source: kube-scheduler's plugin InterPodAffinity, without the preferences of other pods.
         """
         if not pod.shape.preferred:
             return None
-        result: Floats = np.zeros(len(self._tables.state.free))
+        result: Floats = np.zeros(len(self.tables.state.free))
         for weight, given in pod.shape.preferred:
-            term = AffinityTerm(given, pod, self._tables.namespaces)
+            term = AffinityTerm(given, pod, self.tables.namespaces)
             domain = self._topology(term.topology)
             sums = self._sums(domain, self._tally(b"away" + term.key, term.matches, helps=False))
             result += weight * np.append(sums, 0)[domain]
@@ -294,7 +302,7 @@ class PodTopology(ChangeListener):
             for other, nodes in there.items():
                 if mine.clashes(other):
                     taken |= nodes.keys()
-        return ~self._tables.mask(taken)
+        return ~self.tables.mask(taken)
 
     def _unopposed(self, pod: PodInfo) -> Mask | None:
         result: Mask | None = None
@@ -311,7 +319,7 @@ class PodTopology(ChangeListener):
         return free
 
     def _near(self, pod: PodInfo) -> Mask | None:
-        terms = [AffinityTerm(given, pod, self._tables.namespaces) for given in pod.shape.affinity]
+        terms = [AffinityTerm(given, pod, self.tables.namespaces) for given in pod.shape.affinity]
         if not terms:
             return None
 
@@ -322,7 +330,7 @@ class PodTopology(ChangeListener):
         # The first of pods that want to be together may go anywhere. Pods outside of all domains do not count.
         sums = [np.append(self._sums(self._topology(term.topology), counts), 0) for term in terms]
         first = match(pod) and not any(each.any() for each in sums)
-        result: Mask = np.ones(len(self._tables.state.free), np.bool_)
+        result: Mask = np.ones(len(self.tables.state.free), np.bool_)
         for term, near in zip(terms, sums, strict=True):
             domain = self._topology(term.topology)
             result &= domain >= 0
@@ -333,7 +341,7 @@ class PodTopology(ChangeListener):
     def _away(self, pod: PodInfo) -> Mask | None:
         result: Mask | None = None
         for given in pod.shape.antiaffinity:
-            term = AffinityTerm(given, pod, self._tables.namespaces)
+            term = AffinityTerm(given, pod, self.tables.namespaces)
             free = self._without(term.topology, self._tally(b"away" + term.key, term.matches, helps=False))
             result = free if result is None else result & free
         return result
@@ -371,7 +379,7 @@ class PodTopology(ChangeListener):
 
     def _included(self, given: Mapping[str, Any], pod: PodInfo) -> Mask:
         """Return the nodes that count for a spread. By the API's defaults affinity is honoured, taints are not."""
-        tables, rules = self._tables, pod.shape.rules
+        tables, rules = self.tables, pod.shape.rules
         affinity = given.get("nodeAffinityPolicy", "Honor") == "Honor"
         taints = given.get("nodeTaintsPolicy", "Ignore") == "Honor"
         return tables.mask(

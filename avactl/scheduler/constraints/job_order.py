@@ -1,11 +1,11 @@
-"""Gate of pods that start after Jobs of their namespace: the annotation `AFTER`, and the Jobs themselves.
+"""Pods that start after Jobs of their namespace: the annotation `AFTER`, and the Jobs themselves.
 
-A pod waits as long as one of the Jobs is not complete. It holds nothing meanwhile, and is told which one it waits for.
+A pod waits as long as one of the Jobs is not complete. It holds no resources meanwhile; its message names the Job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -13,15 +13,16 @@ import orjson
 
 from avactl.contracts import names
 from avactl.kube.objects import object_key
-from avactl.scheduler.cache.dataset_gate import GateError
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.constraints.constraint import Constraint, Watch
+from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.limits import quote
-from avactl.scheduler.objects.node_rules import RuleError
+from avactl.scheduler.objects.node_rules import ReportedWaitError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
 
-MOST = 64
-"""Jobs that a pod may wait for."""
-_LONGEST = 63
-"""Characters of the name of a Job."""
+MAX_JOBS = 64
+"""Maximum number of Jobs that a pod may wait for."""
+MAX_JOB_NAME_CHARS = 63
 _COMPLETE, _FAILED, _SUSPENDED, _RUNS = "complete", "which has failed", "which is suspended", "which has not ended"
 
 
@@ -29,28 +30,41 @@ _COMPLETE, _FAILED, _SUSPENDED, _RUNS = "complete", "which has failed", "which i
 def read_after(text: str) -> tuple[str, ...]:
     """Parse the annotation: names of Jobs. Raises ValueError."""
     data = orjson.loads(text)
-    if not isinstance(data, list) or not 0 < len(data) <= MOST:
-        raise ValueError(f"it is not a list of 1 to {MOST} Jobs")
+    if not isinstance(data, list) or not 0 < len(data) <= MAX_JOBS:
+        raise ValueError(f"it is not a list of 1 to {MAX_JOBS} Jobs")
     for name in data:
-        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST:
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_JOB_NAME_CHARS:
             raise ValueError(f"`{quote(name)}` is not the name of a Job")
     return tuple(data)
 
 
-class JobGate:
-    """The Jobs of the cluster, and the pods that they hold back."""
+class JobOrder(Constraint):
+    """Keeps pods waiting until the Jobs that they name are complete; a watch store of Jobs."""
 
-    def __init__(self, arrived: Callable[[str], None]) -> None:
-        """`arrived` is called with the awaited object when a Job changes."""
-        self._arrived = arrived
+    title = "Jobs that it starts after"
+    offline = False
+    pins_pods = False
+
+    def __init__(self, cache: ClusterCache, policy: Policy) -> None:
+        super().__init__(cache, policy)
         self._states: dict[str, str] = {}
 
-    def check(self, pod: PodInfo) -> None:
-        """Return if the pod may start. Raises GateError, and RuleError for an invalid annotation."""
-        if not pod.after:
+    @classmethod
+    def enabled(cls, policy: Policy) -> bool:
+        """Return True if the scheduler's account may read Jobs."""
+        return policy.jobs
+
+    def watches(self) -> Iterable[Watch]:
+        """Return the Jobs of all namespaces."""
+        return (Watch("/apis/batch/v1/jobs", self),)
+
+    def check_ready(self, pod: PodInfo) -> None:
+        """Return if the pod may start. Raises ReportedWaitError, and RuleError for an invalid annotation."""
+        annotation = pod.annotations.get(names.AFTER)
+        if not annotation:
             return
         try:
-            wanted = read_after(pod.after)
+            wanted = read_after(annotation)
         except ValueError as error:
             raise RuleError(f"annotation {names.AFTER}: {quote(error)}") from None
         for name in wanted:
@@ -58,7 +72,7 @@ class JobGate:
             key = f"{pod.namespace}/{name}"
             state = self._states.get(key, "which does not exist")
             if state != _COMPLETE:
-                raise GateError(f"waits for Job {quote(name)}, {state}", f"job {key}")
+                raise ReportedWaitError(f"waits for Job {quote(name)}, {state}", f"job {key}")
 
     # -- a watch store ---------------------------------------------------------------------------------------------
 
@@ -67,12 +81,12 @@ class JobGate:
         key, state = object_key(item), _state(item)
         if self._states.get(key) != state:
             self._states[key] = state
-            self._arrived(f"job {key}")
+            self.event_occurred(f"job {key}")
 
     def remove(self, key: str) -> None:
         """Forget a Job."""
         if self._states.pop(key, None) is not None:
-            self._arrived(f"job {key}")
+            self.event_occurred(f"job {key}")
 
     def keys(self) -> list[str]:
         """Return the keys of the known Jobs."""

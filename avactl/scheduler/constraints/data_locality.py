@@ -11,15 +11,16 @@ import orjson
 
 from avactl.contracts import names
 from avactl.hardware.placement.fragmentation import Floats
-from avactl.scheduler.cache.tables import ClusterTables, Mask
+from avactl.hardware.placement.masks import Mask
+from avactl.scheduler.cache.tables import ClusterTables
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
 
 MODES = ("prefer", "require")
-MOST_VERSIONS = 16
-"""Dataset versions that one pod may wait for or be placed by."""
-_WEIGHT = 100.0
+MAX_VERSIONS = 16
+"""Maximum number of dataset versions that one pod may wait for or be placed by."""
+MAX_WEIGHT = 100.0
 """Weight of a node that holds all of the datasets, on the scale of Kubernetes' preferences."""
 
 
@@ -31,8 +32,8 @@ class Locality(NamedTuple):
     """Dataset versions, `NAMESPACE/NAME/VERSION`."""
 
 
-class Holders(Protocol):
-    """Which nodes hold parts of datasets."""
+class DatasetHolders(Protocol):
+    """The nodes that hold parts of datasets."""
 
     def holders(self, pod: PodInfo, key: str) -> Mapping[str, float]:
         """Return the share of a version by node, as far as the pod may know it."""
@@ -51,55 +52,50 @@ def read_locality(text: str) -> Locality:
     if not isinstance(data, dict) or len(data) != 1 or next(iter(data)) not in MODES:
         raise ValueError(f"it is not an object with {' or '.join(MODES)}")
     ((mode, versions),) = data.items()
-    if not isinstance(versions, list) or not 0 < len(versions) <= MOST_VERSIONS:
-        raise ValueError(f"it has not 1 to {MOST_VERSIONS} dataset versions")
+    if not isinstance(versions, list) or not 0 < len(versions) <= MAX_VERSIONS:
+        raise ValueError(f"it has not 1 to {MAX_VERSIONS} dataset versions")
     for key in versions:
         check_version(key)
     return Locality(mode == "require", tuple(versions))
 
 
 def locality_of(pod: PodInfo) -> Locality | None:
-    """Return where a pod should or must be; None: anywhere. Raises RuleError."""
-    if not pod.locality:
+    """Return the parsed annotation of a pod; None if it has none. Raises RuleError."""
+    annotation = pod.annotations.get(names.DATA_LOCALITY)
+    if not annotation:
         return None
     try:
-        return read_locality(pod.locality)
+        return read_locality(annotation)
     except ValueError as error:
         raise RuleError(f"annotation {names.DATA_LOCALITY}: {quote(error)}") from None
 
 
 class DataLocality:
-    """Nodes by what their cache workers hold."""
+    """Feasible and preferred nodes by the datasets that their cache workers hold."""
 
-    def __init__(self, tables: ClusterTables, holders: Holders) -> None:
+    def __init__(self, tables: ClusterTables, holders: DatasetHolders) -> None:
         self._tables, self._holders = tables, holders
 
-    def among(self, pod: PodInfo) -> tuple[Mask | None, str]:
-        """Return the nodes with a part of each required version, and why others are not; None: all.
+    def required_nodes(self, pod: PodInfo) -> Mask | None:
+        """Return the nodes with a part of each required version; None: all. Raises RuleError."""
+        locality = locality_of(pod)
+        if locality is None or not locality.required:
+            return None
+        holders = [set(self._holders.holders(pod, key)) for key in locality.versions]
+        return self._tables.mask(set.intersection(*holders))
 
-        Raises RuleError.
-        """
-        wanted = locality_of(pod)
-        if wanted is None or not wanted.required:
-            return None, ""
-        each = [self._holders.holders(pod, key).keys() for key in wanted.versions]
-        mask = self._tables.mask(set.intersection(*map(set, each)))
-        alive = self._tables.state.capacity[:, 0] >= 0
-        lost = int((~mask & alive).sum())
-        return mask, f"{lost} without a part of its datasets in the cache" if lost else ""
-
-    def preferred(self, pod: PodInfo) -> Floats | None:
+    def node_weights(self, pod: PodInfo) -> Floats | None:
         """Return the weight of each slot by the share of the datasets that its node holds; None: all are equal.
 
         Raises RuleError.
         """
-        wanted = locality_of(pod)
-        if wanted is None:
+        locality = locality_of(pod)
+        if locality is None:
             return None
-        result: Floats = np.zeros(len(self._tables.state.free))
+        weights: Floats = np.zeros(len(self._tables.state.free))
         slots = self._tables.state.slots
-        for key in wanted.versions:
+        for key in locality.versions:
             for node, share in self._holders.holders(pod, key).items():
                 if node in slots:
-                    result[slots[node]] += _WEIGHT * share / len(wanted.versions)
-        return result if result.any() else None
+                    weights[slots[node]] += MAX_WEIGHT * share / len(locality.versions)
+        return weights if weights.any() else None

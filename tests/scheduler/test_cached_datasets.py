@@ -27,8 +27,7 @@ def status(percent: float, age: float = 0, **more: Any) -> dict[str, Any]:
 def told(memory: Memory, item: dict[str, Any] | None = None) -> str:
     """The message of the pod `train` after a new status; empty once it is bound."""
     if item is not None:
-        assert memory.gate is not None
-        memory.gate.put(item)
+        memory.datasets.put(item)
     for key in sorted(memory.cache.tables.waits.woken):
         memory.queue.push(memory.queue.units[key])
     memory.cache.tables.waits.woken.clear()

@@ -1,0 +1,1 @@
+"""The scheduling cycle: one decision at a time, on the next unit of the queue."""

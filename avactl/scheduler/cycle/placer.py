@@ -1,0 +1,168 @@
+"""Placement of a unit's pods on feasible nodes. Nothing stays booked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from avactl.hardware.placement.allocation import Booking
+from avactl.hardware.placement.gang import Gang, Member, contiguous, place_gang
+from avactl.hardware.placement.masks import Mask, intersect_masks, preferred_masks_first
+from avactl.hardware.placement.request import Request
+from avactl.hardware.placement.score import Choice
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.statement import Statement
+from avactl.scheduler.constraints.constraint import NodeFilter
+from avactl.scheduler.constraints.constraint_set import ConstraintSet
+from avactl.scheduler.objects.node_rules import NotYetError, RuleError, UnsupportedError
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.queue.gang_domains import gang_domains
+from avactl.scheduler.queue.gang_request import gang_of
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
+
+_RANK_LABELS = ("batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index")
+"""Labels that differ between equal pods of a gang."""
+
+
+class StartAttempt(NamedTuple):
+    """Pods of a unit that must start together."""
+
+    unit: QueuedPodGroup
+    pods: Sequence[PodInfo]
+    requests: Mapping[str, Request]
+    """Requests by pod UID."""
+    nodes: NodeFilter | None
+    """Feasible nodes of a single pod; None for a gang."""
+    restricted: bool
+    """True if constraints restrict the nodes; the members of such a gang are placed one by one."""
+
+
+class PartialPlacement(NamedTuple):
+    """The first pods of a gang that fit one after the other."""
+
+    bookings: Sequence[Booking]
+    reason: str
+    """Why the next pod does not fit; empty: all fit."""
+
+
+class Placer:
+    """Finds places for pods in the current state of the cache."""
+
+    def __init__(self, cache: ClusterCache, constraints: ConstraintSet) -> None:
+        self._cache, self._constraints = cache, constraints
+
+    def request_of(self, pod: PodInfo) -> Request:
+        """Return the request of a pod. Raises UnsupportedError, RuleError."""
+        if pod.shape.refused:
+            raise UnsupportedError(pod.shape.refused)
+        return self._cache.requests.request(pod.shape, self._cache.dra.demand(pod) if pod.claims else None)
+
+    def best_choice(self, pod: PodInfo, request: Request, mask: Mask | None) -> Choice | None:
+        """Return the best node and GPUs for a pod; None if it fits nowhere. Raises RuleError."""
+        return self._cache.choose(pod, request, mask, self._constraints.score_nodes(pod))
+
+    def place_pod(self, pod: PodInfo, mask: Mask) -> Booking | None:
+        """Return the booking of a pod on the nodes of a mask; None if it fits on none of them."""
+        try:
+            request = self.request_of(pod)
+            choice = self.best_choice(pod, request, intersect_masks(self._constraints.filter_nodes(pod).mask, mask))
+        except RuleError:
+            return None
+        return None if choice is None else choice.booking(request)
+
+    def place(self, attempt: StartAttempt, mask: Mask | None) -> Sequence[Booking] | None:
+        """Return a booking for each of the pods on the nodes of a mask; None if they do not fit. Raises RuleError."""
+        for preferred in preferred_masks_first(self._cache.tables.unreplaced_nodes(attempt.pods[0]), [mask]):
+            bookings = self._place_within(attempt, preferred)
+            if bookings is not None:
+                return bookings
+        return None
+
+    def _place_within(self, attempt: StartAttempt, mask: Mask | None) -> Sequence[Booking] | None:
+        unit, pods, requests = attempt.unit, attempt.pods, attempt.requests
+        if not unit.gang:
+            pod = pods[0]
+            nodes = attempt.nodes or self._constraints.filter_nodes(pod)
+            choice = self.best_choice(pod, requests[pod.uid], intersect_masks(nodes.mask, mask))
+            return None if choice is None else [choice.booking(requests[pod.uid])]
+        state = self._cache.tables.state
+        if attempt.restricted or self._constraints.outweigh_closeness(pods):
+            for domain in gang_domains(state, unit, single_domains=True):
+                placement = self.place_one_by_one(attempt, intersect_masks(domain, mask))
+                if not placement.reason:
+                    return self._sort_by_rank(attempt, placement.bookings)
+        if attempt.restricted:
+            return None
+        # Preferences apply only to pod-by-pod placement; if that fails, the gang is placed without them.
+        gang, roles = gang_of(unit, pods, requests)
+        for domain in gang_domains(state, unit):
+            members = place_gang(self._cache.tables.scorer, unit.key, gang, intersect_masks(domain, mask))
+            if members is not None:
+                return self._release_members(unit, gang, members, roles, pods)
+        return None
+
+    def place_one_by_one(
+        self,
+        attempt: StartAttempt,
+        mask: Mask | None,
+        explain: Callable[[PodInfo, Request, NodeFilter], str] = lambda *_: "does not fit",
+    ) -> PartialPlacement:
+        """Place pods one after the other, as each may restrict the nodes of the next, and roll all of it back.
+
+        `explain` is called while the pods before the one that does not fit are booked. Raises RuleError.
+        """
+        pods = attempt.pods
+        bookings: list[Booking] = []
+        with Statement(self._cache) as statement:
+            for pod in pods:
+                try:
+                    # Claims that the gang shares may have been allocated for an earlier member.
+                    request = self.request_of(pod) if pod.claims else attempt.requests[pod.uid]
+                except NotYetError:
+                    raise
+                except RuleError as error:
+                    return PartialPlacement(bookings, str(error))
+                nodes = self._constraints.filter_nodes(pod)
+                nodes = nodes._replace(mask=intersect_masks(nodes.mask, mask))
+                choice = self.best_choice(pod, request, nodes.mask)
+                if choice is None:
+                    reason = f"{len(bookings)} of {len(pods)} fit; {explain(pod, request, nodes)}"
+                    return PartialPlacement(bookings, reason)
+                bookings.append(choice.booking(request))
+                statement.allocate(pod, bookings[-1])
+        return PartialPlacement(bookings, "")
+
+    def _release_members(
+        self,
+        unit: QueuedPodGroup,
+        gang: Gang,
+        placed: Sequence[Member],
+        roles: Sequence[Sequence[PodInfo]],
+        pods: Sequence[PodInfo],
+    ) -> list[Booking]:
+        """Release the bookings of a placed gang, and return them in the order of the pods.
+
+        Pods of a role get its members in the order of their indexes, so that neighbours by rank stay close.
+        """
+        state = self._cache.tables.state
+        bookings: dict[str, Booking] = {}
+        for role, role_pods in zip(gang.roles, roles, strict=True):
+            members = [member for member in placed if member.role == role.name]
+            for pod, member in zip(role_pods, members, strict=True):
+                bookings[pod.uid] = state.release((unit.key, role.name, member.number))
+        return [bookings[pod.uid] for pod in pods]
+
+    def _sort_by_rank(self, attempt: StartAttempt, bookings: Sequence[Booking]) -> list[Booking]:
+        """Exchange the places of equal pods so that the ranks of one domain are neighbours."""
+        result = list(bookings)
+        equal_pods: dict[Hashable, list[int]] = {}
+        for index, pod in enumerate(attempt.pods):
+            if not pod.claims:  # the devices of a claim were chosen for this pod
+                labels = frozenset(item for item in pod.labels.items() if item[0] not in _RANK_LABELS)
+                key = (attempt.requests[pod.uid], pod.shape, pod.volumes, labels)
+                equal_pods.setdefault(key, []).append(index)
+        for indexes in equal_pods.values():
+            order = contiguous(self._cache.tables.state, [bookings[index].node for index in indexes])
+            for index, other in zip(indexes, order, strict=True):
+                result[index] = bookings[indexes[other]]
+        return result

@@ -1,0 +1,270 @@
+"""The scheduling cycle: turn a unit of the queue into bindings, or a reason why it is pending."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from time import monotonic
+from typing import NamedTuple
+
+from avactl.contracts import names
+from avactl.hardware.placement.allocation import Booking
+from avactl.hardware.placement.diagnosis import SMALL
+from avactl.hardware.placement.masks import Mask, intersect_masks, preferred_masks_first
+from avactl.hardware.placement.request import Request
+from avactl.kube import logs
+from avactl.scheduler import metrics
+from avactl.scheduler.cache.cluster import ClusterCache
+from avactl.scheduler.cache.team_usage import StartRequest
+from avactl.scheduler.constraints.constraint_set import ConstraintSet
+from avactl.scheduler.cycle.failed_demands import FailedDemands
+from avactl.scheduler.cycle.pending_reasons import PendingReasons
+from avactl.scheduler.cycle.placer import Placer, StartAttempt
+from avactl.scheduler.cycle.starter import PodStarter
+from avactl.scheduler.interfaces import BindingSink, EvictionSink, StatusSink
+from avactl.scheduler.objects.limits import quote
+from avactl.scheduler.objects.node_rules import NotYetError, ReportedWaitError, RuleError, UnsupportedError
+from avactl.scheduler.objects.pod_info import PodInfo
+from avactl.scheduler.preemption.attempt import PreemptionRequest
+from avactl.scheduler.preemption.candidates import BudgetChecker
+from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
+from avactl.scheduler.preemption.preemptor import Preemptor
+from avactl.scheduler.queue.gang_domains import gang_domains
+from avactl.scheduler.queue.gang_request import Demand, QuotaOwner, WaitCause, WaitGroup, gang_of, roles_of
+from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
+
+MAX_ROLES = 64
+"""Maximum number of different requests in one gang: the search over domains goes through each of them."""
+
+
+class Blocked(NamedTuple):
+    """Pods that must wait."""
+
+    reason: str
+    group: WaitGroup
+    """Wait group of the unit."""
+    preemption: PreemptionRequest | None = None
+    """Request for preemption; None if preemption cannot help."""
+
+
+class SchedulingCycle:
+    """Schedules one unit at a time, synchronously, so the cache does not change meanwhile. A pod is a gang of one."""
+
+    def __init__(
+        self,
+        cache: ClusterCache,
+        queue: SchedulingQueue,
+        constraints: ConstraintSet,
+        binder: BindingSink,
+        reporter: StatusSink,
+        evictor: EvictionSink | None = None,
+        budgets: BudgetChecker | None = None,
+        preemption_share: float = 1.0,
+    ) -> None:
+        """Without an evictor nothing is preempted; without budgets no service is protected.
+
+        `preemption_share`: largest share of time that failed preemption attempts may take.
+        """
+        self.cache, self.queue, self.constraints, self.reporter = cache, queue, constraints, reporter
+        self._placer = Placer(cache, constraints)
+        self._reasons = PendingReasons(cache, self._placer)
+        self._starter = PodStarter(cache, binder)
+        self._failed = FailedDemands()
+        self._learnt: set[str] = set()
+        """UIDs of the pods that are part of the expected workload."""
+        self.preemptor = Preemptor(
+            cache, queue, budgets or DisruptionBudgets(), evictor, self._placer.place_pod, preemption_share
+        )
+
+    def sync(self) -> None:
+        """Activate the units that freed resources may fit. Call it after changes, before taking the next unit."""
+        self.constraints.sync()
+        self.preemptor.sync()
+
+    def forget(self, pod: PodInfo) -> None:
+        """Forget a removed pod."""
+        self._learnt.discard(pod.uid)
+        self._failed.forget(pod.uid)
+        self.preemptor.forget(pod)
+
+    def clear(self) -> None:
+        """Reset after a rebuild of the state."""
+        self._failed.clear()
+        self._reasons.clear()
+        self.preemptor.reset()
+
+    # -- one decision -----------------------------------------------------------------------------------------------
+
+    def decide(self, unit: QueuedPodGroup) -> None:
+        """Place a unit, or report why it is unschedulable and let it wait."""
+        began = monotonic()
+        self.preemptor.sync()
+        with self.preemptor.own_places_released(unit):
+            self._decide(unit)
+        metrics.DECISION_SECONDS.observe(monotonic() - began)
+
+    def _decide(self, unit: QueuedPodGroup) -> None:
+        waiting = sorted(unit.waiting, key=lambda pod: (pod.index, pod.name)) if unit.gang else unit.waiting
+        missing = unit.missing if unit.gang else 1
+        if not waiting or missing > len(waiting):
+            self.queue.suspend(unit)
+        elif missing > 0:
+            if self._start(unit, waiting[:missing]) and len(waiting) > missing:
+                # An elastic gang grows beyond its size only after all units that have not started yet.
+                self.queue.push(unit)
+        elif self.queue.retried != self.cache.tables.change_epoch:
+            # Units that have not started yet get the first turn on what was freed since the last retry.
+            self.queue.mark_unschedulable(unit, WaitGroup(WaitCause.CAPACITY, unit.key))
+        elif [pod for pod in waiting if not self._grow(unit, pod)]:  # as many as fit, and without preemption
+            self.queue.mark_unschedulable(unit, WaitGroup(WaitCause.CAPACITY, unit.key))
+        else:
+            self.queue.suspend(unit)
+
+    def _start(self, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> bool:
+        """Start all of the pods, or none."""
+        try:
+            placement = self._place(unit, pods)
+        except NotYetError as error:
+            report = self.reporter.unschedulable if isinstance(error, ReportedWaitError) else self.reporter.not_yet
+            for pod in pods:
+                report(pod, str(error))
+            self.queue.suspend(unit)
+            self.cache.tables.waits.wait_for(error.event, unit.key)
+            return False
+        except RuleError as error:
+            placement = Blocked(str(error), WaitGroup(WaitCause.CAPACITY, unit.key))
+        if isinstance(placement, Blocked):
+            self._wait(placement, unit)
+            return False
+        group, unit.group = unit.group, None
+        self._starter.start(pods, placement)
+        if unit.gang:
+            nodes = len({booking.node for booking in placement})
+            logs.info("gang placed", gang=unit.key, pods=len(pods), nodes=nodes)
+        if group is not None:
+            self.queue.activate_next(group)
+        return True
+
+    def _wait(self, blocked: Blocked, unit: QueuedPodGroup) -> None:
+        """Preempt others where that helps, report the reason, and let the unit wait."""
+        message, group, previous_group = blocked.reason, blocked.group, unit.group
+        nominated = False
+        if blocked.preemption is not None:
+            message = self.preemptor.preempt(blocked.preemption, message, group)
+            nominated = self.preemptor.has_nomination(unit.key)
+        if nominated:
+            group = WaitGroup(WaitCause.NOMINATED, unit.key)
+        pods = unit.waiting
+        metrics.DECISIONS.labels("unschedulable").inc(len(pods))
+        for pod in pods:
+            self.reporter.unschedulable(pod, message)
+        self.queue.mark_unschedulable(unit, group)
+        if nominated and previous_group is not None and previous_group != group:
+            self.queue.activate_next(previous_group)
+
+    # -- placement --------------------------------------------------------------------------------------------------
+
+    def _place(self, unit: QueuedPodGroup, pods: Sequence[PodInfo]) -> Sequence[Booking] | Blocked:
+        """Return a booking for each of the pods, not booked yet, or why they must wait.
+
+        Raises RuleError, and NotYetError for an expected event.
+        """
+        self.constraints.check_ready(pods)
+        tables = self.cache.tables
+        within = unit.within if unit.gang else ""
+        if within and within not in tables.levels:
+            known_levels = ", ".join(tables.levels) or "none"
+            message = f"annotation {names.WITHIN}: `{quote(within)}` is not a level of the cluster ({known_levels})"
+            return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
+        try:
+            requests = {pod.uid: self._placer.request_of(pod) for pod in pods}
+        except UnsupportedError as error:
+            alone = unit.gang or pods[0].claims
+            return Blocked(str(error), WaitGroup(WaitCause.UNSUPPORTED, unit.key if alone else pods[0].shape))
+        wishes = [StartRequest(request, members) for request, members in roles_of(pods, requests).items()]
+        if len(wishes) > MAX_ROLES:
+            message = f"its gang has {len(wishes)} kinds of pods with different requests; the limit is {MAX_ROLES}"
+            return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
+        exceeded, models = self.cache.quotas.admit(wishes)
+        nodes = None if unit.gang else self.constraints.filter_nodes(pods[0])
+        restricted = any(map(self.constraints.restrict, pods)) if nodes is None else nodes.mask is not None
+        attempt = StartAttempt(unit, pods, requests, nodes, restricted)
+        equal_demand = Demand(unit.gang, within, tuple((wish.request, len(wish.pods)) for wish in wishes))
+        demand = unit.key if restricted or len(pods) < unit.size else equal_demand
+        if exceeded:
+            plain = not (restricted or any(pod.claims for pod in pods))
+            small = plain and self.cache.requests.exceeds_cluster(gang_of(unit, pods, requests)[0])
+            message = f"{exceeded}; {SMALL}" if small else str(exceeded)
+            group = demand if unit.gang else equal_demand
+            return self._block(attempt, wishes, models, message, WaitCause.QUOTA, group)
+        # Where quotas permit all GPU models, the owners of pods do not matter for the fit.
+        fit: Hashable = demand if models is None else (demand, self._owners(pods))
+        known = None if self.preemptor.sees_own_places else self._failed.reason(fit, tables.change_epoch)
+        if known is not None:
+            return self._block(attempt, wishes, models, known, WaitCause.CAPACITY, demand)
+        for pod in pods:
+            self._learn(pod, requests[pod.uid])
+        bookings = self._placer.place(attempt, models)
+        if bookings is not None:
+            return bookings
+        message = self._reasons.explain_unit(attempt, models)
+        self._starter.deallocate_claims(pods)
+        self._failed.record(fit, tables.change_epoch, message)
+        return self._block(attempt, wishes, models, message, WaitCause.CAPACITY, demand)
+
+    def _block(
+        self,
+        attempt: StartAttempt,
+        wishes: Sequence[StartRequest],
+        models: Mask | None,
+        reason: str,
+        cause: WaitCause,
+        demand: Hashable,
+    ) -> Blocked:
+        """Return the result for pods that fit nowhere, but may after a preemption."""
+        unit, pods = attempt.unit, attempt.pods
+        # Evictions change the feasible nodes of a single pod.
+        retry = attempt._replace(nodes=None)
+
+        def place(mask: Mask | None) -> Sequence[Booking] | None:
+            try:
+                # The plan for a single pod counts what its quota permits by itself.
+                return self._placer.place(retry, intersect_masks(models, mask) if unit.gang else mask)
+            except RuleError:
+                return None
+
+        preemption = PreemptionRequest(unit, pods, wishes, place, attempt.restricted)
+        return Blocked(reason, WaitGroup(cause, demand, self._owners(pods)), preemption)
+
+    def _owners(self, pods: Sequence[PodInfo]) -> frozenset[QuotaOwner]:
+        return frozenset(map(self.cache.quotas.owner, pods))
+
+    def _learn(self, pod: PodInfo, request: Request) -> None:
+        """Add a pod to the expected workload, once."""
+        if pod.uid not in self._learnt:
+            self._learnt.add(pod.uid)
+            self.cache.tables.scorer.learn(request)
+
+    # -- growth -----------------------------------------------------------------------------------------------------
+
+    def _grow(self, unit: QueuedPodGroup, pod: PodInfo) -> bool:
+        """Start a pod that an elastic gang has beyond its size, if it fits."""
+        try:
+            request = self._placer.request_of(pod)
+            nodes = self.constraints.filter_nodes(pod)
+        except RuleError as error:
+            self.reporter.unschedulable(pod, str(error))
+            return False
+        exceeded, models = self.cache.quotas.admit([StartRequest(request, [pod])])
+        if exceeded:
+            self.reporter.unschedulable(pod, f"the gang is running; additional pod: {exceeded}")
+            return False
+        tables = self.cache.tables
+        nodes = self._reasons.within_quota(nodes, models)
+        for domain in preferred_masks_first(tables.unreplaced_nodes(pod), gang_domains(tables.state, unit)):
+            choice = self._placer.best_choice(pod, request, intersect_masks(nodes.mask, domain))
+            if choice is not None:
+                self._starter.start([pod], [choice.booking(request)])
+                return True
+        reason = self._reasons.explain_pod(pod, request, nodes)
+        self.reporter.unschedulable(pod, f"the gang is running; additional pod: {reason}")
+        return False
