@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import ApiError, Client, Rate, UnreachableError
@@ -29,7 +30,6 @@ from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
 from avactl.scheduler.handlers.pods import PodHandler
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
@@ -64,7 +64,7 @@ _FAILED, _REFUSED = 60.0, 5.0
 class Options:
     """Options of a scheduler replica."""
 
-    policy: Policy
+    policy: PlacementPolicy
     lease: str = ""
     """Name of the Lease; empty for a single replica without leader election."""
     namespace: str = ""
@@ -84,7 +84,7 @@ class Daemon:
         self._client, self._options = client, options
         policy = options.policy
         self._namespace = options.namespace or policy.system_namespace
-        self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
+        self.cache = ClusterCache(policy.widest_first, DraManager(policy.gpu_driver), policy.objective)
         self.volumes = VolumeBinding(self.cache.tables)
         self.queue = SchedulingQueue()
         self.reporter = PodReporter(client, Rate(options.qps, options.burst))

@@ -46,7 +46,7 @@ class World:
 
     def __init__(self, cluster_state: ClusterState) -> None:
         policy = cluster_state.policy
-        self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
+        self.cache = ClusterCache(policy.widest_first, DraManager(policy.gpu_driver), policy.objective)
         self.volumes = VolumeBinding(self.cache.tables, owned=False)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()

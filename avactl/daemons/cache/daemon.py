@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
+from avactl.contracts.cache import CacheStatus, DatasetConfig, DatasetStatus, FlushStatus, TierConfig, TierStatus
 from avactl.contracts.names import (
     CACHE_DATASET_CONFIG,
     CACHE_FLUSH_CONFIG,
@@ -20,7 +20,6 @@ from avactl.contracts.names import (
     MANAGER,
 )
 from avactl.daemons.cache import metrics
-from avactl.daemons.cache.config import Dataset, Tier
 from avactl.daemons.cache.configs import Configs
 from avactl.daemons.cache.drain import DrainGuard
 from avactl.daemons.cache.fuse_mounts import FuseMounts
@@ -70,7 +69,7 @@ class Daemon:
             self._leader = Leader(client, options.namespace, options.lease, new_identity())
         self.pending_pods, self.tier_pods, self.nodes = PendingPods(), TierPods(), Nodes()
         self.volumes = TierVolumes()
-        self.known_datasets: dict[str, Any] = {}
+        self.known_datasets: Mapping[str, DatasetStatus] = {}
         self._wake = asyncio.Event()
         self._began = monotonic()
         """When the last pass began."""
@@ -114,8 +113,7 @@ class Daemon:
             await reflector.synced.wait()
         if self._leader is not None:
             await self._leader.won.wait()
-        known = (await self._until(self.writer.read)).get("datasets")
-        self.known_datasets = known if isinstance(known, dict) else {}
+        self.known_datasets = (await self._until(self.writer.read)).datasets
         while True:
             self._wake.clear()
             self._began = monotonic()
@@ -129,7 +127,7 @@ class Daemon:
                 async with asyncio.timeout(self._options.interval):
                     await self._wake.wait()
 
-    async def _until(self, action: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _until(self, action: Callable[[], Awaitable[CacheStatus]]) -> CacheStatus:
         """Return the result of an action, tried until the API server answers."""
         while True:
             self._began = monotonic()
@@ -141,7 +139,7 @@ class Daemon:
 
     # -- what tasks need ---------------------------------------------------------------------------------------------
 
-    def datasets(self, tier: str) -> list[Dataset]:
+    def datasets(self, tier: str) -> list[DatasetConfig]:
         """Return the datasets of a tier."""
         return self.configs.of_tier(tier)
 
@@ -149,13 +147,13 @@ class Daemon:
         """Return namespaces with pods that wait and mount a claim."""
         return self.pending_pods.namespaces()
 
-    def flushes(self, tier: Tier) -> list[Flush]:
+    def flushes(self, tier: TierConfig) -> list[Flush]:
         """Return what is to be flushed of a tier."""
         found, now = [], time.time()
         for key, (path, asked) in sorted(self.configs.flushes.items())[:_MOST_FLUSHES]:
             name, colon, inside = path.partition(":")
             if not colon:
-                directory = tier.fuse_directory.rstrip("/")
+                directory = (tier.fuse_directory or "").rstrip("/")
                 if not directory or not f"{path}/".startswith(f"{directory}/"):
                     continue
                 name, inside = tier.name, path.removeprefix(directory)
@@ -174,12 +172,12 @@ class Daemon:
             self._client, self._options.namespace, tier, self.tier_pods, self.nodes, write_back, self._event
         )
 
-    def fuse_mounts(self, tier: Tier, facts: dict[str, Any]) -> FuseMounts:
+    def fuse_mounts(self, tier: TierConfig, directory: str, facts: TierStatus) -> FuseMounts:
         """Return what follows the FUSE mounts of a tier."""
         return FuseMounts(
             self._client,
             tier.name,
-            tier.volume_directory,
+            directory,
             self.tier_pods,
             self.volumes,
             self.nodes,
@@ -187,7 +185,7 @@ class Daemon:
             facts,
         )
 
-    async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None:
+    async def tell_dataset(self, dataset: DatasetConfig, reason: str, note: str, warning: bool) -> None:
         """Write an event about a dataset's ConfigMap; one that fails is logged only."""
         name = f"{dataset.namespace}/{dataset.name}"
         for key, each in self.configs.datasets.items():
@@ -221,20 +219,20 @@ class Daemon:
 
     # -- reports -----------------------------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> CacheStatus:
         """Return the content of `status.json`."""
-        datasets: dict[str, Any] = {}
-        flushes: dict[str, Any] = {}
+        datasets: dict[str, DatasetStatus] = {}
+        flushes: dict[str, FlushStatus] = {}
         for runner in self.runners.values():
             datasets |= runner.prewarmer.entries
             if runner.write_back is not None:
                 flushes |= runner.write_back.flushed
-        return {
-            "datasets": datasets,
-            "tiers": {name: runner.status() for name, runner in sorted(self.runners.items())},
-            "flushes": flushes,
-            "errors": dict(sorted(self.configs.errors.items())[:100]),
-        }
+        return CacheStatus(
+            datasets=datasets,
+            tiers={name: runner.status() for name, runner in sorted(self.runners.items())},
+            flushes=flushes,
+            errors=dict(sorted(self.configs.errors.items())[:100]),
+        )
 
     async def _report(self) -> None:
         await self.writer.write(self.status())

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.contracts import names
+from avactl.contracts.cache import STATUS_KEY, CacheStatus, DatasetStatus
+from avactl.contracts.document import DocumentError, load
 from avactl.kube import logs
 from avactl.scheduler.cache.data_locality import MOST_VERSIONS, check_version, locality_of
 from avactl.scheduler.objects.limits import quote
@@ -128,11 +130,11 @@ class DatasetGate:
     def put(self, item: Mapping[str, Any]) -> None:
         """Take over the ConfigMap. An invalid one leaves the last valid content in use."""
         try:
-            datasets = orjson.loads((item.get("data") or {}).get("status.json") or "{}").get("datasets") or {}
-            known = {str(key): _progress(value) for key, value in datasets.items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            logs.error("invalid status of datasets", error=repr(error))
+            status = load(CacheStatus, (item.get("data") or {}).get(STATUS_KEY, "{}"))
+        except DocumentError as error:
+            logs.error("invalid status of datasets", error=str(error))
             return
+        known = {key: _progress(each) for key, each in status.datasets.items()}
         moved = self._asked and _held(known) != _held(self._known)
         self._known, self._reported = known, True
         self._arrived(WANTED)
@@ -150,18 +152,13 @@ class DatasetGate:
         return [f"{names.CACHE_NAMESPACE}/{names.CACHE_STATUS}"] if self._reported else []
 
 
-def _progress(value: Mapping[str, Any]) -> _Progress:
-    """Raises ValueError, TypeError."""
-    eta, claims = value.get("etaSeconds"), value.get("claims") or ()
-    updated = float(value.get("updated") or 0)
-    shares = {str(node): min(1.0, float(share)) for node, share in (value.get("holders") or {}).items()}
-    known = min(float(eta), 1e7) if eta is not None else -1.0
+def _progress(status: DatasetStatus) -> _Progress:
     return _Progress(
-        float(value.get("percent") or 0),
-        known,
-        updated,
-        frozenset(map(str, claims)),
-        {node: share for node, share in shares.items() if share > 0},
+        status.percent,
+        -1.0 if status.eta_seconds is None else float(status.eta_seconds),
+        float(status.updated),
+        frozenset(status.claims),
+        {node: share for node, share in status.holders.items() if share > 0},
     )
 
 

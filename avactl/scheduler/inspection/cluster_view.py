@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.document import DocumentError, load
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU
 from avactl.hardware.placement.expected_workload import Workload
 from avactl.hardware.placement.request import Request
@@ -19,7 +21,6 @@ from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.node_rules import RuleError
 from avactl.scheduler.objects.pod_info import PodInfo, read_pod
 
@@ -60,7 +61,7 @@ class ClusterView(LiveView):
         policy = await self._policy()
         if policy is not None:
             self.cluster = policy.cluster
-            self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver))
+            self.cache = ClusterCache(policy.widest_first, DraManager(policy.gpu_driver))
             self.volumes = VolumeBinding(self.cache.tables)
         for reflector in self._watched():
             try:
@@ -120,16 +121,16 @@ class ClusterView(LiveView):
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    async def _policy(self) -> Policy | None:
+    async def _policy(self) -> PlacementPolicy | None:
         path = f"/api/v1/namespaces/{self._system}/configmaps/{names.POLICY}"
         try:
             item = await self.client.request("GET", path)
-            return Policy.parse((item.get("data") or {}).get(names.POLICY_KEY) or "")
+            return load(PlacementPolicy, (item.get("data") or {}).get(names.POLICY_KEY))
         except ApiError as error:
             if error.status != 404 and not error.forbidden:
                 raise
             self.hidden["policy"] = str(error)
-        except ValueError as error:
+        except DocumentError as error:
             self.hidden["policy"] = f"ConfigMap {self._system}/{names.POLICY} is not a placement policy: {error}"
         return None
 
