@@ -23,8 +23,6 @@ from avactl.contracts.document import (
 
 TIER_KEY, DATASET_KEY, STATUS_KEY, FLUSH_KEY = "tier.json", "dataset.json", "status.json", "flush.json"
 """Keys of the ConfigMaps."""
-MAX_STATUS_BYTES = 900_000
-"""Size of a status. The API server takes 1 MiB for an object."""
 MAX_CLAIMS = 500
 """Namespaces in the status of one version."""
 MAX_HOLDERS = 500
@@ -257,7 +255,7 @@ class FlushStatus(ContractPart):
 class CacheStatus(Contract):
     """`status.json`: tiers and datasets, for the scheduler, `avactl cache` and the next leader."""
 
-    MAX_BYTES = 2 * MAX_STATUS_BYTES
+    MAX_BYTES = 900_000
     datasets: Annotated[Mapping[_Key, DatasetStatus], Field(max_length=_MAX_STATUS_ENTRIES)] = {}
     """By `NAMESPACE/NAME/VERSION`."""
     tiers: Annotated[Mapping[_Key, TierStatus], Field(max_length=_MAX_STATUS_ENTRIES)] = {}

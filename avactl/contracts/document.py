@@ -10,12 +10,21 @@ field that was added after the first release has a default, which is what the do
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar, Self, TypeVar
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, RootModel, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    RootModel,
+    StringConstraints,
+    ValidationError,
+)
 from pydantic.alias_generators import to_camel
 
 from avactl.base.terminal import shortened, visible
@@ -42,6 +51,18 @@ Label = Annotated[str, Field(max_length=317)]
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?\Z")]
 """Name of a Kubernetes object: a DNS subdomain."""
+
+
+def _validate_numbers(value: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    try:
+        orjson.dumps(value)
+    except orjson.JSONEncodeError:
+        raise ValueError("has a number of more than 64 bits") from None
+    return value
+
+
+JsonObject = Annotated[Mapping[str, JsonValue], AfterValidator(_validate_numbers)]
+"""An object with keys of another program, which is passed on as it is."""
 
 
 class DocumentError(ValueError):
@@ -73,6 +94,10 @@ class ContractPart(BaseModel):
         defer_build=True,  # a process uses few of the documents
     )
 
+    def replace(self, **changes: object) -> Self:
+        """Return a changed copy."""
+        return self.model_copy(update=changes)
+
 
 class Contract(ContractPart):
     """A whole document."""
@@ -94,10 +119,14 @@ D = TypeVar("D", bound=Contract)
 def dump(document: Contract, indent: bool = False) -> str:
     """Return the text of a document, with sorted keys: on one line for annotations, or indented for ConfigMaps.
 
-    Fields that were not set are omitted: their default is what a document without the key means.
+    Fields that were not set are omitted: their default is what a document without the key means. Raises DocumentError
+    for a text that no reader would parse.
     """
     options = orjson.OPT_SORT_KEYS | (orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if indent else 0)
-    return orjson.dumps(document.model_dump(by_alias=True, exclude_unset=True), option=options).decode()
+    text = orjson.dumps(document.model_dump(by_alias=True, exclude_unset=True), option=options)
+    if len(text) > document.MAX_BYTES:
+        raise DocumentError(f"it has more than {document.MAX_BYTES:,} bytes")
+    return text.decode()
 
 
 def load(model: type[D], text: object) -> D:
@@ -105,7 +134,7 @@ def load(model: type[D], text: object) -> D:
     if not isinstance(text, str | bytes) or not text:
         raise DocumentError("it is missing")
     if len(text) > model.MAX_BYTES:
-        raise DocumentError(f"it has more than {model.MAX_BYTES} bytes")
+        raise DocumentError(f"it has more than {model.MAX_BYTES:,} bytes")
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     try:
         return model.model_validate_json(data, by_alias=True, by_name=False)

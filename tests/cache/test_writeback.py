@@ -218,12 +218,12 @@ def test_an_upload_that_ends_late_loses_nothing(
     async def lose(engine: Engine) -> None:
         late: Any = Abandoned(engine)
         writer = task(late, 3_600)
-        while facts.get("settlingFiles") != 1:
+        while facts.settling_files != 1:
             await writer.tick()
             await asyncio.sleep(0.1)
-            if restarted and facts.get("pushError"):
+            if restarted and facts.push_error:
                 await writer.close()
-                facts.clear()
+                facts.settling_files, facts.push_error = 0, ""
                 writer = task(late, 3_600)
         # The second upload was whole, but the file is not released.
         assert stored(object_store, directory) == pushed

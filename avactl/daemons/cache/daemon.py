@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from avactl.contracts.cache import CacheStatus, DatasetConfig, DatasetStatus, FlushStatus, TierConfig, TierStatus
+from avactl.contracts.document import DocumentError
 from avactl.contracts.names import (
     CACHE_DATASET_CONFIG,
     CACHE_FLUSH_CONFIG,
@@ -121,7 +122,7 @@ class Daemon:
                 await self._follow()
                 try:
                     await self._report()
-                except (ApiError, UnreachableError) as error:
+                except (ApiError, UnreachableError, DocumentError) as error:
                     logs.warn("status not written", error=str(error))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._options.interval):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from avactl.contracts.cache import MAX_STATUS_BYTES, STATUS_KEY, CacheStatus
+from avactl.contracts.cache import STATUS_KEY, CacheStatus
 from avactl.contracts.document import DocumentError, dump, load
 from avactl.contracts.names import CACHE_STATUS, CACHE_STATUS_CONFIG, CONFIG_LABEL, MANAGED_BY, MANAGER
 from avactl.kube import logs
@@ -62,14 +62,20 @@ class StatusWriter:
 
 
 def _bounded(status: CacheStatus) -> str:
-    text = dump(status)
-    if len(text) <= MAX_STATUS_BYTES:
-        return text
+    """Return the text of a status; if it is too long, without what matters least."""
+    while True:
+        try:
+            return dump(status)
+        except DocumentError:
+            if not status.datasets:
+                raise
+            status = _reduced(status)
+
+
+def _reduced(status: CacheStatus) -> CacheStatus:
     # Which node holds what only makes a placement better: it is the first to go.
-    datasets = {key: value.model_copy(update={"holders": {}}) for key, value in status.datasets.items()}
-    text = dump(status.model_copy(update={"datasets": datasets}))
-    if len(text) <= MAX_STATUS_BYTES:
-        return text
-    most = len(datasets) * MAX_STATUS_BYTES // (2 * len(text))
-    kept = dict(sorted(datasets.items(), key=lambda each: each[1].percent)[:most])
-    return dump(status.model_copy(update={"datasets": kept}))
+    if any(value.holders for value in status.datasets.values()):
+        bare = {key: value.model_copy(update={"holders": {}}) for key, value in status.datasets.items()}
+        return status.replace(datasets=bare)
+    least_cached = sorted(status.datasets.items(), key=lambda each: each[1].percent)
+    return status.replace(datasets=dict(least_cached[: len(least_cached) // 2]))
