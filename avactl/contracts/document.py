@@ -54,11 +54,13 @@ ObjectName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([-a-z0-9.]{0,2
 
 
 def _validate_numbers(value: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
+    # pydantic passes NaN and integers of any size on in what it does not know; a text with them could not be written.
     try:
-        orjson.dumps(value)
+        if orjson.loads(orjson.dumps(value)) == value:
+            return value
     except orjson.JSONEncodeError:
-        raise ValueError("has a number of more than 64 bits") from None
-    return value
+        pass
+    raise ValueError("has a number that is not finite, or has more than 64 bits")
 
 
 JsonObject = Annotated[Mapping[str, JsonValue], AfterValidator(_validate_numbers)]
