@@ -77,7 +77,7 @@ def machine() -> Machine:
     documents, _ = load_yaml(library.place(MACHINE), library.read(MACHINE))
     resource = validate_document(documents[0])
     assert isinstance(resource, MachineType)
-    return Machine.from_dict(machine_facts(resource.spec))
+    return Machine.from_facts(machine_facts(resource.spec))
 
 
 def stream(count: int, nodes: int, load: float, rng: Random) -> list[Job]:

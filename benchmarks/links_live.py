@@ -24,6 +24,8 @@ import orjson
 
 from avactl.compiler.validate import validate_document
 from avactl.contracts import names
+from avactl.contracts.document import dump
+from avactl.contracts.scheduling import POOL_KEY, MachineFacts, PoolAllocation, PoolFacts
 from avactl.hardware import library
 from avactl.hardware.machine import Machine
 from avactl.hardware.topology import members, topology
@@ -181,7 +183,7 @@ def _mean(values: list[float] | list[bool]) -> float:
     return sum(values) / max(1, len(values))
 
 
-async def prepare(plane: ControlPlane, nodes: int, facts: dict[str, Any], machine: Machine) -> None:
+async def prepare(plane: ControlPlane, nodes: int, facts: MachineFacts, machine: Machine) -> None:
     """Create machines of the type, and the compiled configuration of their pool."""
     async with Client(from_kubeconfig(plane.kubeconfig), "benchmark") as client:
         system = POLICY["systemNamespace"]
@@ -189,10 +191,10 @@ async def prepare(plane: ControlPlane, nodes: int, facts: dict[str, Any], machin
             await client.send("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
         account = {"metadata": {"name": "default"}, "automountServiceAccountToken": False}
         await client.send("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", account)
-        allocation = {"method": "devicePlugin", "resource": "nvidia.com/gpu"}
-        pool = {"pool": POOL, "allocation": allocation, "machine": facts}
+        allocation = PoolAllocation(method="devicePlugin", resource="nvidia.com/gpu")
+        pool = PoolFacts(pool=POOL, allocation=allocation, machine=facts)
         metadata = {"name": "pool", "labels": {names.CONFIG_LABEL: "topology"}}
-        data = {"pool.json": orjson.dumps(pool).decode()}
+        data = {POOL_KEY: dump(pool)}
         await client.send("POST", f"/api/v1/namespaces/{system}/configmaps", {"metadata": metadata, "data": data})
         amounts = {
             "cpu": str(int(machine.cpu)), "memory": str(machine.memory), "pods": "110", "nvidia.com/gpu": "8",
@@ -223,7 +225,7 @@ def main() -> None:
     resource = validate_document(documents[0])
     assert isinstance(resource, MachineType)
     facts = machine_facts(resource.spec)
-    machine = Machine.from_dict(facts)
+    machine = Machine.from_facts(facts)
     jobs = stream(options.jobs, options.nodes, options.load, Random(options.seed))
     pace = jobs[-1].arrives / options.seconds
     print(

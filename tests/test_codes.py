@@ -20,6 +20,7 @@ TEXTS = ROOT / "avactl" / "diagnostics" / "texts"
 
 TESTED = {
     "file-too-large": "source/test_yaml.py::test_a_file_that_is_too_large_is_not_even_read",
+    "beyond-limits": "compiler/test_beyond_limits.py::test_what_no_daemon_would_read_is_not_compiled",
     "checkout-differs": "source/test_checkout.py::test_files_that_a_step_of_the_pipeline_changed",
     "file-not-read": "cli/test_validate.py::test_files_that_are_not_read_are_named",
     "internal-error": "test_defect.py::test_a_defect_is_told_at_the_spec",

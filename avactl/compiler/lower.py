@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from pydantic import ValidationError
+
 from avactl.compiler.internal_error import defect
 from avactl.compiler.pass_state import State
+from avactl.contracts.document import DocumentError, explain
 from avactl.diagnostics import Diagnostic
 from avactl.program import registry
 from avactl.program.manifest import Manifest
@@ -27,6 +30,13 @@ def patched(item: Item, program: Program, found: list[Manifest]) -> list[Manifes
     return with_patches(item, program, found)
 
 
+def _beyond_limits(item: Item, error: DocumentError | ValidationError) -> Diagnostic:
+    """Return the diagnostic for a spec whose documents no daemon would read, since they have bounds."""
+    what = explain(error) if isinstance(error, ValidationError) else str(error)
+    message = f"{item} is larger than what the daemons of avactl read: {what}"
+    return Diagnostic("beyond-limits", message, item.span("metadata", "name"), hint="make it smaller, or split it")
+
+
 def lower(state: State) -> State:
     """Return the objects of all specs; none if there was an error, so that nothing is partially compiled."""
     program = state.program
@@ -40,6 +50,8 @@ def lower(state: State) -> State:
             for item in items:
                 try:
                     manifests += objects_of(item, program)
+                except (DocumentError, ValidationError) as error:
+                    problems.append(_beyond_limits(item, error))
                 except RefusedError as refused:
                     problems += refused.problems
                 except Exception as error:

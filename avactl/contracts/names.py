@@ -22,7 +22,9 @@ SPOT_FROM = f"{GROUP}/spot-from"
 """Pod annotation: lowest index in its Job of pods that may run on spot nodes; lower ones may not, whatever their
 tolerations."""
 CONFIG_LABEL = f"{GROUP}/config"
-"""Label of ConfigMaps that the scheduler reads, with the kind of their content: `topology` or `quota`."""
+"""Label of ConfigMaps that daemons read, with the kind of their content."""
+TOPOLOGY_CONFIG, QUOTA_CONFIG = "topology", "quota"
+"""Values of `CONFIG_LABEL` in the system namespace: a node pool and a team's quota, which the scheduler reads."""
 CACHE_TIER_CONFIG, CACHE_DATASET_CONFIG, CACHE_STATUS_CONFIG = "cache-tier", "cache-dataset", "cache-status"
 CACHE_FLUSH_CONFIG = "cache-flush"
 """Values of `CONFIG_LABEL` in the namespace of the cache tiers: a tier, a dataset and a request to flush, which the

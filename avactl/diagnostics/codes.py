@@ -172,6 +172,7 @@ CODES: dict[str, str] = {
     "policy-error": "A policy is invalid or failed.",
     "policy-timeout": "A policy exceeded its time limit.",
     "no-specs": "There are no specs.",
+    "beyond-limits": "A spec compiles to a document that is larger than what the daemons read.",
     "internal-error": "A bug in avactl.",
 }
 """Code → meaning."""

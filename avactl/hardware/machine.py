@@ -1,10 +1,13 @@
-"""The facts of a machine type as plain data: the JSON in the topology ConfigMap of a pool."""
+"""The facts of a machine type as plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from avactl.contracts.scheduling import MachineFacts
 
 
 class NvlinkGeneration(NamedTuple):
@@ -93,24 +96,23 @@ class Machine:
     pcie_switch_gbps: float
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Machine:
-        """Read the `machine` part of a topology ConfigMap. Raises KeyError or TypeError if it is malformed."""
-        gpus, speed, nvlink = data["gpus"], data["bandwidth"], data["nvlink"]
-        if nvlink is not None:
-            pairs = tuple(NvlinkPair(*pair) for pair in nvlink["pairs"])
-            nvlink = Nvlink(nvlink["linkGBps"], pairs, nvlink["switchLinks"], nvlink["domain"])
-        switches = (PcieSwitch(each["socket"], tuple(each["gpus"]), tuple(each["nics"])) for each in data["switches"])
-        nics = (Nic(nic["name"], nic["socket"], nic["gbitPerSecond"], nic["rdma"]) for nic in data["nics"])
+    def from_facts(cls, facts: MachineFacts) -> Machine:
+        """Return the machine that the topology ConfigMap of a pool describes."""
+        gpus, speed, links = facts.gpus, facts.bandwidth, facts.nvlink
         return cls(
-            gpu=gpus["model"],
-            gpus=gpus["count"],
-            gpu_memory=gpus["memoryBytes"],
-            cpu=data["cpu"],
-            memory=data["memoryBytes"],
-            switches=tuple(switches),
-            nvlink=nvlink,
-            nics=tuple(nics),
-            cross_socket_gbps=speed["crossSocketGBps"],
-            same_socket_gbps=speed["sameSocketGBps"],
-            pcie_switch_gbps=speed["pcieSwitchGBps"],
+            gpu=gpus.model,
+            gpus=gpus.count,
+            gpu_memory=gpus.memory_bytes,
+            cpu=facts.cpu,
+            memory=facts.memory_bytes,
+            switches=tuple(PcieSwitch(each.socket, each.gpus, each.nics) for each in facts.switches),
+            nvlink=None
+            if links is None
+            else Nvlink(
+                links.link_gbps, tuple(NvlinkPair(*pair) for pair in links.pairs), links.switch_links, links.domain
+            ),
+            nics=tuple(Nic(nic.name, nic.socket, nic.gbit_per_second, nic.rdma) for nic in facts.nics),
+            cross_socket_gbps=speed.cross_socket_gbps,
+            same_socket_gbps=speed.same_socket_gbps,
+            pcie_switch_gbps=speed.pcie_switch_gbps,
         )

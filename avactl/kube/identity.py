@@ -10,18 +10,17 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
-import orjson
-
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
 from avactl.contracts import names
+from avactl.contracts.document import DocumentError, load
+from avactl.contracts.scheduling import ClusterName
 from avactl.kube.client import JSON, METADATA_LIST, ApiError, Client, list_all
 
 SYSTEM_NAMESPACE = "avactl-system"
 """Default namespace of avactl's daemons and ConfigMaps."""
 _PLATFORM = f"{names.MANAGED_BY}={names.MANAGER},!{names.TEAM_LABEL}"
 """Selector of avactl's namespaces without those of teams."""
-_MAX_POLICY_BYTES = 65_536
 is_name = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?").fullmatch
 """Pattern of the name of a Cluster."""
 
@@ -110,16 +109,12 @@ async def read_cluster(client: Requests, namespace: str) -> tuple[str, str]:
     where = f"ConfigMap {namespace}/{names.POLICY}"
     try:
         found = await client.request("GET", f"/api/v1/namespaces/{namespace}/configmaps/{names.POLICY}")
-        text = found["data"][names.POLICY_KEY]
-        name = orjson.loads(text)["cluster"] if len(text) <= _MAX_POLICY_BYTES else None
-        if isinstance(name, str) and is_name(name):
-            return name, ""
+        return load(ClusterName, (found.get("data") or {}).get(names.POLICY_KEY)).cluster, ""
     except ApiError as error:
         if error.forbidden:
             return "", f"this account may not read {where}"
         if error.status != 404:
             raise
         return "", f"no {where}"
-    except (KeyError, TypeError, ValueError):
-        pass
-    return "", f"{where} names no Cluster"
+    except DocumentError:
+        return "", f"{where} names no Cluster"

@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
 
+from avactl.contracts.cache import TierConfig
 from avactl.diagnostics import Diagnostic
 from avactl.program.images import Use
 from avactl.program.manifest import Body, Manifest
@@ -89,7 +90,7 @@ class Engine:
     """Yields the problems of a dataset in the tier, its last argument."""
     dataset: Callable[[Item[DatasetSpec], Program, Item[CacheTierSpec], Sequence[Loaded]], list[Manifest]] = _no_jobs
     """Returns the objects that load and free the versions of a dataset in a tier."""
-    daemon: Callable[[Item[CacheTierSpec]], Body] | None = None
+    daemon: Callable[[Item[CacheTierSpec]], TierConfig] | None = None
     """Returns `tier.json` for the cache daemon; None if the daemon does not know the engine."""
     directories: Callable[[Item[TeamSpec], Program, Item[CacheTierSpec], str, Sequence[str]], Manifest] | None = None
     """Returns a Job that creates directories in the stores. Arguments: team, program, tier, name of the Job without

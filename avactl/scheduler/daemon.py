@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kube import logs
 from avactl.kube.access import Access
 from avactl.kube.client import ApiError, Client, Rate, UnreachableError
@@ -25,7 +26,6 @@ from avactl.scheduler.cycle.scheduling_cycle import SchedulingCycle
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
 from avactl.scheduler.handlers.pods import PodHandler
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.watch_store import CallbackStore
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
@@ -60,7 +60,7 @@ _FAILED, _REFUSED = 60.0, 5.0
 class Options(ReplicaOptions):
     """Options of a scheduler replica; the namespace is also that of the ConfigMaps."""
 
-    policy: Policy
+    policy: PlacementPolicy
     qps: float = 1000.0
     burst: float = 2000.0
     """Burst of API requests; events have a separate budget of the same size, as in kube-scheduler."""
@@ -77,7 +77,7 @@ class Daemon(ElectedDaemon):
         super().__init__(options.listen, options.leader(client))
         self._client, self._options = client, options
         policy = options.policy
-        self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective)
+        self.cache = ClusterCache(policy.widest_first, DraManager(policy.gpu_driver), policy.objective)
         self.constraints = ConstraintSet(self.cache, policy)
         self.queue = SchedulingQueue()
         self.reporter = PodReporter(client, Rate(options.qps, options.burst))

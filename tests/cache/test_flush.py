@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import cast
 
 import pytest
 
-from avactl.daemons.cache.config import Tier
+from avactl.contracts.cache import TierConfig
 from avactl.daemons.cache.daemon import Daemon, Options
 from avactl.daemons.cache.writeback.push import Flush
 from avactl.kube.client import Client
 
-WRITE = Tier("write", "alluxio", "write", ("127.0.0.1:9",), "/mnt/avactl/write", "", (), None)
-TIERS = [WRITE, replace(WRITE, name="write2", fuse_directory="/mnt/avactl/write2"), replace(WRITE, fuse_directory="")]
+WRITE = TierConfig(
+    name="write",
+    engine="alluxio",
+    role="write",
+    masters=("127.0.0.1:9",),
+    fuse_directory="/mnt/avactl/write",
+    stores=(),
+)
+TIERS = [
+    WRITE,
+    WRITE.model_copy(update={"name": "write2", "fuse_directory": "/mnt/avactl/write2"}),
+    WRITE.model_copy(update={"fuse_directory": None}),
+]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from avactl.contracts.cache import TierConfig
+from avactl.contracts.document import load
 from avactl.contracts.names import MANAGED_BY, MANAGER
-from avactl.daemons.cache.config import parse_tier
 from tests.cache.test_writeback import facts
 from tests.cache.world import World
 from tests.kinds.compiling import compiled
@@ -117,5 +118,5 @@ def test_a_node_that_leaves_the_cluster_is_no_lost_mount(world: World, machine: 
 
 def test_a_tier_tells_where_its_volumes_are() -> None:
     result = compiled(CLUSTER + READ)
-    tier = parse_tier(next(m.body for m in result.manifests if m.name == "tier.read")["data"]["tier.json"])
+    tier = load(TierConfig, next(m.body for m in result.manifests if m.name == "tier.read")["data"]["tier.json"])
     assert tier.volume_directory == told(result, "tier.read")["volumeDirectory"] == "/mnt/avactl/.volumes/read"

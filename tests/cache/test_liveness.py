@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
+from avactl.contracts.cache import TierConfig
 from avactl.daemons.cache import daemon, runner
-from avactl.daemons.cache.config import Tier
 from avactl.daemons.cache.daemon import Daemon, Options
 from avactl.daemons.cache.runner import STUCK, TierRunner
 from avactl.kube import elected_daemon
 from avactl.kube.client import Client
 
-TIER = Tier("tier", "alluxio", "read", ("127.0.0.1:9",), "", "", (), None)
+TIER = TierConfig(name="tier", engine="alluxio", role="read", masters=("127.0.0.1:9",), stores=())
 
 
 class Clock:

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from avactl.daemons.cache.config import parse_tier
+from avactl.contracts.cache import TierConfig, TierStatus
+from avactl.contracts.document import load
 from avactl.daemons.cache.engine import CachedFile, Engine, EngineError
 from avactl.daemons.cache.writeback import release
 from avactl.daemons.cache.writeback.push import Flush, WriteBackTask
@@ -138,14 +139,14 @@ class Late:
 def test_what_a_push_has_released_is_not_pushed_again(world: World, object_store: ObjectStore, tmp_path: Path) -> None:
     """A list can be older than the push that it overlaps with. A push that fails deletes the object."""
     files = write(world, tmp_path, "/results/again", [100, 200])
-    parsed = parse_tier(json.dumps(world.tier(role="write", writeBack={**ASYNC, "push": NEVER})))
+    parsed = load(TierConfig, json.dumps(world.tier(role="write", writeBack={**ASYNC, "push": NEVER})))
     assert parsed.write_back is not None
     settings = parsed.write_back
 
     async def run(engine: Engine) -> list[str]:
         late: Any = Late(engine)
         flushes = [Flush("now", "/results/again")]
-        task = WriteBackTask(late, parsed, settings, {}, lambda: flushes, lambda: True)
+        task = WriteBackTask(late, parsed, settings, TierStatus(), lambda: flushes, lambda: True)
         while not all([release.is_clean(await engine.status(f"/results/again/{name}")) for name in files]):
             await task.tick()
         for _ in range(20):
@@ -200,16 +201,15 @@ def test_an_upload_that_ends_late_loses_nothing(
     files = write(world, tmp_path, f"/ceph/{directory}", [100, 200], "CACHE_THROUGH")
     pushed, copy = {"000": files["000"]}, ceph / directory / "000"
     back = {**CEPH, **EVICT, "push": NEVER}
-    parsed = parse_tier(json.dumps(world.tier(role="write", writeBack=back)))
+    parsed = load(TierConfig, json.dumps(world.tier(role="write", writeBack=back)))
     assert parsed.write_back is not None
     settings = parsed.write_back
-    facts: dict[str, Any] = {}
+    facts = TierStatus()
 
     def task(engine: Any, settle: float) -> WriteBackTask:
-        return WriteBackTask(
-            engine, parsed, replace(settings, settle=settle), facts, lambda: [Flush("", f"/ceph/{directory}/000")],
-            lambda: True,
-        )  # fmt: skip
+        waits = settings.model_copy(update={"settle_seconds": settle})
+        flushes = [Flush("", f"/ceph/{directory}/000")]
+        return WriteBackTask(engine, parsed, waits, facts, lambda: flushes, lambda: True)
 
     async def run(engine: Engine) -> None:
         async with asyncio.timeout(300):
@@ -218,12 +218,12 @@ def test_an_upload_that_ends_late_loses_nothing(
     async def lose(engine: Engine) -> None:
         late: Any = Abandoned(engine)
         writer = task(late, 3_600)
-        while facts.get("settlingFiles") != 1:
+        while facts.settling_files != 1:
             await writer.tick()
             await asyncio.sleep(0.1)
-            if restarted and facts.get("pushError"):
+            if restarted and facts.push_error:
                 await writer.close()
-                facts.clear()
+                facts.settling_files, facts.push_error = 0, ""
                 writer = task(late, 3_600)
         # The second upload was whole, but the file is not released.
         assert stored(object_store, directory) == pushed

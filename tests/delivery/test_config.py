@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from avactl.compiler import compile_tree
-from avactl.daemons.delivery.config import PlanError, dump_state, parse_plan, parse_state
-from avactl.daemons.delivery.decide import MAX_MESSAGE, Config, Job, Seen, State, decide
+from avactl.contracts.delivery import PipelineState
+from avactl.contracts.document import DocumentError, dump
+from avactl.daemons.delivery.decide import MAX_MESSAGE, Config, Job, Seen, decide
+from avactl.daemons.delivery.plans import read_plan, read_state
 from avactl.daemons.delivery.validation import Bound
 from tests.example_trees import example_tree
 
@@ -27,7 +29,7 @@ def plans() -> dict[str, str]:
 
 
 def test_the_plans_of_the_examples() -> None:
-    ranker = parse_plan(plans()["ranker"])
+    ranker = read_plan(plans()["ranker"])
     assert ranker.config == Config(
         "s3://search-models/published/ranker", True,
         (Bound("auc", 0.7, None, 0.99, None), Bound("loss", None, None, None, 1.05)),
@@ -37,11 +39,11 @@ def test_the_plans_of_the_examples() -> None:
     assert (ranker.target.file, ranker.target.url_path) == ("teams/ranker.yaml", "spec.model.url")
     assert ranker.trigger.version == "week-47"
     assert (ranker.train, str(ranker)) == (("ranker-train-worker",), "search/ranker")
-    stream = parse_plan(plans()["ctr"])
+    stream = read_plan(plans()["ctr"])
     assert (stream.config.trains, stream.trigger.every, stream.config.concurrency) == (False, 1800, "queue")
     assert (stream.running, ranker.running, stream.lineage["job"]) == (("ctr-stream-worker",), (), "ctr-stream")
-    assert parse_plan(plans()["embeddings"]).target is None
-    assert parse_plan(plans()["spelling"]).trigger.paths == ("spelling/**", "vocabulary.txt")
+    assert read_plan(plans()["embeddings"]).target is None
+    assert read_plan(plans()["spelling"]).trigger.paths == ("spelling/**", "vocabulary.txt")
 
 
 @pytest.mark.parametrize(
@@ -55,49 +57,49 @@ def test_the_plans_of_the_examples() -> None:
 )  # fmt: skip
 def test_damaged_plans(key: str, value: Any) -> None:
     plan = {**json.loads(plans()["ranker"]), key: value}
-    with pytest.raises(PlanError):
-        parse_plan(json.dumps(plan))
+    with pytest.raises(DocumentError):
+        read_plan(json.dumps(plan))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "x" * (1 << 21)])
 def test_no_documents(text: str) -> None:
-    with pytest.raises(PlanError):
-        parse_plan(text)
+    with pytest.raises(DocumentError):
+        read_plan(text)
     if text:
-        with pytest.raises(PlanError):
-            parse_state(text)
+        with pytest.raises(DocumentError):
+            read_state(text)
 
 
 def test_states_survive() -> None:
-    state = State(
+    state = PipelineState(
         phase="rolling", run=7, begun=1.5, since=2.5, handled="v7", primed=True, queued="v8", commit="4f53",
         origin={"image": "x"}, ran={"commits": ["4f53" * 10]}, output="export/7", rejected="4f53 export/6",
         metrics={"auc": 0.8}, before="s3://a/6", before_version="6", known={"s3://a/6": {"auc": 0.7}},
         reason="Running", message="for v7",
     )  # fmt: skip
-    assert parse_state(dump_state(state)) == state
-    assert parse_state(dump_state(State())) == parse_state(None) == State()
+    assert read_state(dump(state)) == state
+    assert read_state(dump(PipelineState())) == read_state(None) == PipelineState()
 
 
 def test_what_pods_write_stays_within_bounds() -> None:
     """A state that cannot be read again would stop its pipeline for good."""
     config = Config("s3://models", bounds=(Bound("auc", min=0.7),))
-    begun = State(phase="validating", run=1, primed=True, handled="v1", begun=1.0, since=1.0)
+    begun = PipelineState(phase="validating", run=1, primed=True, handled="v1", begun=1.0, since=1.0)
     shout = "\x1b[31m" + "x" * 10_000 + "\n\nAvactl-Pipeline: other"
     failed = decide(config, begun, Seen("v1", jobs={"validate": Job(1, "failed", shout)}), 2.0).state
     assert len(failed.message) <= MAX_MESSAGE
     assert failed.message.isprintable()
-    assert parse_state(dump_state(failed)) == failed
+    assert read_state(dump(failed)) == failed
     noisy = {"auc": 0.9, "a\n\nb": 1.0, "y" * 64: 1.0, **{f"m{number}": 1.0 for number in range(60)}}
     judged = decide(config, begun, Seen("v1", jobs={"validate": Job(1, "succeeded", json.dumps(noisy))}), 2.0).state
     assert judged.phase == "sealing"
     assert all(name.isidentifier() for name in judged.metrics)
     state = judged
     for run in range(1, 400):
-        state = state.but(phase="sealing", run=run)
+        state = state.replace(phase="sealing", run=run)
         state = decide(config, state, Seen("v1", jobs={"seal": Job(run, "succeeded")}), 2.0).state
-    assert len(dump_state(state)) < 50_000
-    assert parse_state(dump_state(state)) == state
+    assert len(dump(state)) < 50_000
+    assert read_state(dump(state)) == state
 
 
 @pytest.mark.parametrize(
@@ -110,5 +112,5 @@ def test_what_pods_write_stays_within_bounds() -> None:
 )  # fmt: skip
 def test_damaged_states_begin_nothing(damage: dict[str, Any]) -> None:
     """A state that counts as empty would give a number to a version that exists."""
-    with pytest.raises(PlanError):
-        parse_state(json.dumps({"phase": "idle", "run": 3, **damage}))
+    with pytest.raises(DocumentError):
+        read_state(json.dumps({"phase": "idle", "run": 3, **damage}))

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
+from avactl.contracts.delivery import PipelineState
 from avactl.daemons.delivery.decide import (
     COPIED,
     NONE,
@@ -23,7 +24,6 @@ from avactl.daemons.delivery.decide import (
     Revert,
     Seen,
     Start,
-    State,
     Status,
     Step,
     candidate,
@@ -40,7 +40,7 @@ By = Literal["", "commit", "pullRequest"]
 class World(NamedTuple):
     """What is true outside of the daemon, and the state that it has written."""
 
-    state: State
+    state: PipelineState
     cause: str
     jobs: tuple[tuple[Step, Job], ...] = ()
     served: str = OLD
@@ -143,7 +143,7 @@ def events(config: Config, world: World) -> Iterator[World]:
 
 def explored(config: Config) -> tuple[dict[str, World], dict[str, set[str]]]:
     """Every world that can be reached, and who leads to whom."""
-    first = World(State(), "v1")
+    first = World(PipelineState(), "v1")
     worlds, before, todo = {repr(first): first}, {repr(first): set[str]()}, deque([first])
     while todo:
         world = todo.popleft()
@@ -202,13 +202,13 @@ def run(config: Config, world: World, until: str) -> World:
 
 
 def begun(config: Config) -> World:
-    first = World(State(), "v1")
+    first = World(PipelineState(), "v1")
     return next(passes(config, first))._replace(cause="v2")
 
 
 def test_what_was_there_before_is_no_cause() -> None:
     config = Config("s3://models/published")
-    plan = decide(config, State(), Seen("v1"), 0)
+    plan = decide(config, PipelineState(), Seen("v1"), 0)
     assert (plan.state.handled, plan.state.phase) == ("v1", "idle")
     assert decide(config, plan.state, Seen("v1"), 1) == Plan(plan.state)
     assert decide(config, plan.state, Seen(""), 1) == Plan(plan.state)
@@ -290,7 +290,7 @@ def test_forbid_skips_a_run_that_is_due_meanwhile() -> None:
         world = run(config, begun(config), phase)._replace(cause="v3")
         state = decide(config, world.state, world.seen(), 5).state
         assert (state.phase, state.handled, state.queued) == (phase, "v3", "")
-        assert decide(config, state.but(phase="idle"), world.seen(), 6).state.phase == "idle"
+        assert decide(config, state.replace(phase="idle"), world.seen(), 6).state.phase == "idle"
 
 
 def test_queue_begins_the_last_that_waits() -> None:
@@ -332,7 +332,7 @@ def test_the_timeout_is_for_the_time_until_the_publication() -> None:
         assert decide(config, world.state, world.seen(), late).state.reason == "Running"
 
 
-def streamed(config: Config, world: World, message: str) -> State:
+def streamed(config: Config, world: World, message: str) -> PipelineState:
     """Let the copying of a running job's output end with a message."""
     job = Job(world.state.run, "succeeded", message, {"images": ["sha256:" + "a" * 64]})
     return decide(config, world.state, world.with_job("stage", job).seen(), 5).state
@@ -341,7 +341,7 @@ def streamed(config: Config, world: World, message: str) -> State:
 def test_a_running_job_without_anything_new() -> None:
     config = Config("s3://models/published", trains=False, bounds=BOUNDS)
     world = run(config, begun(config), "staging")
-    world = world._replace(state=world.state.but(rejected="4f53 export/6"))
+    world = world._replace(state=world.state.replace(rejected="4f53 export/6"))
     for message, note in (
         (UNCHANGED, "nothing newer than what is published"),
         (NONE, "no output is complete yet"),
@@ -361,7 +361,7 @@ def test_an_output_is_rejected_once() -> None:
     assert (state.reason, state.rejected.partition(" ")[2]) == ("Rejected", "export/7")
 
     def told(config: Config, served: str) -> str:
-        begins = state.but(phase="staging", run=2, output="")
+        begins = state.replace(phase="staging", run=2, output="")
         (action,) = decide(config, begins, Seen("v2", served=served), 7).actions
         assert isinstance(action, Start)
         return action.rejected
@@ -386,7 +386,7 @@ def test_jobs_of_old_runs_go_first() -> None:
     config = Config("s3://models/published")
     status: Status = "failed"
     jobs = {step: Job(3, status) for step in STEPS}
-    state = State(phase="clearing", run=4, primed=True, handled="v2", begun=90, since=90)
+    state = PipelineState(phase="clearing", run=4, primed=True, handled="v2", begun=90, since=90)
     assert set(decide(config, state, Seen("v2", jobs=jobs), 100).actions) == {Remove(step, 3) for step in STEPS}
     assert decide(config, state, Seen("v2"), 100).state.phase == "training"
 

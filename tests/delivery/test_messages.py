@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from avactl.contracts.delivery import PipelineState, RollbackPlan, TriggerPlan
 from avactl.daemons.delivery.commits.messages import commit_message, proposal_branch, revert_message, rollback_message
-from avactl.daemons.delivery.config import Pipeline, Service, Target, Trigger
-from avactl.daemons.delivery.decide import Config, State
+from avactl.daemons.delivery.decide import Config
+from avactl.daemons.delivery.plans import Pipeline, Target
 
 TARGET = Target("vision", "web", "digits", "web.yaml", "web", "vision", "spec.model.url", "spec.model.version")
 FORGED = "s3://data/1\n\nSigned-off-by: Ann <ann@example.com>\u2028\x1b[31m[skip ci]"
@@ -12,15 +13,15 @@ FORGED = "s3://data/1\n\nSigned-off-by: Ann <ann@example.com>\u2028\x1b[31m[skip
 
 def pipeline(team: str, name: str) -> Pipeline:
     config = Config("s3://data")
-    return Pipeline(name, team, team, Trigger("schedule"), (), (), "a", "b", "c", (), TARGET, {}, config)
+    return Pipeline(name, team, team, TriggerPlan(kind="schedule"), (), (), "a", "b", "c", (), TARGET, {}, config)
 
 
 def test_values_add_no_lines() -> None:
-    state = State(run=2, message="for v3", before=FORGED, metrics={"accuracy": 0.9})
+    state = PipelineState(run=2, message="for v3", before=FORGED, metrics={"accuracy": 0.9})
     own = pipeline("vision", "digits")
     for message in (
         commit_message(own, state, "s3://data/2", "2"), revert_message(own, state, "s3://data/2", FORGED),
-        commit_message(own, state.but(before=""), FORGED, "2"),
+        commit_message(own, state.replace(before=""), FORGED, "2"),
     ):  # fmt: skip
         assert not any(line.startswith("Signed-off-by") for line in message.splitlines())
         assert all(each.isprintable() for each in message.split("\n"))
@@ -38,7 +39,9 @@ def test_no_other_pipeline_has_the_branch() -> None:
 
 def test_what_pods_say_is_no_command() -> None:
     """The reason of a roll-back has the last line of a pod's log: any member of the team writes it."""
-    service = Service("main", "vision", "web", "vision", "web.yaml", "web", "commit")
+    service = RollbackPlan(
+        cluster="main", namespace="vision", name="web", team="vision", file="web.yaml", document="web", by="commit"
+    )
     why = "exit code 1: [skip ci] [ci skip] ***NO_CI*** fixes #1, closes acme/specs#2 GH-3 @acme/admins"
     more = "\n\nSigned-off-by: A https://example.com/issues/1\x1b[0m"
     message = rollback_message(service, why + more, ["a" * 40], "b" * 40)

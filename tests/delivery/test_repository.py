@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from avactl.daemons.delivery.commits.repository import Author, DeliveryError, Repository, Served
-from avactl.daemons.delivery.config import Target
+from avactl.daemons.delivery.plans import Target
 from tests.delivery.world import DATASET, PIPELINE, PLATFORM, SERVICE
 
 TARGET = Target("vision", "web", "digits", "teams/web.yaml", "web", "vision", "spec.model.url", "spec.model.version")

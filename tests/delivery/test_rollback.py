@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from avactl.contracts.delivery import RollbackPlan
 from avactl.daemons.delivery.commits.repository import Author, DeliveryError, Repository
 from avactl.daemons.delivery.commits.rollback import Finding, compiled_digest, rolled_back
-from avactl.daemons.delivery.config import Service
 from tests.delivery.test_repository import Remote
 
-WEB = Service("main", "vision", "web", "vision", "teams/web.yaml", "web", "commit")
+WEB = RollbackPlan(
+    cluster="main", namespace="vision", name="web", team="vision", file="teams/web.yaml", document="web", by="commit"
+)
 PATH = f"specs/{WEB.file}"
 
 
@@ -157,7 +159,7 @@ def test_a_file_that_was_moved(history: History) -> None:
     history.remote.git("push", "-q", "origin", "HEAD:main")
     history.repository.fetch()
     found = Finding(history.digests[1], history.digests[0], "")
-    moved = WEB._replace(file="teams/moved.yaml")
+    moved = WEB.replace(file="teams/moved.yaml")
     with pytest.raises(DeliveryError, match="no earlier text"):
         history.repository.change(moved.file, lambda repository: rolled_back(repository, moved, found))
     with pytest.raises(DeliveryError, match="is not a file"):

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from avactl.daemons.delivery.config import parse_state
-from avactl.daemons.delivery.decide import State
+from avactl.contracts.delivery import PipelineState
+from avactl.daemons.delivery.plans import read_state
 from tests.delivery.kubelet import Kubelet
 from tests.kinds.compiling import DIGEST
 from tools.controlplane import ControlPlane, KubeClient
@@ -240,9 +240,9 @@ class World:
         found = self.kube.find("v1", "ConfigMap", f"pipeline-state.{self.team}.digits", "avactl-system")
         return (found or {}).get("data") or {}
 
-    def state(self) -> State:
+    def state(self) -> PipelineState:
         """Return the state of the pipeline."""
-        return parse_state(self.held().get("state.json"))
+        return read_state(self.held().get("state.json"))
 
     def problem(self) -> str:
         """Return what the daemon says that the pipeline lacks."""

@@ -55,7 +55,7 @@ def machine(text: str, *args: str) -> Machine:
     assert not found
     resource = validate_document(documents[0])
     assert isinstance(resource, MachineType), resource
-    return Machine.from_dict(machine_facts(resource.spec))
+    return Machine.from_facts(machine_facts(resource.spec))
 
 
 def case(name: str) -> str:

@@ -12,7 +12,7 @@ _WORDS = {"pcieSwitch": "PIX", "socket": "NODE", "node": "SYS"}
 
 
 def library_machine(name: str) -> Machine:
-    return Machine.from_dict(machine_facts(shipped(name)[1].spec))
+    return Machine.from_facts(machine_facts(shipped(name)[1].spec))
 
 
 def pcie_level(machine: Machine, i: int, j: int) -> str:

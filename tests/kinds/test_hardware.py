@@ -30,7 +30,7 @@ def shipped(name: str) -> Item[MachineTypeSpec]:
 
 
 def of(name: str) -> Topology:
-    return topology(Machine.from_dict(machine_facts(shipped(name).spec)))
+    return topology(Machine.from_facts(machine_facts(shipped(name).spec)))
 
 
 def mask(*gpus: int) -> int:

@@ -15,7 +15,7 @@ POOL = "\n---\nkind: NodePool\nmetadata: {name: pool}\nspec: {cluster: main, mac
 
 def machine(spec: str) -> Machine:
     result = compiled(f"{CLUSTER}kind: MachineType\nmetadata: {{name: box}}\nspec: {spec}")
-    return Machine.from_dict(machine_facts(result.program.get_kind(MachineType, "box").spec))
+    return Machine.from_facts(machine_facts(result.program.get_kind(MachineType, "box").spec))
 
 
 def test_gpus_without_switches_stand_alone_spread_over_the_sockets() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.contracts.document import load
+from avactl.contracts.scheduling import PoolFacts
 from avactl.hardware.machine import Machine
 from avactl.hardware.topology import topology
 from avactl.program import registry
@@ -64,7 +66,8 @@ def test_named_nodes_get_labels_and_taints_and_nothing_else() -> None:
 
 def test_the_config_map_is_what_placement_reads() -> None:
     data = pool_json(compiled(CLUSTER % "" + NAMED % "b, a"), "dgx")
-    machine = Machine.from_dict(data.pop("machine"))
+    machine = Machine.from_facts(load(PoolFacts, json.dumps(data)).machine)
+    del data["machine"]
     assert topology(machine).reachable_level(8) == "nvlink"
     assert topology(machine).bandwidth(0, 3) == 50.0
     assert topology(machine).switch(7).nics == ("mlx5_3",)

@@ -10,6 +10,8 @@ import pytest
 
 from avactl.compiler import Compilation, compile_tree
 from avactl.compiler.incremental.compile import compile_cached
+from avactl.contracts.document import load
+from avactl.contracts.scheduling import QUOTA_KEY, TeamLeaf
 from avactl.hardware.placement.quota import Limit
 from avactl.program import registry
 from avactl.scheduler.objects.config import TeamQuota
@@ -333,7 +335,7 @@ spec: {gpus: [{gpu: A10, guaranteed: 2}]}
 """
     leaf = body(compiled(text + quota), "ConfigMap", "avactl-quota-guests", "avactl-system")
     assert leaf["metadata"]["labels"]["avactl.dev/config"] == "quota"
-    parsed = TeamQuota.parse(json.loads(leaf["data"]["quota.json"]))
+    parsed = TeamQuota.from_leaf(load(TeamLeaf, leaf["data"][QUOTA_KEY]))
     assert (parsed.team, parsed.namespaces) == ("guests", ("guests-a", "guests-b"))
     assert parsed.quota.limits == {"A10": Limit(0, 3)}
 

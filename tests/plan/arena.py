@@ -23,11 +23,12 @@ from avactl.change.plan.snapshot.capture import take
 from avactl.change.plan.snapshot.loader import read
 from avactl.change.plan.workloads import KINDS, Maker, Workload, surroundings, workloads
 from avactl.compiler import Compilation
+from avactl.contracts.document import load
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
 from avactl.program.manifest import Body
 from avactl.scheduler.daemon import Daemon, Options
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.writers.evictor import Evictor
 from tests.kinds.compiling import DIGEST, apply, compiled, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
@@ -137,7 +138,7 @@ class Arena:
         base = compiled(specs([], "---\n".join(team(name, None) for name in TEAMS)))
         apply(kube, (manifest for manifest in base.manifests if manifest.kind not in (*KINDS, "ResourceQuota")))
         policy = next(manifest.body for manifest in base.manifests if manifest.name == "avactl-policy")
-        self.policy = Policy.parse(policy["data"]["policy.json"])
+        self.policy = load(PlacementPolicy, policy["data"]["policy.json"])
 
     # -- machines and objects ---------------------------------------------------------------------------------------
 

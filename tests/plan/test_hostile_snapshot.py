@@ -13,7 +13,9 @@ from avactl.change.plan.planner import make_plan
 from avactl.change.plan.snapshot import loader
 from avactl.change.plan.snapshot.loader import SnapshotError, read, write
 from avactl.compiler import Compilation, compile_tree
+from avactl.contracts.document import load
 from avactl.contracts.names import POLICY
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.spec.repository.tree import MemoryTree
 from tests.test_invalid import BASE
 
@@ -59,7 +61,7 @@ def whole(compiled: Compilation) -> bytes:
     objects["csistoragecapacities"] = [
         {"metadata": {"name": "k", "namespace": "vision"}, "storageClassName": "s", "capacity": "1Gi"}
     ]
-    return write(orjson.loads(policy), objects, "2026-01-01T00:00:00Z")
+    return write(load(PlacementPolicy, policy), objects, "2026-01-01T00:00:00Z")
 
 
 def plan(compiled: Compilation, text: bytes) -> None:

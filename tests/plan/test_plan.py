@@ -18,6 +18,7 @@ from avactl.change.plan.simulator import World
 from avactl.change.plan.snapshot.loader import SnapshotError, read, strip, write
 from avactl.change.plan.workloads import surroundings, workloads
 from avactl.compiler import Compilation
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.scheduler.objects.pod_info import PodInfo
 from tests.kinds.compiling import DIGEST, unchecked
 from tests.scheduler.offline import pod
@@ -108,10 +109,12 @@ def snapshot(result: Compilation) -> bytes:
     works = [work for work in workloads(result.manifests, "main").values() if work.id.namespace != "avactl-system"]
     place_all(world, works, surroundings(result.manifests, "main"), "2026-01-01T00:00:00Z", "live")
     objects = {**configured(result.manifests, "main"), **machines(result.program, "main")}
-    policy = {
-        "cluster": "main", "systemNamespace": "avactl-system", "gpuDriver": "gpu.nvidia.com",
-        "levels": ["topology.kubernetes.io/rack"],
-    }  # fmt: skip
+    policy = PlacementPolicy(
+        cluster="main",
+        system_namespace="avactl-system",
+        gpu_driver="gpu.nvidia.com",
+        levels=("topology.kubernetes.io/rack",),
+    )
     return write(policy, strip({**objects, "pods": list(world.items.values())}), "2026-01-02T00:00:00Z")
 
 

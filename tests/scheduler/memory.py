@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.quota import Limit, Quota
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.cached_datasets import CachedDatasets
@@ -15,7 +16,7 @@ from avactl.scheduler.cycle.scheduling_cycle import SchedulingCycle
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers.pods import PodHandler
 from avactl.scheduler.interfaces import BindRequest, Eviction
-from avactl.scheduler.objects.config import Policy, TeamQuota
+from avactl.scheduler.objects.config import TeamQuota
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption.disruption_budgets import DisruptionBudgets
 from avactl.scheduler.queue.scheduling_queue import SchedulingQueue
@@ -29,7 +30,14 @@ class Memory:
     def __init__(self, machines: int = 2, gpus: int = 8, rack: int = 2, *, daemon: bool = False, **cache: Any) -> None:
         """`daemon`: the cluster runs the cache daemon."""
         self.cache = ClusterCache(LEVELS, DraManager(""), **cache)
-        policy = Policy("main", "avactl-system", LEVELS, "", cache_daemon=daemon, jobs=True)
+        policy = PlacementPolicy(
+            cluster="main",
+            system_namespace="avactl-system",
+            levels=LEVELS[::-1],
+            gpu_driver="gpu.example.com",
+            cache_daemon=daemon,
+            jobs=True,
+        )
         self.constraints = ConstraintSet(self.cache, policy)
         self.datasets, self.jobs = self.constraints.get(CachedDatasets), self.constraints.get(JobOrder)
         self.queue = SchedulingQueue()

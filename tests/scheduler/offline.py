@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
+from avactl.contracts.document import load
+from avactl.contracts.scheduling import POOL_KEY, PoolFacts
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.config import Pool
 from tests.kinds.compiling import DIGEST, body, compiled
@@ -27,7 +27,7 @@ RACK = "topology.kubernetes.io/rack"
 def pool(specs: str = SPECS, name: str = "big") -> Pool:
     """The pool as the scheduler reads it."""
     config = body(compiled(specs), "ConfigMap", f"avactl-pool-{name}", "avactl-system")
-    return Pool.parse(orjson.loads(config["data"]["pool.json"]))
+    return Pool.from_facts(load(PoolFacts, config["data"][POOL_KEY]))
 
 
 def node(name: str, gpus: int = 8, rack: str = "", pool: str = "big", **spec: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from avactl.contracts.scheduling import GpuLimit, TeamLeaf
 from avactl.hardware.placement.allocation import Booking
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.config import TeamQuota
@@ -70,11 +71,10 @@ def used(made: ClusterCache) -> float:
 
 
 def test_pods_that_are_known_before_their_machine_count_for_the_quota() -> None:
-    limits = [{"gpu": "A100", "guaranteed": 4, "borrow": 0, "weight": 1}]
+    limit = GpuLimit(gpu="A100", guaranteed=4, borrow=0, weight=1)
+    leaf = TeamLeaf(team="vision", namespaces=("vision",), gpus=(limit,), shapes=())
     made = cache([], [])
-    made.quotas.put_quota(
-        "vision", TeamQuota.parse({"team": "vision", "namespaces": ["vision"], "gpus": limits, "shapes": []})
-    )
+    made.quotas.put_quota("vision", TeamQuota.from_leaf(leaf))
     made.quotas.current_ledger()
     made.put_pod(pod("p", 4, "a", "0,1,2,3"))
     made.put_node(node("a"))
@@ -89,7 +89,8 @@ def test_pods_that_are_known_before_their_machine_count_for_the_quota() -> None:
 
 def test_pods_that_are_known_before_the_team_of_their_namespace_count_for_its_quota() -> None:
     made = cache([node("a")], [pod("p", 3, "a")])
-    made.quotas.put_quota("big", TeamQuota.parse({"team": "big", "namespaces": [], "gpus": [], "shapes": []}))
+    leaf = TeamLeaf(team="big", namespaces=(), gpus=(), shapes=())
+    made.quotas.put_quota("big", TeamQuota.from_leaf(leaf))
     assert made.quotas.current_ledger().used("big", "A100") == 0
     made.tables.put_namespace("vision", {"avactl.dev/team": "big"})
     assert made.quotas.current_ledger().used("big", "A100") == 3000

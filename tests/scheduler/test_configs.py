@@ -9,6 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
+from avactl.contracts.document import DocumentError, load
+from avactl.contracts.scheduling import PoolFacts, TeamLeaf
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.team_usage import StartRequest
 from avactl.scheduler.handlers import resources
@@ -63,10 +65,10 @@ def test_whatever_is_read_can_be_scheduled_with(given: dict[str, Any]) -> None:
             made = offline.cache([offline.node("a")], [offline.pod("runs", 2, "a", "0,1")])
             try:
                 if given is QUOTA:
-                    made.quotas.put_quota("vision", TeamQuota.parse(data))
+                    made.quotas.put_quota("vision", TeamQuota.from_leaf(load(TeamLeaf, orjson.dumps(data))))
                 else:
-                    made.put_pool(Pool.parse(data))
-            except ValueError:
+                    made.put_pool(Pool.from_facts(load(PoolFacts, orjson.dumps(data))))
+            except DocumentError:
                 refused += 1
                 continue
             made.rebuild()
@@ -91,7 +93,7 @@ def test_what_was_known_before_is_kept_and_what_is_wrong_is_told() -> None:
     known = leaves["vision"]
     put(edited(QUOTA, ("gpus", 0, "guaranteed"), "16"))
     assert leaves == {"vision": known}
-    assert configs.broken == {"s/q": "gpus[0].guaranteed is not an integer"}
+    assert configs.broken == {"s/q": "`gpus[0].guaranteed` is not an integer"}
     put({**QUOTA, "team": "speech"})
     assert leaves["vision"] is None
     assert leaves["speech"] is not None

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kube.access import Access
 from avactl.kube.client import Client
 from avactl.scheduler import daemon as daemons
 from avactl.scheduler.daemon import Daemon, Options
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
 
-POLICY = Policy("main", "avactl-system", (), "gpu.example.com")
+POLICY = PlacementPolicy(cluster="main", system_namespace="avactl-system", levels=(), gpu_driver="gpu.example.com")
 
 
 def pod(name: str, cpu: str = "1", **spec: Any) -> dict[str, Any]:

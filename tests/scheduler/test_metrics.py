@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
+from avactl.contracts.scheduling import GpuLimit, TeamLeaf
 from avactl.hardware.placement.expected_workload import Workload
 from avactl.hardware.placement.fragmentation import Measure
 from avactl.hardware.placement.request import Request
@@ -33,12 +34,9 @@ def test_pools_and_teams() -> None:
             offline.pod("waits", 2),
         ],
     )
-    quota = {
-        "team": "vision",
-        "namespaces": ["vision"],
-        "gpus": [{"gpu": "A100", "guaranteed": 2, "borrow": 8, "weight": 1}],
-    }
-    made.quotas.put_quota("vision", TeamQuota.parse({**quota, "shapes": []}))
+    limit = GpuLimit(gpu="A100", guaranteed=2, borrow=8, weight=1)
+    leaf = TeamLeaf(team="vision", namespaces=("vision",), gpus=(limit,), shapes=())
+    made.quotas.put_quota("vision", TeamQuota.from_leaf(leaf))
     pod = made.tables.pods["vision/waits"]
     request = made.requests.request(pod.shape)
     measure = Measure(Workload.declared([request]).shares(), len(made.tables.state.resources))

@@ -12,6 +12,7 @@ import pytest
 
 from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.simulator import World
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.kube.access import Access
 from avactl.kube.client import Client
@@ -21,14 +22,13 @@ from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeF
 from avactl.scheduler.daemon import Daemon, Options
 from avactl.scheduler.defrag.planner import _pinned_reason
 from avactl.scheduler.inspection.cluster_view import ClusterView
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.node_rules import ReportedWaitError
 from avactl.scheduler.objects.pod_info import PodInfo
 from tests.scheduler import offline
 from tests.scheduler.memory import Memory
 from tests.test_layout import ROOT, tracked
 
-POLICY = Policy("main", "avactl-system", (), "")
+POLICY = PlacementPolicy(cluster="main", system_namespace="avactl-system", levels=(), gpu_driver="gpu.example.com")
 LABEL = {"example.com/licence": "solver"}
 PATH = "/apis/example.com/v1/licences"
 
@@ -38,7 +38,7 @@ class Licences(Constraint):
 
     title = "licences"
 
-    def __init__(self, cache: ClusterCache, policy: Policy) -> None:
+    def __init__(self, cache: ClusterCache, policy: PlacementPolicy) -> None:
         super().__init__(cache, policy)
         self._nodes: dict[str, list[str]] = {}
 
@@ -136,7 +136,9 @@ def test_gangs_start_as_a_whole_and_grow_on_its_nodes() -> None:
 
 def test_the_daemon_watches_its_objects_and_retries_pods_at_its_event() -> None:
     async def run() -> Daemon:
-        daemon = Daemon(Client(Access("http://nobody", None, lambda: "")), Options(POLICY))
+        daemon = Daemon(
+            Client(Access("http://nobody", None, lambda: "")), Options(namespace="avactl-system", policy=POLICY)
+        )
         for name in ("a", "b"):
             daemon.cache.put_node(offline.node(name))
         daemon.pod_handler.put(offline.pod("train", 0))

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.gang import Gang, Role, place_gang
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint_set import ConstraintSet
-from avactl.scheduler.objects.config import Policy
 from benchmarks.clusters import running
 from tests.kinds.on_base import objects
 from tests.scheduler import offline
 from tools.controlplane import ControlPlane
 
-POLICY = Policy("main", "avactl-system", (), "")
+POLICY = PlacementPolicy(cluster="main", system_namespace="avactl-system", levels=(), gpu_driver="gpu.example.com")
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 

@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 
-from avactl.daemons.serving.config import (
-    Analysis,
-    Config,
-    ConfigError,
-    Query,
-    Route,
-    State,
-    Step,
-    parse_config,
-    parse_rules,
-    parse_state,
+from avactl.contracts.document import DocumentError, load
+from avactl.contracts.serving import (
+    RolloutAnalysis,
+    RolloutConfig,
+    RolloutQuery,
+    RolloutRoute,
+    RolloutState,
+    RolloutStep,
+    RouteRules,
 )
 from avactl.daemons.serving.decide import decide
 from avactl.daemons.serving.revisions import new_body, revisions_of
@@ -44,16 +42,23 @@ def replica_set(image: str, hash: str, replicas: int, ready: int) -> dict[str, A
     return {**body, "status": {"observedGeneration": 1, "availableReplicas": ready, "replicas": replicas}}
 
 
-def view(state: State, stable: int, canary: int, ready: int, in_place: bool = False) -> View:
+def by_replicas(in_place: bool = False, **more: Any) -> RolloutConfig:
+    """A canary by replicas with two steps."""
+    steps = (RolloutStep(percent=25, pause=60), RolloutStep(percent=50, pause=60))
+    fields: dict[str, Any] = {"traffic": "replicas", "steps": steps, "surge": 1, "port": 80, "ports": {"http": 80}}
+    return RolloutConfig(**{**fields, "in_place": in_place, **more})
+
+
+def view(state: RolloutState, stable: int, canary: int, ready: int, in_place: bool = False) -> View:
     """A canary by replicas whose new version has `ready` pods."""
     made = deployment("b")
-    config = Config("replicas", (Step(25, 60), Step(50, 60)), 1, in_place, 80, (("http", 80),), (), (), None)
+    config = by_replicas(in_place)
     sets = [replica_set("a", "old", stable, stable), replica_set("b", "new", canary, ready)]
     return View(made, config, state, revisions_of(made, sets), {}, {}, {})
 
 
 NONE = Sizes(0, 0)
-STEPPING = State(stable="old", canary="new", phase="stepping", since=1000.0, proven=True)
+STEPPING = RolloutState(stable="old", canary="new", phase="stepping", since=1000.0, proven=True)
 
 
 def test_a_version_that_is_not_ready_in_time_is_rejected() -> None:
@@ -71,11 +76,11 @@ def test_a_version_that_is_not_ready_in_time_is_rejected() -> None:
 
 def test_the_condition_says_why_the_first_version_does_not_start() -> None:
     crashing = Answers(why=(False, "model ended with exit code 1: no such bucket"))
-    first = State(stable="new", since=1000.0, reason="Starting")
+    first = RolloutState(stable="new", since=1000.0, reason="Starting")
 
-    def at(now: float, state: State, answers: Answers, ready: int = 0) -> Plan:
+    def at(now: float, state: RolloutState, answers: Answers, ready: int = 0) -> Plan:
         made = deployment("b")
-        config = Config("replicas", (Step(25, 60),), 1, False, 80, (("http", 80),), (), (), None)
+        config = by_replicas(steps=(RolloutStep(percent=25, pause=60),))
         sets = revisions_of(made, [replica_set("b", "new", 4, ready)])
         attached = {hash: each._replace(attached=True) for hash, each in sets.items()}
         return decide(View(made, config, state, attached, {}, {}, {}), now, 1.0, answers)
@@ -102,7 +107,7 @@ def test_pods_without_capacity_wait_or_go_in_place() -> None:
 
 
 def test_the_stable_version_is_whole_before_the_new_one_loses_a_pod() -> None:
-    aborting = STEPPING.but(phase="aborting", reason="AnalysisFailed", message="worse")
+    aborting = STEPPING.replace(phase="aborting", reason="AnalysisFailed", message="worse")
     found = view(aborting, 2, 2, 2)
     found.revisions["new"].body["metadata"].setdefault("annotations", {})["avactl.dev/rejected"] = "worse"
     revisions = revisions_of(found.deployment, [each.body for each in found.revisions.values()])
@@ -111,17 +116,22 @@ def test_the_stable_version_is_whole_before_the_new_one_loses_a_pod() -> None:
     assert (scale.revision.hash, scale.replicas) == ("old", 4)  # type: ignore[union-attr]
 
 
-MEASURED = Analysis(10, 1, (Query("errors", "x", max=1),), "")
-VALIDATED = Analysis(10, 1, (), "web-validation")
+MEASURED = RolloutAnalysis(interval=10, failures=1, queries=(RolloutQuery(name="errors", promql="x", max=1),))
+VALIDATED = RolloutAnalysis(interval=10, failures=1, queries=(), job="web-validation")
 
 
 def sleeping(
-    state: State, sets: list[dict[str, Any]], *, total: int = 0, analysis: Analysis | None = None, surge: int = 1,
+    state: RolloutState,
+    sets: list[dict[str, Any]],
+    *,
+    total: int = 0,
+    analysis: RolloutAnalysis | None = None,
+    surge: int = 1,
     in_place: bool = False,
-) -> View:  # fmt: skip
+) -> View:
     """A canary by replicas of a service without pods."""
     made = deployment("b", total)
-    config = Config("replicas", (Step(25, 60), Step(50, 60)), surge, in_place, 80, (("http", 80),), (), (), analysis)
+    config = by_replicas(in_place, surge=surge, analysis=analysis)
     return View(made, config, state, revisions_of(made, sets), {}, {}, {})
 
 
@@ -137,12 +147,12 @@ def test_a_service_without_pods_has_served() -> None:
     notes = {"deployment.kubernetes.io/revision": "7"}
     newest = {**old, "metadata": {**old["metadata"], "name": "web-last", "annotations": notes, "labels": labels}}
     newest["spec"] = {**newest["spec"], "selector": {"matchLabels": {**LABELS, "pod-template-hash": "last"}}}
-    adopted = decide(sleeping(State(), [old, newest]), 1000.0, 1.0).state
+    adopted = decide(sleeping(RolloutState(), [old, newest]), 1000.0, 1.0).state
     assert (adopted.stable, adopted.proven) == ("last", True)
     begun = decide(sleeping(adopted, [old, newest]), 1000.0, 1.0)
     assert (begun.state.phase, begun.actions) == ("starting", [])
 
-    never = decide(sleeping(State(stable="old", proven=False), [old]), 1000.0, 1.0)
+    never = decide(sleeping(RolloutState(stable="old", proven=False), [old]), 1000.0, 1.0)
     assert (never.state.phase, [type(each) for each in never.actions]) == ("steady", [Create])
 
 
@@ -150,15 +160,15 @@ def test_a_service_without_pods_is_stable() -> None:
     body = replica_set("b", "new", 0, 0)
     body["metadata"]["ownerReferences"][0]["controller"] = True
     for proven in (True, False):
-        state = decide(sleeping(State(stable="new", proven=proven), [body]), 1000.0, 1.0).state
+        state = decide(sleeping(RolloutState(stable="new", proven=proven), [body]), 1000.0, 1.0).state
         assert (state.reason, state.proven) == ("Stable", proven)
 
 
 @pytest.mark.parametrize("analysis", [MEASURED, VALIDATED], ids=["queries", "job"])
 @pytest.mark.parametrize("phase", ["starting", "stepping"])
-def test_without_pods_nothing_is_measured(analysis: Analysis, phase: str) -> None:
+def test_without_pods_nothing_is_measured(analysis: RolloutAnalysis, phase: str) -> None:
     """A rollout that compares versions waits until a request has started a pod, and never promotes before."""
-    state = STEPPING.but(phase=phase, reached=1000.0, passed=3)
+    state = STEPPING.replace(phase=phase, reached=1000.0, passed=3)
     running = [replica_set("a", "old", 1, 1), replica_set("b", "new", 1, 1)]
     assert scaled(decide(sleeping(state, running, analysis=analysis), 1001.0, 1.0)) == [("old", 0), ("new", 0)]
     asleep = [replica_set("a", "old", 0, 0), replica_set("b", "new", 0, 0)]
@@ -190,7 +200,7 @@ def test_a_version_has_its_whole_time_once_the_service_has_pods_again(in_place: 
 
 @pytest.mark.parametrize(("surge", "in_place"), [(1, False), (0, False), (0, True)])
 def test_a_version_without_analysis_starts_once_before_it_is_promoted(surge: int, in_place: bool) -> None:
-    def step(state: State, sets: list[dict[str, Any]], now: float) -> Plan:
+    def step(state: RolloutState, sets: list[dict[str, Any]], now: float) -> Plan:
         return decide(sleeping(state, sets, surge=surge, in_place=in_place), now, 1.0, Answers(why=(False, "crashes")))
 
     old, none = replica_set("a", "old", 0, 0), replica_set("b", "new", 0, 0)
@@ -208,7 +218,7 @@ def test_a_version_without_analysis_starts_once_before_it_is_promoted(surge: int
 
 
 def test_a_roll_back_needs_no_pods_of_a_service_that_has_none() -> None:
-    aborting = STEPPING.but(phase="aborting", reason="Superseded")
+    aborting = STEPPING.replace(phase="aborting", reason="Superseded")
     sets = [replica_set("a", "old", 0, 0), replica_set("b", "new", 1, 1)]
     assert scaled(decide(sleeping(aborting, sets), 1001.0, 1.0)) == [("new", 0)]
     sets = [replica_set("a", "old", 0, 0), replica_set("b", "new", 0, 0)]
@@ -263,7 +273,7 @@ def test_sizes_in_place_of_one_pod_never_exceed_it() -> None:
     assert now == Sizes(0, 0)
 
 
-HTTP, GRPC = Route("HTTPRoute", "web-rollout", 80), Route("GRPCRoute", "web-rollout", 90)
+HTTP, GRPC = RolloutRoute("HTTPRoute", "web-rollout", 80), RolloutRoute("GRPCRoute", "web-rollout", 90)
 RULES = {"HTTPRoute": {"matches": [{"path": {"type": "PathPrefix", "value": "/"}}]}, "GRPCRoute": {}}
 
 
@@ -278,11 +288,11 @@ def route(kind: str, weights: dict[str, int], accepted: bool = True) -> dict[str
     }
 
 
-def by_gateway(state: State, http: dict[str, int], grpc: dict[str, int] | None, accepted: bool = True) -> View:
+def by_gateway(state: RolloutState, http: dict[str, int], grpc: dict[str, int] | None, accepted: bool = True) -> View:
     """A canary by both routes, of which one may be missing, with all of its pods."""
     made = deployment("b")
-    ports = (("http", 80), ("grpc", 90))
-    config = Config("gateway", (Step(25, 60), Step(50, 60)), 1, False, 80, ports, (), (HTTP, GRPC), None)
+    ports = {"http": 80, "grpc": 90}
+    config = by_replicas(traffic="gateway", ports=ports, route="web-rollout", grpc_route="web-rollout")
     sets = [replica_set("a", "old", 4, 4), replica_set("b", "new", 1, 1)]
     routes = {HTTP: route("HTTPRoute", http), GRPC: route("GRPCRoute", grpc or {}, accepted)}
     if grpc is None:
@@ -291,7 +301,7 @@ def by_gateway(state: State, http: dict[str, int], grpc: dict[str, int] | None, 
     return View(made, config, state, revisions_of(made, sets), services, routes, {})
 
 
-WEIGHED = STEPPING.but(weight=0, weighed=1000.0)
+WEIGHED = STEPPING.replace(weight=0, weighed=1000.0)
 
 
 def test_a_step_has_its_share_once_both_routes_have_it() -> None:
@@ -309,7 +319,7 @@ def test_a_step_has_its_share_once_both_routes_have_it() -> None:
 
 
 def test_a_route_that_lacks_the_new_version_begins_again_with_the_other() -> None:
-    reached = WEIGHED.but(weight=25, reached=1002.0)
+    reached = WEIGHED.replace(weight=25, reached=1002.0)
     plan = decide(by_gateway(reached, {"old": 75, "new": 25}, {"old": 100}), 1010.0, 1.0)
     assert plan.actions == [Weigh((("old", 100), ("new", 0)))]
     assert (plan.state.weight, plan.state.weighed) == (0, 0.0)
@@ -327,11 +337,11 @@ def test_the_message_names_the_route_that_has_no_gateway() -> None:
 
 @pytest.mark.parametrize("grpc", [{"old": 75, "new": 25}, {"old": 100}, None])
 def test_requests_of_all_routes_return_before_the_new_version_stops(grpc: dict[str, int] | None) -> None:
-    aborting = WEIGHED.but(phase="aborting", weight=25, reason="Reverted")
+    aborting = WEIGHED.replace(phase="aborting", weight=25, reason="Reverted")
     plan = decide(by_gateway(aborting, {"old": 75, "new": 25}, grpc), 1010.0, 1.0)
     assert plan.actions == [Weigh((("old", 100), ("new", 0)))]
     back = {"old": 100, "new": 0}
-    found = by_gateway(aborting.but(weight=0, weighed=1010.0), back, None if grpc is None else back)
+    found = by_gateway(aborting.replace(weight=0, weighed=1010.0), back, None if grpc is None else back)
     assert decide(found, 1010.5, 1.0).actions == []
     (scale,) = decide(found, 1012.0, 1.0).actions
     assert isinstance(scale, Scale)
@@ -352,8 +362,8 @@ DOCUMENT = (
         ('"grpcRoute": "web-rollout"', (GRPC,)),
     ],
 )
-def test_routes_of_a_document(routes: str, found: tuple[Route, ...]) -> None:
-    assert parse_config(DOCUMENT.replace("ROUTES", routes)).routes == found
+def test_routes_of_a_document(routes: str, found: tuple[RolloutRoute, ...]) -> None:
+    assert load(RolloutConfig, DOCUMENT.replace("ROUTES", routes)).routes == found
 
 
 @pytest.mark.parametrize("text", [
@@ -362,7 +372,7 @@ def test_routes_of_a_document(routes: str, found: tuple[Route, ...]) -> None:
     '{"stable": 5}', '{"in_place": 1}', '{"message": "' + "m" * 2000 + '"}', '{"weight": "9"}', "[" * 5000,
 ])  # fmt: skip
 def test_a_forged_state_is_none(text: str) -> None:
-    assert parse_state(text) == State()
+    assert RolloutState.read(text) == RolloutState()
 
 
 @pytest.mark.parametrize("text", [
@@ -377,11 +387,11 @@ def test_a_forged_state_is_none(text: str) -> None:
     '"ports": {"http": 80}, "grpcRoute": "web-rollout"}',
 ])  # fmt: skip
 def test_a_forged_document_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError):
-        parse_config(text)
+    with pytest.raises(DocumentError):
+        load(RolloutConfig, text)
 
 
 @pytest.mark.parametrize("text", [None, "", "{}", "[]", "[1]", "x" * 100_000])
 def test_forged_rules_are_refused(text: str | None) -> None:
-    with pytest.raises(ConfigError):
-        parse_rules(text)
+    with pytest.raises(DocumentError):
+        load(RouteRules, text)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from avactl.contracts.document import load
+from avactl.contracts.serving import RolloutConfig, RolloutState
 from avactl.daemons.serving import questions
-from avactl.daemons.serving.config import State, parse_config
 from avactl.daemons.serving.questions import Room
 from avactl.daemons.serving.stores import ANSWER
 from avactl.daemons.serving.view import View
@@ -54,8 +55,8 @@ def asking(cpu: str) -> dict[str, Any]:
 def view(name: str) -> View:
     spec = {"replicas": 2, "template": {"metadata": {}, "spec": asking("1")}}
     metadata = {"name": name, "namespace": "vision", "uid": name}
-    state = State(stable="aaaa", canary="bbbb", phase="starting")
-    seen: tuple[Any, ...] = ({"metadata": metadata, "spec": spec}, parse_config(CONFIG), state, {}, {}, {}, {})
+    state = RolloutState(stable="aaaa", canary="bbbb", phase="starting")
+    seen: tuple[Any, ...] = ({"metadata": metadata, "spec": spec}, load(RolloutConfig, CONFIG), state, {}, {}, {}, {})
     return View(*seen)
 
 

@@ -10,7 +10,7 @@ import typer
 from pydantic import BaseModel
 from typer.core import TyperCommand, TyperGroup
 
-from avactl.cli.app import PACKAGES, app
+from avactl.cli.app import COMMANDS, app
 from avactl.cli.common import EXIT_CODES
 from avactl.diagnostics.codes import CODES
 from avactl.program import registry
@@ -107,9 +107,9 @@ def _commands() -> str:
     assert isinstance(group, TyperGroup)
     context = typer.Context(group, info_name="avactl")
     parts = ["# Commands", f"`avactl COMMAND --help` prints the same.\n\n{EXIT_CODES}"]
-    for package, names in PACKAGES.items():
-        parts.append(f"## {_TITLES[package]}")
-        for name in names:
+    for package, title in _TITLES.items():
+        parts.append(f"## {title}")
+        for name in (name for name, command in COMMANDS.items() if command.package == package):
             command = group.resolve_command(context, [name])[1]
             assert isinstance(command, TyperCommand | TyperGroup)
             parts += _command(f"avactl {name}", command, context)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -10,7 +9,9 @@ from typing import Any, NamedTuple
 from avactl.apply.doctor.objects import ObjectNeed, needed_objects
 from avactl.apply.doctor.secrets import DEFINITIONS, SecretNeed, needed_secrets
 from avactl.compiler import Compilation
-from avactl.contracts.names import CONFIG_LABEL
+from avactl.contracts.document import load
+from avactl.contracts.names import CONFIG_LABEL, TOPOLOGY_CONFIG
+from avactl.contracts.scheduling import POOL_KEY, PoolFacts
 from avactl.program.manifest import Manifest
 
 _GATES = {
@@ -106,7 +107,7 @@ def needs_of(compilation: Compilation, cluster: str) -> Needs:
         for claim in claims_of(manifest.body):
             needs.claims.setdefault(claim, set()).add(user)
         labels = manifest.body["metadata"].get("labels") or {}
-        if manifest.kind == "ConfigMap" and labels.get(CONFIG_LABEL) == "topology":
+        if manifest.kind == "ConfigMap" and labels.get(CONFIG_LABEL) == TOPOLOGY_CONFIG:
             needs.pools.append(_pool(manifest))
     needs.secrets = needed_secrets(manifests)
     needs.objects = needed_objects(manifests)
@@ -143,13 +144,19 @@ def claims_of(body: Mapping[str, Any]) -> Iterator[Claim]:
 
 
 def _pool(manifest: Manifest) -> Pool:
-    data = json.loads(manifest.body["data"]["pool.json"])
-    size, allocation, gpus = data["size"], data["allocation"], int(data["machine"]["gpus"]["count"])
-    resources = {allocation["resource"]: gpus} if "resource" in allocation else {}
-    if "rdmaResource" in allocation:
-        resources[allocation["rdmaResource"]] = 1
+    facts = load(PoolFacts, manifest.body["data"][POOL_KEY])
+    size, way, gpus = facts.size, facts.allocation, facts.machine.gpus.count
+    resources = {} if way.resource is None else {way.resource: gpus}
+    if way.rdma_resource is not None:
+        resources[way.rdma_resource] = 1
     span = manifest.item.span("metadata", "name")
     return Pool(
-        data["pool"], data["nodeLabels"], tuple(size.get("nodes", ())), int(size.get("count", size.get("min", 0))),
-        gpus, str(allocation.get("driver", "")), resources, f"{span.file}:{span.line}",
-    )  # fmt: skip
+        facts.pool,
+        dict(facts.node_labels),
+        size.nodes or (),
+        size.min or 0 if size.count is None else size.count,
+        gpus,
+        way.driver or "",
+        resources,
+        f"{span.file}:{span.line}",
+    )

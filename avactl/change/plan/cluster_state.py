@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 
 from avactl.base.quantity import quantity
 from avactl.contracts import names
+from avactl.contracts.document import load
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kinds.cluster.devices import selector
 from avactl.kinds.node_pool.lower import node_labels
 from avactl.program.lowering.gpu_request import device_class, shares_nics
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program, pool_size
-from avactl.scheduler.objects.config import Policy
 from avactl.spec.platform.node_pool import NodePoolSpec
 
 _PODS = "110"
@@ -34,17 +35,17 @@ class ClusterState:
     """The objects of a cluster at one time."""
 
     cluster: str
-    policy: Policy
+    policy: PlacementPolicy
     objects: Objects = field(default_factory=dict)
     taken: str = ""
     """Time of the snapshot, RFC 3339; empty: built from specs."""
 
 
-def policy_of(manifests: Iterable[Manifest], cluster: str) -> Policy:
+def policy_of(manifests: Iterable[Manifest], cluster: str) -> PlacementPolicy:
     """Return a cluster's compiled placement policy. Raises LookupError."""
     for manifest in manifests:
         if manifest.cluster == cluster and manifest.kind == "ConfigMap" and manifest.name == names.POLICY:
-            return Policy.parse(manifest.body["data"][names.POLICY_KEY])
+            return load(PlacementPolicy, manifest.body["data"][names.POLICY_KEY])
     raise LookupError(cluster)
 
 

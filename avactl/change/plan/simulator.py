@@ -46,7 +46,9 @@ class World:
 
     def __init__(self, cluster_state: ClusterState) -> None:
         policy = cluster_state.policy
-        self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver), policy.objective, owned_claims=False)
+        self.cache = ClusterCache(
+            policy.widest_first, DraManager(policy.gpu_driver), policy.objective, owned_claims=False
+        )
         self.constraints = ConstraintSet(self.cache, policy, offline=True)
         self.queue = SchedulingQueue()
         self.budgets = DisruptionBudgets()

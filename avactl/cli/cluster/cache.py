@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import orjson
 import typer
@@ -33,6 +33,7 @@ from avactl.cli.options import Output, OutputFormat
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from avactl.contracts.cache import CacheStatus
     from avactl.kube.client import Client
     from avactl.kube.identity import Target
 
@@ -82,12 +83,21 @@ def status(
 ) -> None:
     """Show tiers and datasets as the daemon reports them, live until Ctrl-C. Read-only."""
     with packages():
+        from avactl.contracts.document import dump
         from avactl.daemons.cache.status import StatusWriter
 
-    def read(client: Client) -> Awaitable[dict[str, Any]]:
+    def read(client: Client) -> Awaitable[CacheStatus]:
         return StatusWriter(client, namespace).read()
 
-    show_status(connection(kubeconfig, context, cluster), cluster, read, _page, lambda data: data, format, once)
+    show_status(
+        connection(kubeconfig, context, cluster),
+        cluster,
+        read,
+        _page,
+        lambda status: orjson.loads(dump(status)),
+        format,
+        once,
+    )
 
 
 @cache.command()
@@ -104,16 +114,19 @@ def flush(
     Exit codes: 0 all are in the store · 5 some are not after --timeout; the daemon goes on.
     """
     with packages():
-        from avactl.daemons.cache.config import ConfigError, parse_flush
+        from pydantic import ValidationError
+
+        from avactl.contracts.cache import FlushRequest
+        from avactl.contracts.document import explain
         from avactl.daemons.cache.flush import flush as wait_for
     try:
-        parse_flush(orjson.dumps({"path": path}).decode())
-    except ConfigError as error:
-        fail(f"{path}: {error}", USAGE)
+        request = FlushRequest(path=path)
+    except ValidationError as error:
+        fail(f"{path}: {explain(error)}", USAGE)
 
     async def wait(client: Client, target: Target) -> int:
         tell_target(target)
-        return await wait_for(client, namespace, path, timeout, lambda text: print(text, file=sys.stderr))
+        return await wait_for(client, namespace, request, timeout, lambda text: print(text, file=sys.stderr))
 
     left = with_client(connection(kubeconfig, context, cluster), wait, cluster, interrupted=INCOMPLETE)
     if left:
@@ -122,62 +135,53 @@ def flush(
     print(f"{path}: all files are in the object store")
 
 
-def _page(data: dict[str, Any]) -> RenderableType:
+def _page(status: CacheStatus) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
 
     from avactl.base.quantity import format_quantity
 
-    def size(value: Any) -> str:
-        return format_quantity(int(value)) if isinstance(value, int | float) else ""
-
-    if not data:
+    if not status.model_fields_set:
         return "the cache daemon has written no status so far"
     now = time.time()
     tiers = Table("tier", "role", "fill", "", "workers", "dirty", "oldest", "error", box=None, pad_edge=False)
-    for name, each in sorted(_entries(data, "tiers")):
-        dirty = each.get("dirtyBytes")
+    for name, tier in sorted(status.tiers.items()):
+        measured, pushes = "workers" in tier.model_fields_set, "dirty_bytes" in tier.model_fields_set
         tiers.add_row(
             plain(name),
-            plain(str(each.get("role", ""))),
-            _bar(each.get("fill")),
-            _percent(each.get("fill")),
-            str(each.get("workers", "")),
-            size(dirty),
-            duration(each["oldestDirtySeconds"]) if dirty and "oldestDirtySeconds" in each else "",
-            plain(str(each.get("error", ""))),
+            tier.role or "",
+            _bar(tier.fill),
+            _percent(tier.fill),
+            str(tier.workers) if measured else "",
+            format_quantity(tier.dirty_bytes) if pushes else "",
+            duration(tier.oldest_dirty_seconds) if tier.dirty_bytes else "",
+            plain(tier.error),
         )
     datasets = Table("dataset", "warm", "", "files", "rate", "left", "updated", "error", box=None, pad_edge=False)
-    for name, each in sorted(_entries(data, "datasets")):
-        eta, share = each.get("etaSeconds"), each.get("percent", 0) / 100
+    for name, dataset in sorted(status.datasets.items()):
+        share = dataset.percent / 100
         datasets.add_row(
             plain(name),
             _bar(share),
             _percent(share),
-            str(each.get("files", "")),
-            f"{size(each['rate'])}/s" if each.get("rate") else "",
-            duration(eta) if eta else "",
-            f"{duration(now - each['updated'])} ago" if "updated" in each else "",
-            plain(str(each.get("error", ""))),
+            str(dataset.files) if dataset.updated else "",
+            f"{format_quantity(dataset.rate)}/s" if dataset.rate else "",
+            duration(dataset.eta_seconds) if dataset.eta_seconds else "",
+            f"{duration(now - dataset.updated)} ago" if dataset.updated else "",
+            plain(dataset.error),
         )
     parts: list[RenderableType] = [tiers]
     if datasets.row_count:
         parts += ["", datasets]
-    broken = data.get("errors")
-    if isinstance(broken, dict) and broken:
-        parts += ["", *(f"ConfigMap {plain(key)}: {plain(str(text))}" for key, text in sorted(broken.items()))]
+    if status.errors:
+        parts += ["", *(f"ConfigMap {plain(key)}: {plain(text)}" for key, text in sorted(status.errors.items()))]
     return Group(*parts)
 
 
-def _entries(data: dict[str, Any], key: str) -> list[tuple[str, dict[str, Any]]]:
-    found = data.get(key)
-    return [(name, each) for name, each in found.items() if isinstance(each, dict)] if isinstance(found, dict) else []
-
-
-def _bar(share: Any) -> str:
-    filled = round(_BAR * min(1.0, max(0.0, float(share or 0))))
+def _bar(share: float) -> str:
+    filled = round(_BAR * min(1.0, share))
     return "█" * filled + "░" * (_BAR - filled)
 
 
-def _percent(share: Any) -> str:
-    return f"{100 * float(share or 0):.0f}%"
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f}%"

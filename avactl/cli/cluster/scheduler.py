@@ -35,13 +35,14 @@ def scheduler(
 ) -> None:
     """Run the scheduler for pods with `schedulerName: avactl`."""
     with packages():
+        from avactl.contracts.document import DocumentError, load_file
+        from avactl.contracts.scheduling import PlacementPolicy
         from avactl.scheduler import daemon
-        from avactl.scheduler.objects.config import Policy
     try:
         with accessing(config, USAGE):
-            policy = Policy.read(config)
-    except ValueError as error:
-        fail(str(error), USAGE)
+            policy = load_file(PlacementPolicy, config)
+    except DocumentError as error:
+        fail(f"{config}: not a placement policy: {error}", USAGE)
     options = daemon.Options(
         namespace or os.environ.get("POD_NAMESPACE", "") or policy.system_namespace,
         lease,

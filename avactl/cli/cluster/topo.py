@@ -175,7 +175,7 @@ def _declared(name: str, path: Path | None) -> tuple[Machine, int | None]:
         _print(found, read(item.doc.file).decode("utf-8", "replace") if read else "")
         fail(f"MachineType {name} has errors of its own", USAGE)
     spec = item.spec
-    return Machine.from_dict(machine_facts(spec)), spec.nvlink.generation if spec.nvlink else None
+    return Machine.from_facts(machine_facts(spec)), spec.nvlink.generation if spec.nvlink else None
 
 
 def _machine_types(tree: Any) -> tuple[dict[str, Item[MachineTypeSpec]], list[Diagnostic]]:

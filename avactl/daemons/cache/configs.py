@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from avactl.contracts.cache import DATASET_KEY, FLUSH_KEY, TIER_KEY, DatasetConfig, FlushRequest, TierConfig
+from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import CACHE_DATASET_CONFIG, CACHE_FLUSH_CONFIG, CACHE_TIER_CONFIG, CONFIG_LABEL
-from avactl.daemons.cache.config import (
-    DATASET_KEY,
-    FLUSH_KEY,
-    TIER_KEY,
-    ConfigError,
-    Dataset,
-    Tier,
-    parse_dataset,
-    parse_flush,
-    parse_tier,
-)
 from avactl.kube.objects import object_key, object_reference
 from avactl.kube.timestamps import unix_time
 
@@ -28,8 +19,8 @@ class Configs:
     """A `Store` of ConfigMaps. `tiers` and `datasets` are those of the objects that parse, by the objects' keys."""
 
     def __init__(self) -> None:
-        self.tiers: dict[str, Tier] = {}
-        self.datasets: dict[str, Dataset] = {}
+        self.tiers: dict[str, TierConfig] = {}
+        self.datasets: dict[str, DatasetConfig] = {}
         self.flushes: dict[str, tuple[str, float]] = {}
         """Paths to be flushed, and when that was asked for, Unix seconds."""
         self.errors: dict[str, str] = {}
@@ -51,15 +42,15 @@ class Configs:
         data = item.get("data") or {}
         try:
             if len(self.references) > MAX_OBJECTS:
-                raise ConfigError(f"more than {MAX_OBJECTS} objects")
+                raise DocumentError(f"more than {MAX_OBJECTS} objects")
             if kind == CACHE_TIER_CONFIG:
-                self.tiers[key] = self._unique_tier(key, parse_tier(data.get(TIER_KEY)))
+                self.tiers[key] = self._unique_tier(key, load(TierConfig, data.get(TIER_KEY)))
             elif kind == CACHE_FLUSH_CONFIG:
                 asked = unix_time(metadata["creationTimestamp"])
-                self.flushes[key] = (parse_flush(data.get(FLUSH_KEY)), asked)
+                self.flushes[key] = (load(FlushRequest, data.get(FLUSH_KEY)).path, asked)
             else:
-                self.datasets[key] = self._unique_dataset(key, parse_dataset(data.get(DATASET_KEY)))
-        except ConfigError as error:
+                self.datasets[key] = self._unique_dataset(key, load(DatasetConfig, data.get(DATASET_KEY)))
+        except DocumentError as error:
             self.errors[key] = str(error)
             if self.errors[key] != previous:
                 self.unreported.add(key)
@@ -73,7 +64,7 @@ class Configs:
         """Return the keys of all objects, the broken ones too."""
         return list(self.references)
 
-    def of_tier(self, tier: str) -> list[Dataset]:
+    def of_tier(self, tier: str) -> list[DatasetConfig]:
         """Return the datasets of a tier, in the order of their names."""
         found = (each for each in self.datasets.values() if each.tier == tier)
         return sorted(found, key=lambda each: (each.namespace, each.name))
@@ -85,13 +76,13 @@ class Configs:
         self.errors.pop(key, None)
         self.unreported.discard(key)
 
-    def _unique_tier(self, key: str, tier: Tier) -> Tier:
+    def _unique_tier(self, key: str, tier: TierConfig) -> TierConfig:
         if any(other.name == tier.name for at, other in self.tiers.items() if at != key):
-            raise ConfigError(f"tier `{tier.name}` is declared by another object")
+            raise DocumentError(f"tier `{tier.name}` is declared by another object")
         return tier
 
-    def _unique_dataset(self, key: str, dataset: Dataset) -> Dataset:
+    def _unique_dataset(self, key: str, dataset: DatasetConfig) -> DatasetConfig:
         name = (dataset.namespace, dataset.name)
         if any((other.namespace, other.name) == name for at, other in self.datasets.items() if at != key):
-            raise ConfigError(f"dataset `{'/'.join(name)}` is declared by another object")
+            raise DocumentError(f"dataset `{'/'.join(name)}` is declared by another object")
         return dataset

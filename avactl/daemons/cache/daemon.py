@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
 
+from avactl.contracts.cache import CacheStatus, DatasetConfig, DatasetStatus, FlushStatus, TierConfig, TierStatus
+from avactl.contracts.document import DocumentError
 from avactl.contracts.names import (
     CACHE_DATASET_CONFIG,
     CACHE_FLUSH_CONFIG,
@@ -19,7 +21,6 @@ from avactl.contracts.names import (
     MANAGER,
 )
 from avactl.daemons.cache import metrics
-from avactl.daemons.cache.config import Dataset, Tier
 from avactl.daemons.cache.configs import Configs
 from avactl.daemons.cache.drain import DrainGuard
 from avactl.daemons.cache.fuse_mounts import FuseMounts
@@ -64,7 +65,7 @@ class Daemon(ElectedDaemon):
         self._running: dict[str, asyncio.Task[None]] = {}
         self.pending_pods, self.tier_pods, self.nodes = PendingPods(), TierPods(), Nodes()
         self.volumes = TierVolumes()
-        self.known_datasets: dict[str, Any] = {}
+        self.known_datasets: Mapping[str, DatasetStatus] = {}
         selector = f"{CONFIG_LABEL} in ({CACHE_TIER_CONFIG},{CACHE_DATASET_CONFIG},{CACHE_FLUSH_CONFIG})"
         path = f"/api/v1/namespaces/{options.namespace}/configmaps"
         self._reflectors = [
@@ -78,15 +79,14 @@ class Daemon(ElectedDaemon):
         ]
 
     async def _work(self) -> None:
-        known = (await self._read_status()).get("datasets")
-        self.known_datasets = known if isinstance(known, dict) else {}
+        self.known_datasets = (await self._read_status()).datasets
         await self._repeat(self._turn, self._options.interval)
 
     async def _turn(self) -> None:
         await self._run_tiers()
         try:
             await self._report()
-        except (ApiError, UnreachableError) as error:
+        except (ApiError, UnreachableError, DocumentError) as error:
             logs.warn("status not written", error=str(error))
 
     async def _clean_up(self) -> None:
@@ -95,7 +95,7 @@ class Daemon(ElectedDaemon):
     def _is_stuck(self) -> bool:
         return super()._is_stuck() or not all(runner.alive() for runner in self.runners.values())
 
-    async def _read_status(self) -> dict[str, Any]:
+    async def _read_status(self) -> CacheStatus:
         """Return what the last leader has written, once the API server answers."""
         while True:
             self._turned = monotonic()
@@ -107,7 +107,7 @@ class Daemon(ElectedDaemon):
 
     # -- what tasks need ---------------------------------------------------------------------------------------------
 
-    def datasets(self, tier: str) -> list[Dataset]:
+    def datasets(self, tier: str) -> list[DatasetConfig]:
         """Return the datasets of a tier."""
         return self.configs.of_tier(tier)
 
@@ -115,13 +115,13 @@ class Daemon(ElectedDaemon):
         """Return namespaces with pods that wait and mount a claim."""
         return self.pending_pods.namespaces()
 
-    def flushes(self, tier: Tier) -> list[Flush]:
+    def flushes(self, tier: TierConfig) -> list[Flush]:
         """Return what is to be flushed of a tier."""
         found, now = [], time.time()
         for key, (path, asked) in sorted(self.configs.flushes.items())[:_MOST_FLUSHES]:
             name, colon, inside = path.partition(":")
             if not colon:
-                directory = tier.fuse_directory.rstrip("/")
+                directory = (tier.fuse_directory or "").rstrip("/")
                 if not directory or not f"{path}/".startswith(f"{directory}/"):
                     continue
                 name, inside = tier.name, path.removeprefix(directory)
@@ -140,12 +140,12 @@ class Daemon(ElectedDaemon):
             self._client, self._options.namespace, tier, self.tier_pods, self.nodes, write_back, self._events
         )
 
-    def fuse_mounts(self, tier: Tier, facts: dict[str, Any]) -> FuseMounts:
+    def fuse_mounts(self, tier: TierConfig, directory: str, facts: TierStatus) -> FuseMounts:
         """Return what follows the FUSE mounts of a tier."""
         return FuseMounts(
             self._client,
             tier.name,
-            tier.volume_directory,
+            directory,
             self.tier_pods,
             self.volumes,
             self.nodes,
@@ -153,7 +153,7 @@ class Daemon(ElectedDaemon):
             facts,
         )
 
-    async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None:
+    async def tell_dataset(self, dataset: DatasetConfig, reason: str, note: str, warning: bool) -> None:
         """Write an event about a dataset's ConfigMap; one that fails is logged only."""
         name = f"{dataset.namespace}/{dataset.name}"
         for key, each in self.configs.datasets.items():
@@ -187,20 +187,20 @@ class Daemon(ElectedDaemon):
 
     # -- reports -----------------------------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> CacheStatus:
         """Return the content of `status.json`."""
-        datasets: dict[str, Any] = {}
-        flushes: dict[str, Any] = {}
+        datasets: dict[str, DatasetStatus] = {}
+        flushes: dict[str, FlushStatus] = {}
         for runner in self.runners.values():
             datasets |= runner.prewarmer.entries
             if runner.write_back is not None:
                 flushes |= runner.write_back.flushed
-        return {
-            "datasets": datasets,
-            "tiers": {name: runner.status() for name, runner in sorted(self.runners.items())},
-            "flushes": flushes,
-            "errors": dict(sorted(self.configs.errors.items())[:100]),
-        }
+        return CacheStatus(
+            datasets=datasets,
+            tiers={name: runner.status() for name, runner in sorted(self.runners.items())},
+            flushes=flushes,
+            errors=dict(sorted(self.configs.errors.items())[:100]),
+        )
 
     async def _report(self) -> None:
         await self.writer.write(self.status())

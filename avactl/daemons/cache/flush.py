@@ -7,19 +7,20 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 
-import orjson
-
 from avactl.base.quantity import format_quantity
 from avactl.base.terminal import plural
+from avactl.contracts.cache import FLUSH_KEY, FlushRequest
+from avactl.contracts.document import dump
 from avactl.contracts.names import CACHE_FLUSH_CONFIG, CONFIG_LABEL, MANAGED_BY, MANAGER
-from avactl.daemons.cache.config import FLUSH_KEY
 from avactl.daemons.cache.status import StatusWriter
 from avactl.kube.client import ApiError, Client, UnreachableError
 
 _POLL = 0.5
 
 
-async def flush(client: Client, namespace: str, path: str, timeout: float, tell: Callable[[str], None]) -> int:
+async def flush(
+    client: Client, namespace: str, request: FlushRequest, timeout: float, tell: Callable[[str], None]
+) -> int:
     """Ask for a flush and wait for it, at most `timeout` seconds; return how many files are left, -1 if unknown.
 
     Files that were closed before the call count. Raises ApiError and UnreachableError.
@@ -28,7 +29,7 @@ async def flush(client: Client, namespace: str, path: str, timeout: float, tell:
     labels = {CONFIG_LABEL: CACHE_FLUSH_CONFIG, MANAGED_BY: MANAGER}
     body = {
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "data": {FLUSH_KEY: orjson.dumps({"path": path}).decode()},
+        "data": {FLUSH_KEY: dump(request)},
     }  # fmt: skip
     await client.send("POST", configs, body)
     left, said = -1, ""
@@ -37,11 +38,11 @@ async def flush(client: Client, namespace: str, path: str, timeout: float, tell:
             async with asyncio.timeout(timeout):
                 while left:
                     await asyncio.sleep(_POLL)
-                    found = (await StatusWriter(client, namespace).read()).get("flushes", {}).get(name)
+                    found = (await StatusWriter(client, namespace).read()).flushes.get(name)
                     if found is None:
                         continue
-                    left = int(found["dirtyFiles"])
-                    text = f"{plural(left, 'file')} ({format_quantity(int(found['dirtyBytes']))} bytes) left"
+                    left = found.dirty_files
+                    text = f"{plural(left, 'file')} ({format_quantity(found.dirty_bytes)} bytes) left"
                     if left and text != said:
                         tell(text)
                     said = text

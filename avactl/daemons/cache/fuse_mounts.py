@@ -6,6 +6,7 @@ import time
 from typing import Any
 from urllib.parse import urlencode
 
+from avactl.contracts.cache import TierStatus
 from avactl.daemons.cache import metrics
 from avactl.daemons.cache.pods import Nodes, TierPods, TierVolumes, is_ready
 from avactl.kube.client import Client
@@ -32,7 +33,7 @@ class FuseMounts:
         volumes: TierVolumes,
         nodes: Nodes,
         events: EventRecorder,
-        facts: dict[str, Any],
+        facts: TierStatus,
     ) -> None:
         """`directory` is where pods' volumes of the tier are on each machine, `facts` the tier's part of the status."""
         self._facts = facts
@@ -71,7 +72,7 @@ class FuseMounts:
             self._mounted[node] = process
             self._away.pop(node, None)
             self._told.discard(node)
-        self._facts |= {"mounts": len(mounted), "mountsLost": len(self._away)}
+        self._facts.mounts, self._facts.mounts_lost = len(mounted), len(self._away)
         metrics.MOUNTS.labels(self._tier, "mounted").set(len(mounted))
         metrics.MOUNTS.labels(self._tier, "lost").set(len(self._away))
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NamedTuple
 
 from avactl.base.cron import fires
 from avactl.base.quantity import format_quantity
 from avactl.base.terminal import plural, shortened, visible
+from avactl.contracts.cache import MAX_CLAIMS, MAX_HOLDERS, DatasetConfig, DatasetStatus, DatasetVersionConfig
 from avactl.daemons.cache import metrics
-from avactl.daemons.cache.config import Dataset, Version
 from avactl.daemons.cache.engine import CachedFile, Engine, EngineError, NotFoundError
 from avactl.daemons.cache.loading import Load, Pacer
 from avactl.daemons.cache.status import MAX_TEXT
@@ -26,15 +26,10 @@ MEASURE = 60.0
 """Seconds between two looks at how much of a version is cached."""
 RETRY = 5.0
 """Seconds until a load is tried again that could not load everything."""
-MAX_CLAIMS = 500
-"""Namespaces in the status of one version."""
-MAX_HOLDERS = 500
-"""Nodes in the status of one version."""
 _SETTLE, _LOOKS = 0.5, 6
 """Seconds between looks at the result of a load, and their number: masters hear of blocks with a delay."""
 
-Entry = dict[str, Any]
-Tell = Callable[[Dataset, str, str, bool], Awaitable[None]]
+Tell = Callable[[DatasetConfig, str, str, bool], Awaitable[None]]
 
 
 class _Missing(NamedTuple):
@@ -50,18 +45,18 @@ class Prewarmer:
     def __init__(
         self,
         engine: Engine,
-        datasets: Callable[[], Iterable[Dataset]],
+        datasets: Callable[[], Iterable[DatasetConfig]],
         pending: Callable[[], set[str]],
         node_of: Callable[[str], str],
         tell: Tell,
-        known: dict[str, Entry],
+        known: Mapping[str, DatasetStatus],
     ) -> None:
         """`pending` returns namespaces with pods that wait, `node_of` the node with an address, `known` the entries
         that the last leader wrote.
         """
         self._engine, self._datasets, self._pending = engine, datasets, pending
         self._node_of, self._tell, self._known = node_of, tell, known
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, DatasetStatus] = {}
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._measured: dict[str, float] = {}
         self._retry: dict[str, float] = {}
@@ -79,18 +74,19 @@ class Prewarmer:
             del self.entries[key]
         for key, (dataset, version) in wanted.items():
             entry = self.entries.get(key)
-            if entry is None or entry["path"] != version.path:
-                before = self._known.get(key)
-                entry = before if isinstance(before, dict) and before.get("path") == version.path else {}
-                self.entries[key] = entry = {"percent": 0.0, "since": int(time.time()), **entry, "path": version.path}
+            if entry is None or entry.path != version.path:
+                entry = self._known.get(key)
+                if entry is None or entry.path != version.path:
+                    entry = DatasetStatus(path=version.path, percent=0.0, since=int(time.time()))
+                self.entries[key] = entry
             # Namespaces whose pods may wait for it (`startWhen`).
-            entry["claims"] = sorted(version.claims)[:MAX_CLAIMS]
+            entry.claims = tuple(sorted(version.claims)[:MAX_CLAIMS])
             if key in self._loads and self._loads[key].done():
                 del self._loads[key]
             if key in self._loads:
                 continue
             if len(self._loads) < RUNNING and self._due(key, dataset, version, entry):
-                entry["loading"] = True
+                entry.loading = True
                 self._loads[key] = asyncio.ensure_future(self._load(key, dataset, version, entry))
             elif time.monotonic() - self._measured.get(key, float("-inf")) > MEASURE:
                 await self._guarded(key, entry, self._measure(key, version, entry))
@@ -101,28 +97,30 @@ class Prewarmer:
             task.cancel()
         await asyncio.gather(*self._loads.values(), return_exceptions=True)
 
-    def _due(self, key: str, dataset: Dataset, version: Version, entry: Entry) -> bool:
+    def _due(self, key: str, dataset: DatasetConfig, version: DatasetVersionConfig, entry: DatasetStatus) -> bool:
         if (
             dataset.prewarm is None
             or not dataset.prewarm.loads(version.name)
             or time.monotonic() < self._retry.get(key, 0.0)
         ):
             return False
-        if entry.get("loading"):
+        if entry.loading:
             return True  # the last leader ended before its load did
         when = dataset.prewarm.when
         if when == "once":
-            return "warmed" not in entry
+            return not entry.warmed
         if when == "admitted":
-            return entry["percent"] < 100 and bool(version.claims & self._pending())
+            return entry.percent < 100 and not self._pending().isdisjoint(version.claims)
         now = int(time.time())
-        since, entry["since"] = entry["since"], now
+        since, entry.since = entry.since, now
         return fires(when, since, now)
 
-    async def _load(self, key: str, dataset: Dataset, version: Version, entry: Entry) -> None:
+    async def _load(
+        self, key: str, dataset: DatasetConfig, version: DatasetVersionConfig, entry: DatasetStatus
+    ) -> None:
         await self._guarded(key, entry, self._loading(key, dataset, version, entry))
 
-    async def _guarded(self, key: str, entry: Entry, action: Awaitable[object]) -> None:
+    async def _guarded(self, key: str, entry: DatasetStatus, action: Awaitable[object]) -> None:
         """Turn the failure of one version into its own error."""
         try:
             await action
@@ -130,54 +128,56 @@ class Prewarmer:
             error: BaseException = group
             while isinstance(error, BaseExceptionGroup):
                 error = error.exceptions[0]
-            said = f"{entry['path']} is not in the under-store" if isinstance(error, NotFoundError) else str(error)
-            entry["error"] = visible(shortened(said, MAX_TEXT))
+            said = f"{entry.path} is not in the under-store" if isinstance(error, NotFoundError) else str(error)
+            entry.error = visible(shortened(said, MAX_TEXT))
             self._retry[key] = time.monotonic() + RETRY
             self._measured[key] = time.monotonic()
 
-    async def _loading(self, key: str, dataset: Dataset, version: Version, entry: Entry) -> None:
+    async def _loading(
+        self, key: str, dataset: DatasetConfig, version: DatasetVersionConfig, entry: DatasetStatus
+    ) -> None:
         assert dataset.prewarm is not None
         began = time.monotonic()
         await self._measure(key, version, entry)
-        if not entry["totalFiles"]:
+        if not entry.total_files:
             # The masters do not know of objects that came after their last look.
             await self._measure(key, version, entry, refresh=True)
-        before = entry["bytes"]
+        before = entry.bytes
 
         def progress(size: int) -> None:
             seconds = max(0.001, time.monotonic() - began)
             rate = load.loaded / seconds
-            entry["bytes"] = min(entry["totalBytes"], before + load.loaded)
-            entry["percent"] = _percent(entry["bytes"], entry["totalBytes"])
-            entry["rate"] = int(rate)
-            entry["etaSeconds"] = int((entry["totalBytes"] - entry["bytes"]) / rate) if rate else None
-            entry["updated"] = int(time.time())
+            entry.bytes = min(entry.total_bytes, before + load.loaded)
+            entry.percent = _percent(entry.bytes, entry.total_bytes)
+            entry.rate = int(rate)
+            entry.eta_seconds = int((entry.total_bytes - entry.bytes) / rate) if rate else None
+            entry.updated = int(time.time())
             metrics.PREWARMED.labels(dataset.tier, *key.split("/")).inc(size)
 
-        load = Load(self._engine, Pacer(dataset.prewarm.throttle), progress)
+        load = Load(self._engine, Pacer(dataset.prewarm.throttle or 0), progress)
         await load.run(self._engine.files(version.path))
         missing = _Missing()
         for _ in range(_LOOKS):
             missing = await self._measure(key, version, entry)
-            if entry["percent"] >= 100:
+            if entry.percent >= 100:
                 break
             await asyncio.sleep(_SETTLE)
-        entry["rate"], entry["etaSeconds"] = 0, None
-        if entry["percent"] < 100:
+        entry.rate, entry.eta_seconds = 0, None
+        if entry.percent < 100:
             said = await self._failure(load, missing)
-            first = "error" not in entry
-            entry["error"] = visible(shortened(said, MAX_TEXT))
+            first = not entry.error
+            entry.error = visible(shortened(said, MAX_TEXT))
             self._retry[key] = time.monotonic() + RETRY
             if first:
-                await self._tell(dataset, "PrewarmIncomplete", f"version {version.name}: {entry['error']}", True)
+                await self._tell(dataset, "PrewarmIncomplete", f"version {version.name}: {entry.error}", True)
             return
         if dataset.prewarm.pin:
             await self._engine.pin(version.path, True, recursive=True)
-        entry.pop("error", None)
-        entry.pop("loading", None)
-        entry["warmed"] = int(time.time())
+        entry.error = ""
+        entry.loading = False
+        entry.warmed = int(time.time())
         seconds = time.monotonic() - began
-        size = f"{plural(entry['totalFiles'], 'file')}, {format_quantity(entry['totalBytes'])} bytes"
+        size = f"{plural(entry.total_files, 'file')}, {format_quantity(entry.total_bytes)} bytes"
         await self._tell(dataset, "Prewarmed", f"version {version.name}: {size} cached after {seconds:.0f} s", False)
 
     async def _failure(self, load: Load, missing: _Missing) -> str:
@@ -194,7 +194,9 @@ class Prewarmer:
             return f"{plural(missing.blocks, 'block')} failed: {file.path}: {error}"
         return f"{plural(missing.blocks, 'block')} evicted meanwhile"
 
-    async def _measure(self, key: str, version: Version, entry: Entry, refresh: bool = False) -> _Missing:
+    async def _measure(
+        self, key: str, version: DatasetVersionConfig, entry: DatasetStatus, refresh: bool = False
+    ) -> _Missing:
         """Note what is cached; return what is not."""
         size = files = total_size = total_files = 0
         missing = _Missing()
@@ -212,15 +214,13 @@ class Prewarmer:
                     held[holder] = held.get(holder, 0) + block.size
         self._measured[key] = time.monotonic()
         largest = sorted(held.items(), key=lambda each: -each[1])[:MAX_HOLDERS]
-        entry |= {
-            "bytes": size, "totalBytes": total_size, "files": files, "totalFiles": total_files,
-            "percent": 100.0 if total_files and files == total_files else _percent(size, total_size),
-            "holders": {self._node_of(address): round(part / total_size, 4) for address, part in largest if total_size},
-            "updated": int(time.time()),
-        }  # fmt: skip
-        if not entry.get("loading"):
-            entry.pop("error", None)
-        metrics.WARM.labels(*key.split("/")).set(entry["percent"] / 100)
+        entry.bytes, entry.total_bytes, entry.files, entry.total_files = size, total_size, files, total_files
+        entry.percent = 100.0 if total_files and files == total_files else _percent(size, total_size)
+        entry.holders = {self._node_of(address): round(part / total_size, 4) for address, part in largest if total_size}
+        entry.updated = int(time.time())
+        if not entry.loading:
+            entry.error = ""
+        metrics.WARM.labels(*key.split("/")).set(entry.percent / 100)
         return missing
 
 

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
-from typing import Any, Protocol
+from typing import Protocol
 
 from avactl.base.terminal import shortened, visible
+from avactl.contracts.cache import DatasetConfig, DatasetStatus, TierConfig, TierStatus
 from avactl.daemons.cache import metrics
 from avactl.daemons.cache.alluxio.client import AlluxioEngine
-from avactl.daemons.cache.config import Dataset, Tier
 from avactl.daemons.cache.drain import DrainGuard
 from avactl.daemons.cache.engine import Engine, EngineError
 from avactl.daemons.cache.fuse_mounts import FuseMounts
@@ -29,43 +29,43 @@ EVICT_REFUSED = (
     "refused: the configuration is of an older avactl and does not say that no pods mount the directories, which would "
     "not find evicted files at their path; files stay on the durable store"
 )
-ENGINES: dict[str, Callable[[Tier], Engine]] = {"alluxio": lambda tier: AlluxioEngine(tier.masters)}
+ENGINES: dict[str, Callable[[TierConfig], Engine]] = {"alluxio": lambda tier: AlluxioEngine(tier.masters)}
 
 
 class World(Protocol):
     """The parts of the daemon that its tasks use."""
 
-    known_datasets: dict[str, Any]
+    known_datasets: Mapping[str, DatasetStatus]
     """Datasets of the status that the last leader wrote."""
 
     def leading(self) -> bool: ...
 
-    def datasets(self, tier: str) -> list[Dataset]: ...
+    def datasets(self, tier: str) -> list[DatasetConfig]: ...
 
     def pending(self) -> set[str]: ...
 
-    def flushes(self, tier: Tier) -> list[Flush]: ...
+    def flushes(self, tier: TierConfig) -> list[Flush]: ...
 
     def node_of(self, address: str) -> str: ...
 
     def guard(self, tier: str, write_back: WriteBackTask) -> DrainGuard: ...
 
-    def fuse_mounts(self, tier: Tier, facts: dict[str, Any]) -> FuseMounts: ...
+    def fuse_mounts(self, tier: TierConfig, directory: str, facts: TierStatus) -> FuseMounts: ...
 
-    async def tell_dataset(self, dataset: Dataset, reason: str, note: str, warning: bool) -> None: ...
+    async def tell_dataset(self, dataset: DatasetConfig, reason: str, note: str, warning: bool) -> None: ...
 
 
 class TierRunner:
     """Runs the tasks of one tier, each in a loop of its own: a task that fails is that tier's error."""
 
-    def __init__(self, tier: Tier, world: World, interval: float) -> None:
+    def __init__(self, tier: TierConfig, world: World, interval: float) -> None:
         self.tier, self._leading, self._interval = tier, world.leading, interval
         self.engine = ENGINES[tier.engine](tier)
         self.prewarmer = Prewarmer(
             self.engine, lambda: world.datasets(tier.name), world.pending, world.node_of, world.tell_dataset,
             world.known_datasets,
         )  # fmt: skip
-        self.facts: dict[str, Any] = {}
+        self.facts = TierStatus()
         """The tier's part of the status."""
         self.errors: dict[str, str] = {}
         """The last failure of each task."""
@@ -76,7 +76,7 @@ class TierRunner:
             ("prewarm", self.prewarmer.tick),
         ]
         if tier.volume_directory:
-            self.tasks.append(("fuse", world.fuse_mounts(tier, self.facts).tick))
+            self.tasks.append(("fuse", world.fuse_mounts(tier, tier.volume_directory, self.facts).tick))
         self.write_back: WriteBackTask | None = None
         if tier.write_back is not None:
             if tier.write_back.evict_refused:
@@ -129,22 +129,21 @@ class TierRunner:
     async def _measure(self) -> None:
         workers, reads = await self.engine.workers(), await self.engine.reads()
         capacity, used = sum(each.capacity for each in workers), sum(each.used for each in workers)
-        self.facts |= {
-            "role": self.tier.role,
-            "workers": len(workers),
-            "capacityBytes": capacity,
-            "usedBytes": used,
-            "fill": round(used / capacity, 4) if capacity else 0.0,
-            "readBytes": reads.total,
-            "storeReadBytes": reads.store,
-            "updated": int(time.time()),
-        }
+        facts = self.facts
+        facts.role = self.tier.role
+        facts.workers = len(workers)
+        facts.capacity_bytes = capacity
+        facts.used_bytes = used
+        facts.fill = round(used / capacity, 4) if capacity else 0.0
+        facts.read_bytes = reads.total
+        facts.store_read_bytes = reads.store
+        facts.updated = int(time.time())
         for gauge, value in ((metrics.CAPACITY, capacity), (metrics.USED, used), (metrics.WORKERS, len(workers))):
             gauge.labels(self.tier.name).set(value)
         metrics.READ.labels(self.tier.name).set(reads.total)
         metrics.STORE_READ.labels(self.tier.name).set(reads.store)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> TierStatus:
         """Return the tier's part of the status."""
         error = "; ".join(f"{name}: {text}" for name, text in sorted(self.errors.items()))
-        return {**self.facts, **({"error": error[: 3 * MAX_TEXT]} if error else {})}
+        return self.facts.model_copy(update={"error": error[: 3 * MAX_TEXT]})

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
-import orjson
-
+from avactl.contracts.cache import STATUS_KEY, CacheStatus
+from avactl.contracts.document import DocumentError, dump, load
 from avactl.contracts.names import CACHE_STATUS, CACHE_STATUS_CONFIG, CONFIG_LABEL, MANAGED_BY, MANAGER
-from avactl.daemons.cache.config import STATUS_KEY
+from avactl.kube import logs
 from avactl.kube.client import MERGE, ApiError, Client
 
-MAX_BYTES = 900_000
-"""The API server takes 1 MiB for an object."""
 MAX_TEXT = 300
 """Characters of an error message."""
 
@@ -24,26 +20,33 @@ class StatusWriter:
     def __init__(self, client: Client, namespace: str) -> None:
         self._client, self._namespace = client, namespace
         self._path = f"/api/v1/namespaces/{namespace}/configmaps"
-        self._written = b""
+        self._written = ""
         self._writing = asyncio.Lock()
 
-    async def read(self) -> dict[str, Any]:
-        """Return what the last leader wrote; {} without it. Raises ApiError and UnreachableError."""
+    async def read(self) -> CacheStatus:
+        """Return what the last leader wrote; an empty status if there is none, or if it is damaged.
+
+        Raises ApiError and UnreachableError.
+        """
         try:
             found = await self._client.request("GET", f"{self._path}/{CACHE_STATUS}")
         except ApiError as error:
             if error.status == 404:
-                return {}
+                return CacheStatus()
             raise
-        return parse_status((found.get("data") or {}).get(STATUS_KEY))
+        try:
+            return load(CacheStatus, (found.get("data") or {}).get(STATUS_KEY))
+        except DocumentError as error:
+            logs.warn("status not read", error=str(error))
+            return CacheStatus()
 
-    async def write(self, status: Mapping[str, Any]) -> None:
+    async def write(self, status: CacheStatus) -> None:
         """Write a status. Raises ApiError and UnreachableError."""
         async with self._writing:
             text = _bounded(status)
             if text == self._written:
                 return
-            data = {STATUS_KEY: text.decode()}
+            data = {STATUS_KEY: text}
             try:
                 await self._client.send("PATCH", f"{self._path}/{CACHE_STATUS}", {"data": data}, content_type=MERGE)
             except ApiError as error:
@@ -58,26 +61,21 @@ class StatusWriter:
             self._written = text
 
 
-def parse_status(text: Any) -> dict[str, Any]:
-    """Return the content of `status.json`; {} if it is not a status."""
-    if not isinstance(text, str) or len(text) > 2 * MAX_BYTES:
-        return {}
-    try:
-        data = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return {}
-    return data if isinstance(data, dict) else {}
+def _bounded(status: CacheStatus) -> str:
+    """Return the text of a status; if it is too long, without what matters least."""
+    while True:
+        try:
+            return dump(status)
+        except DocumentError:
+            if not status.datasets:
+                raise
+            status = _reduced(status)
 
 
-def _bounded(status: Mapping[str, Any]) -> bytes:
-    text = orjson.dumps(status, option=orjson.OPT_SORT_KEYS)
-    if len(text) <= MAX_BYTES:
-        return text
+def _reduced(status: CacheStatus) -> CacheStatus:
     # Which node holds what only makes a placement better: it is the first to go.
-    datasets = {key: {**value, "holders": {}} for key, value in status["datasets"].items()}
-    text = orjson.dumps({**status, "datasets": datasets}, option=orjson.OPT_SORT_KEYS)
-    if len(text) <= MAX_BYTES:
-        return text
-    most = len(datasets) * MAX_BYTES // (2 * len(text))
-    kept = dict(sorted(datasets.items(), key=lambda each: each[1]["percent"])[:most])
-    return orjson.dumps({**status, "datasets": kept}, option=orjson.OPT_SORT_KEYS)
+    if any(value.holders for value in status.datasets.values()):
+        bare = {key: value.model_copy(update={"holders": {}}) for key, value in status.datasets.items()}
+        return status.replace(datasets=bare)
+    least_cached = sorted(status.datasets.items(), key=lambda each: each[1].percent)
+    return status.replace(datasets=dict(least_cached[: len(least_cached) // 2]))

@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from avactl.daemons.delivery import metrics
 from avactl.daemons.delivery.commits.repository import Repository, Served
-from avactl.daemons.delivery.config import Target
+from avactl.daemons.delivery.plans import Target
 from avactl.kube import logs
 
 P = ParamSpec("P")

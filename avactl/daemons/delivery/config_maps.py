@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from avactl.contracts.delivery import PROBLEM_KEY, STATE_KEY, PipelineState
+from avactl.contracts.document import dump
 from avactl.contracts.names import CONFIG_LABEL
-from avactl.daemons.delivery.config import dump_state
-from avactl.daemons.delivery.decide import State
 from avactl.kube.client import MERGE, ApiError, Client, UnreachableError
 
-PLAN_KEY, STATE_KEY, PROBLEM_KEY = "pipeline.json", "state.json", "problem"
-SERVICE_KEY = "service.json"
 Body = dict[str, Any]
 
 
@@ -46,9 +44,9 @@ class ConfigMaps:
         found = self._known.get(name)
         return None if found is None else found.get("data") or {}
 
-    async def write_state(self, plan: str, state: State) -> None:
+    async def write_state(self, plan: str, state: PipelineState) -> None:
         """Write the state of a pipeline if it is unchanged since it was read. Raises ApiError (409) otherwise."""
-        await self._patch(state_name(plan), {STATE_KEY: dump_state(state)})
+        await self._patch(state_name(plan), {STATE_KEY: dump(state)})
 
     async def write_problem(self, plan: str, problem: str) -> None:
         """Write the problem that stops a pipeline, for users."""

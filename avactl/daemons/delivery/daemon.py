@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from time import monotonic
 
 from avactl.base.errors import HintedError
+from avactl.contracts.delivery import STATE_KEY
+from avactl.contracts.document import DocumentError
 from avactl.contracts.names import CONFIG_LABEL, DELIVERY_DAEMON, PIPELINE_CONFIG, PIPELINE_STATE, ROLLBACK_CONFIG
 from avactl.daemons.delivery import metrics
 from avactl.daemons.delivery.branch import Branch
 from avactl.daemons.delivery.commits.repository import Repository
-from avactl.daemons.delivery.config import PlanError, parse_state
-from avactl.daemons.delivery.config_maps import STATE_KEY, ConfigMaps, state_name
+from avactl.daemons.delivery.config_maps import ConfigMaps, state_name
 from avactl.daemons.delivery.pipelines import Pipelines, Proposals
+from avactl.daemons.delivery.plans import read_state
 from avactl.daemons.delivery.rollbacks import Rollbacks
 from avactl.kube import logs
 from avactl.kube.access import Access
@@ -102,7 +104,7 @@ class Daemon(ElectedDaemon):
             if isinstance(error, ApiError) and error.status == 409:
                 return _last_line(self._problems.get(name, ""))  # the state is older than thought: the watch brings it
             problem = str(error)
-        except (PlanError, HintedError, ValueError) as error:
+        except (DocumentError, HintedError, ValueError) as error:
             hint = getattr(error, "hint", "")
             problem = f"{error}: {hint}" if hint else str(error)
             self._later[name] = monotonic() + min(_RETRY, 6 * self._options.interval)
@@ -119,8 +121,8 @@ class Daemon(ElectedDaemon):
     async def _update_metrics(self) -> None:
         phases: Counter[str] = Counter()
         for name in self._maps.of(PIPELINE_CONFIG):
-            with contextlib.suppress(PlanError):
-                phases[parse_state((self._maps.data(state_name(name)) or {}).get(STATE_KEY)).phase] += 1
+            with contextlib.suppress(DocumentError):
+                phases[read_state((self._maps.data(state_name(name)) or {}).get(STATE_KEY)).phase] += 1
         metrics.PIPELINES.clear()
         for phase, count in phases.items():
             metrics.PIPELINES.labels(phase).set(count)

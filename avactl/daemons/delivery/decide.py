@@ -9,14 +9,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
+from avactl.contracts.delivery import MAX_KNOWN, PipelineState
 from avactl.daemons.delivery.validation import Bound, MetricsError, failures, parse_metrics
 
-Phase = Literal[
-    "idle", "clearing", "training", "staging", "validating", "sealing", "deploying", "rolling", "reverting", "stopping"
-]  # fmt: skip
 Step = Literal["train", "stage", "validate", "seal"]
 Status = Literal["running", "succeeded", "failed"]
 Rollout = Literal["progressing", "promoted", "rejected"]
@@ -28,8 +25,6 @@ WORKING: dict[str, Step] = {"training": "train", "staging": "stage", "validating
 _FAILED: dict[Step, str] = {
     "train": "TrainingFailed", "stage": "StagingFailed", "validate": "ValidationFailed", "seal": "PublicationFailed"
 }  # fmt: skip
-MAX_KNOWN = 128
-"""Versions whose metrics a state holds."""
 MAX_MESSAGE = 1000
 """Characters of a message; pods write some of them."""
 _PATH = re.compile(r"[!-~]{1,512}").fullmatch
@@ -54,47 +49,6 @@ class Config(NamedTuple):
     """Digest of the validation in the specs."""
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """State of a pipeline, as a daemon writes it down. Times in seconds."""
-
-    phase: Phase = "idle"
-    run: int = 0
-    """Number of the active or last run."""
-    begun: float = 0.0
-    since: float = 0.0
-    """Begin of the phase."""
-    handled: str = ""
-    """The last cause for which a run began, or was skipped."""
-    primed: bool = False
-    """True if `handled` is known: what was there before the pipeline is no cause."""
-    queued: str = ""
-    """The cause that waits for the end of the active run."""
-    commit: str = ""
-    """Commit of the specs at the begin of the run."""
-    origin: Mapping[str, Any] = field(default_factory=dict)
-    """Data, image, code and parameters in the specs at the begin of the run."""
-    ran: Mapping[str, Any] = field(default_factory=dict)
-    """Images, and commits of the code, that the training ran."""
-    output: str = ""
-    """Path of the copied model below the directory of the running job."""
-    rejected: str = ""
-    """Output that was rejected last, and the digest of the terms of its validation: `DIGEST OUTPUT`."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    before: str = ""
-    """URL that was served before the deployment."""
-    before_version: str = ""
-    """Its version in the specs."""
-    known: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Metrics of published versions, by URL."""
-    reason: str = ""
-    message: str = ""
-
-    def but(self, **changes: Any) -> State:
-        """Return a changed copy."""
-        return replace(self, **changes)
-
-
 class Job(NamedTuple):
     """The Job of a step: the one of that name, whatever run it is of."""
 
@@ -116,7 +70,7 @@ class Seen(NamedTuple):
     served: str = ""
     """URL of the service's model in the specs at the head of the branch."""
     rollout: Rollout | None = None
-    """State of the rollout to `served`; None if the service has not taken it up."""
+    """PipelineState of the rollout to `served`; None if the service has not taken it up."""
     proposal: Literal["", "open", "closed"] = ""
     """Pull request of the active run: none (yet), open, or closed without a merge."""
     version: str = ""
@@ -165,7 +119,7 @@ Action = Start | Remove | Deploy | Revert
 class Plan(NamedTuple):
     """Actions to carry out; if there are none, the state to write down."""
 
-    state: State
+    state: PipelineState
     actions: tuple[Action, ...] = ()
 
 
@@ -174,22 +128,22 @@ def candidate(config: Config, run: int) -> str:
     return f"{config.to}/{run}"
 
 
-def decide(config: Config, state: State, seen: Seen, now: float) -> Plan:
+def decide(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
     """Return the next plan."""
     if not state.primed:
-        return Plan(state.but(primed=True, handled=seen.cause)) if seen.cause else Plan(state)
+        return Plan(state.replace(primed=True, handled=seen.cause)) if seen.cause else Plan(state)
     due = seen.cause if seen.cause and seen.cause != state.handled else ""
     if state.phase == "idle":
         return _idle(config, state, due or state.queued, seen, now)
     if due:
         proposed = state.phase == "deploying" and seen.proposal == "open"  # it may stay open for days
         if config.suspended:
-            return Plan(state.but(handled=due, queued=""))
+            return Plan(state.replace(handled=due, queued=""))
         if config.concurrency == "forbid" and not proposed:
-            return Plan(state.but(handled=due))
+            return Plan(state.replace(handled=due))
         if state.phase != "stopping" or state.queued != due:
             stops = config.concurrency == "replace" and state.phase in ("clearing", *WORKING)
-            waiting = state.but(handled=due, queued=due)
+            waiting = state.replace(handled=due, queued=due)
             return Plan(_ended(waiting, "Replaced", f"by {due}", now) if stops else waiting)
     timeout = config.timeout
     if timeout is not None and state.phase in ("clearing", *WORKING) and now - state.begun > timeout:
@@ -202,14 +156,14 @@ def decide(config: Config, state: State, seen: Seen, now: float) -> Plan:
     }[state.phase](config, state, seen, now)  # fmt: skip
 
 
-def _idle(config: Config, state: State, due: str, seen: Seen, now: float) -> Plan:
+def _idle(config: Config, state: PipelineState, due: str, seen: Seen, now: float) -> Plan:
     if not due:
         return Plan(state)
     if config.suspended:
         # What waits is older than what is handled.
-        return Plan(state.but(handled=seen.cause or state.handled, queued=""))
+        return Plan(state.replace(handled=seen.cause or state.handled, queued=""))
     return Plan(
-        state.but(
+        state.replace(
             phase="clearing", run=state.run + 1, begun=now, since=now, handled=due, queued="", commit=seen.commit,
             origin=seen.origin, ran={}, output="", metrics={}, before="", before_version="", reason="Running",
             message=f"for {due}",
@@ -217,24 +171,24 @@ def _idle(config: Config, state: State, due: str, seen: Seen, now: float) -> Pla
     )  # fmt: skip
 
 
-def _ended(state: State, reason: str, message: str, now: float) -> State:
+def _ended(state: PipelineState, reason: str, message: str, now: float) -> PipelineState:
     """Return the state of a run that ends: what of it still works is stopped first."""
     text = "".join(each if each.isprintable() else " " for each in message[:MAX_MESSAGE])
-    return state.but(phase="stopping", since=now, reason=reason, message=text)
+    return state.replace(phase="stopping", since=now, reason=reason, message=text)
 
 
-def _clearing(config: Config, state: State, seen: Seen, now: float) -> Plan:
+def _clearing(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
     old = tuple(Remove(step, job.run) for step, job in seen.jobs.items() if job.run != state.run)
-    return Plan(state, old) if old else Plan(state.but(phase="training" if config.trains else "staging", since=now))
+    return Plan(state, old) if old else Plan(state.replace(phase="training" if config.trains else "staging", since=now))
 
 
-def _stopping(config: Config, state: State, seen: Seen, now: float) -> Plan:
+def _stopping(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
     # What has ended stays, with its pods and logs, until the next run begins.
     running = tuple(Remove(step, job.run) for step, job in seen.jobs.items() if job.status == "running")
-    return Plan(state, running) if running else Plan(state.but(phase="idle", since=now))
+    return Plan(state, running) if running else Plan(state.replace(phase="idle", since=now))
 
 
-def _working(config: Config, state: State, seen: Seen, now: float) -> Plan:
+def _working(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
     step = WORKING[state.phase]
     job = seen.jobs.get(step)
     if job is None:
@@ -247,13 +201,13 @@ def _working(config: Config, state: State, seen: Seen, now: float) -> Plan:
     if job.status == "failed":
         return Plan(_ended(state, _FAILED[step], job.message, now))
     if step == "train":
-        return Plan(state.but(phase="staging", since=now, ran=job.ran))
+        return Plan(state.replace(phase="staging", since=now, ran=job.ran))
     if step == "stage":
         return Plan(_staged(config, state, job, now))
     return _judged(config, state, seen, job, now) if step == "validate" else _published(config, state, seen, now)
 
 
-def _staged(config: Config, state: State, job: Job, now: float) -> State:
+def _staged(config: Config, state: PipelineState, job: Job, now: float) -> PipelineState:
     if job.message == UNCHANGED:
         return _ended(state, "Unchanged", "nothing newer than what is published", now)
     if job.message == NONE:
@@ -261,11 +215,11 @@ def _staged(config: Config, state: State, job: Job, now: float) -> State:
     if job.message == REJECTED:
         output = state.rejected.partition(" ")[2]
         return _ended(state, "Unchanged", f"nothing newer than {output}, which was rejected", now)
-    state = state.but(phase="validating", since=now)
+    state = state.replace(phase="validating", since=now)
     if config.trains:
         return state
     path = job.message.removeprefix(COPIED) if job.message.startswith(COPIED) else ""
-    return state.but(ran=job.ran, output=path if _PATH(path) else "")
+    return state.replace(ran=job.ran, output=path if _PATH(path) else "")
 
 
 def _terms(config: Config, served: str) -> str:
@@ -273,7 +227,7 @@ def _terms(config: Config, served: str) -> str:
     return hashlib.sha256(repr((config.validation, served, config.bounds)).encode()).hexdigest()[:16]
 
 
-def _rejected(config: Config, state: State, served: str) -> str:
+def _rejected(config: Config, state: PipelineState, served: str) -> str:
     """Return the output of the running job that would be rejected again; "" if there is none.
 
     A job may save nothing new for a long time, and its last output should not be validated over and over.
@@ -282,7 +236,7 @@ def _rejected(config: Config, state: State, served: str) -> str:
     return output if not config.trains and terms == _terms(config, served) else ""
 
 
-def _lineage(config: Config, state: State, step: Step) -> Mapping[str, Any]:
+def _lineage(config: Config, state: PipelineState, step: Step) -> Mapping[str, Any]:
     """Return what a version is published with: it depends on the state alone, so that a repetition is the same."""
     if step != "seal":
         return {}
@@ -294,7 +248,7 @@ def _lineage(config: Config, state: State, step: Step) -> Mapping[str, Any]:
     }  # fmt: skip
 
 
-def _judged(config: Config, state: State, seen: Seen, job: Job, now: float) -> Plan:
+def _judged(config: Config, state: PipelineState, seen: Seen, job: Job, now: float) -> Plan:
     try:
         measured = parse_metrics(job.message)
     except MetricsError as error:
@@ -303,33 +257,33 @@ def _judged(config: Config, state: State, seen: Seen, job: Job, now: float) -> P
     missed = failures(config.bounds, measured, published)
     if missed:
         rejected = f"{_terms(config, seen.served)} {state.output}" if state.output else ""
-        judged = state.but(metrics=measured.values, rejected=rejected)
+        judged = state.replace(metrics=measured.values, rejected=rejected)
         return Plan(_ended(judged, "Rejected", "; ".join(missed), now))
     return Plan(
-        state.but(
+        state.replace(
             phase="sealing", since=now, metrics=measured.values, before=seen.served, before_version=seen.version
         )
     )  # fmt: skip
 
 
-def _published(config: Config, state: State, seen: Seen, now: float) -> Plan:
+def _published(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
     url = candidate(config, state.run)
     kept = [each for each in state.known if each != url][-MAX_KNOWN + 1 :]
     # Only what is compared: pods may write more.
     own = {bound.name: state.metrics[bound.name] for bound in config.bounds if bound.name in state.metrics}
     known = {**{each: state.known[each] for each in kept}, url: own}
-    state = state.but(known=known)
+    state = state.replace(known=known)
     if not config.deploys:
         return Plan(_ended(state, "Published", url, now))
-    return Plan(state.but(phase="deploying", since=now))
+    return Plan(state.replace(phase="deploying", since=now))
 
 
-def _deploying(config: Config, state: State, seen: Seen, now: float) -> Plan:
+def _deploying(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
     url = candidate(config, state.run)
     if seen.served == url:
         if not config.rollout:
             return Plan(_ended(state, "Deployed", url, now))
-        return Plan(state.but(phase="rolling", since=now))
+        return Plan(state.replace(phase="rolling", since=now))
     if not config.deploys:  # the spec was changed meanwhile
         return Plan(_ended(state, "Published", url, now))
     if config.deploys == "pullRequest":
@@ -344,7 +298,7 @@ def _deploying(config: Config, state: State, seen: Seen, now: float) -> Plan:
     return Plan(state, (Deploy(url, str(state.run), config.deploys),))
 
 
-def _rolling(config: Config, state: State, seen: Seen, now: float) -> Plan:
+def _rolling(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
     url = candidate(config, state.run)
     if seen.served != url:
         return Plan(_ended(state, "Superseded", f"by {seen.served or 'a service without URL'}", now))
@@ -353,11 +307,11 @@ def _rolling(config: Config, state: State, seen: Seen, now: float) -> Plan:
     if seen.rollout == "rejected":
         if not state.before:
             return Plan(_ended(state, "RolledBack", f"{url}; there is no version to go back to", now))
-        return Plan(state.but(phase="reverting", since=now))
+        return Plan(state.replace(phase="reverting", since=now))
     return Plan(state)
 
 
-def _reverting(config: Config, state: State, seen: Seen, now: float) -> Plan:
+def _reverting(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:
     url = candidate(config, state.run)
     if seen.served != url:
         return Plan(_ended(state, "RolledBack", f"{url}, to {seen.served}", now))

@@ -10,8 +10,8 @@ import orjson
 
 from avactl.base.errors import HintedError
 from avactl.contracts import names
-from avactl.daemons.delivery.config import Pipeline
 from avactl.daemons.delivery.decide import STEPS, Job, Start, Status, Step
+from avactl.daemons.delivery.plans import Pipeline
 from avactl.daemons.delivery.provenance import provenance_of
 from avactl.daemons.delivery.validation import MAX_TEXT
 from avactl.kube.client import ApiError, Client, list_all

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from avactl.daemons.delivery.config import Target
+from avactl.daemons.delivery.plans import Target
 from avactl.daemons.delivery.publish import LINEAGE, MAX_LINEAGE, VERSION
 from avactl.datasets.stores.opening import open_store
 from avactl.datasets.stores.store import Found

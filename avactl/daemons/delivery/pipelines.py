@@ -11,13 +11,13 @@ from time import monotonic
 from typing import Literal, Protocol
 
 from avactl.base.cron import last_due
+from avactl.contracts.delivery import PLAN_KEY, STATE_KEY, PipelineState
 from avactl.contracts.names import DELIVERY_DAEMON
 from avactl.daemons.delivery import metrics
 from avactl.daemons.delivery.branch import Branch
 from avactl.daemons.delivery.commits.messages import commit_message, proposal_branch, revert_message
 from avactl.daemons.delivery.commits.repository import DeliveryError, Served
-from avactl.daemons.delivery.config import Pipeline, parse_plan, parse_state
-from avactl.daemons.delivery.config_maps import PLAN_KEY, STATE_KEY, ConfigMaps, state_name
+from avactl.daemons.delivery.config_maps import ConfigMaps, state_name
 from avactl.daemons.delivery.decide import (
     WORKING,
     Action,
@@ -26,11 +26,11 @@ from avactl.daemons.delivery.decide import (
     Revert,
     Seen,
     Start,
-    State,
     candidate,
     decide,
 )
 from avactl.daemons.delivery.jobs import Jobs
+from avactl.daemons.delivery.plans import Pipeline, read_plan, read_state
 from avactl.daemons.delivery.rollouts import rollout_of
 from avactl.kube import logs
 from avactl.kube.client import ApiError, Client, UnreachableError
@@ -80,11 +80,11 @@ class Pipelines:
             plan = self._maps.data(name)
             if plan is None or not self._leading():
                 return
-            pipeline = parse_plan(plan.get(PLAN_KEY, ""))
+            pipeline = read_plan(plan.get(PLAN_KEY, ""))
             held = self._maps.data(state_name(name))
             if held is None:
                 raise DeliveryError(f"ConfigMap {state_name(name)} does not exist", "are the specs applied?")
-            state = parse_state(held.get(STATE_KEY))
+            state = read_state(held.get(STATE_KEY))
             seen = await self._seen(name, pipeline, state)
             decided = decide(pipeline.config, state, seen, time.time())
             for action in decided.actions:
@@ -98,7 +98,7 @@ class Pipelines:
 
     # -- observation ---------------------------------------------------------------------------------------------------
 
-    async def _seen(self, name: str, pipeline: Pipeline, state: State) -> Seen:
+    async def _seen(self, name: str, pipeline: Pipeline, state: PipelineState) -> Seen:
         served = Served("", "")
         cause = await self._cause(pipeline, state)
         if pipeline.target is not None:
@@ -126,11 +126,11 @@ class Pipelines:
         ).look(WORKING.get(state.phase))  # fmt: skip
         return Seen(cause, self._branch.head, jobs, served.url, rollout, proposal, served.version, pipeline.lineage)
 
-    async def _cause(self, pipeline: Pipeline, state: State) -> str:
+    async def _cause(self, pipeline: Pipeline, state: PipelineState) -> str:
         trigger = pipeline.trigger
         match trigger.kind:
             case "schedule":
-                return last_due(trigger.cron, trigger.zone, time.time()) or "never"
+                return last_due(trigger.cron, trigger.time_zone or "Etc/UTC", time.time()) or "never"
             case "dataset":
                 return trigger.version
             case "checkpoint":
@@ -141,7 +141,7 @@ class Pipelines:
                 # The last one may be so long ago that it is not found any more.
                 return found or state.handled or "none"
 
-    async def _proposal(self, name: str, pipeline: Pipeline, state: State) -> str:
+    async def _proposal(self, name: str, pipeline: Pipeline, state: PipelineState) -> str:
         if self._proposals is None:
             raise DeliveryError("the forge of the repository is unknown", "set `forge` in `delivery` of the Cluster")
         known, asked = self._asked.get(name, ("", float("-inf")))
@@ -153,7 +153,7 @@ class Pipelines:
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
-    async def _carry_out(self, name: str, pipeline: Pipeline, state: State, seen: Seen, action: Action) -> None:
+    async def _carry_out(self, name: str, pipeline: Pipeline, state: PipelineState, seen: Seen, action: Action) -> None:
         jobs = Jobs(self._client, pipeline)
         match action:
             case Start():
@@ -172,7 +172,7 @@ class Pipelines:
                 message = revert_message(pipeline, state, url, back)
                 await self._branch.deploy(pipeline.target, Served(back, version), message, only=url)
 
-    async def _propose(self, name: str, pipeline: Pipeline, state: State, wanted: Served, message: str) -> None:
+    async def _propose(self, name: str, pipeline: Pipeline, state: PipelineState, wanted: Served, message: str) -> None:
         assert self._proposals is not None
         assert pipeline.target is not None
         branch = proposal_branch(pipeline, state.run)
@@ -185,7 +185,7 @@ class Pipelines:
         self._asked.pop(name, None)
         logs.info("pull request", pipeline=str(pipeline), url=made)
 
-    async def _told(self, pipeline: Pipeline, before: State, after: State) -> None:
+    async def _told(self, pipeline: Pipeline, before: PipelineState, after: PipelineState) -> None:
         """Write events, and count what has ended. One that fails is logged only: the state says the same."""
         ended = before.phase == "stopping" and after.phase == "idle"
         if ended:
@@ -204,7 +204,7 @@ class Pipelines:
         await self._events.record(regarding, reason, note, warning=ended and reason not in GOOD)
 
 
-def _kept(pipeline: Pipeline, seen: Seen, state: State) -> list[str]:
+def _kept(pipeline: Pipeline, seen: Seen, state: PipelineState) -> list[str]:
     """Return the numbers of the versions that are served, or were before, or that specs name."""
     base = f"{pipeline.config.to}/"
     urls = {*pipeline.declared, seen.served, state.before}

@@ -6,17 +6,15 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from avactl.contracts.delivery import MAX_ORIGINS
 from avactl.contracts.names import DEFAULT_CONTAINER
 from avactl.program.lowering.pods import CODE
 
 Body = dict[str, Any]
-MAX_EACH = 16
-"""Maximum number of distinct images, and of distinct commits."""
 _DIGEST = "sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}"
 _IMAGE_ID = re.compile(
     rf"(?:[a-z]{{1,16}}(?:-[a-z]{{1,16}})?://)?((?:[A-Za-z0-9._:/-]{{1,255}}@)?(?:{_DIGEST}))"
 ).fullmatch
-_IMAGE = re.compile(rf"(?:[A-Za-z0-9._:/-]{{1,255}}@)?(?:{_DIGEST})").fullmatch
 _COMMIT = re.compile("[0-9a-f]{40}|[0-9a-f]{64}").fullmatch
 
 
@@ -40,17 +38,5 @@ def provenance_of(pods: Iterable[Body]) -> dict[str, list[str]]:
             said = str(ended.get("message"))[:100].strip()
             if name == CODE and ended.get("exitCode") == 0 and _COMMIT(said):
                 commits.add(said)
-    each_kind = {"images": sorted(images)[:MAX_EACH], "commits": sorted(commits)[:MAX_EACH]}
+    each_kind = {"images": sorted(images)[:MAX_ORIGINS], "commits": sorted(commits)[:MAX_ORIGINS]}
     return {key: values for key, values in each_kind.items() if values}
-
-
-def is_provenance(value: Any) -> bool:
-    """Return True for what `provenance_of` returns."""
-    checks = {"images": _IMAGE, "commits": _COMMIT}
-    return isinstance(value, dict) and all(
-        key in checks
-        and isinstance(each, list)
-        and len(each) <= MAX_EACH
-        and all(isinstance(text, str) and checks[key](text) for text in each)
-        for key, each in value.items()
-    )

@@ -11,17 +11,19 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from avactl.contracts.delivery import PLAN_KEY, SERVICE_KEY, STATE_KEY, RollbackPlan
+from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import DELIVERY_DAEMON, PIPELINE_CONFIG, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
+from avactl.contracts.serving import RolloutState
 from avactl.daemons.delivery import metrics
 from avactl.daemons.delivery.branch import Branch
 from avactl.daemons.delivery.commits.messages import rollback_branch
 from avactl.daemons.delivery.commits.repository import DeliveryError
 from avactl.daemons.delivery.commits.rollback import Finding, NoTextError, rolled_back
-from avactl.daemons.delivery.config import PlanError, Service, parse_plan, parse_service, parse_state
-from avactl.daemons.delivery.config_maps import PLAN_KEY, SERVICE_KEY, STATE_KEY, ConfigMaps, state_name
+from avactl.daemons.delivery.config_maps import ConfigMaps, state_name
 from avactl.daemons.delivery.pipelines import Proposals
+from avactl.daemons.delivery.plans import read_plan, read_state
 from avactl.daemons.delivery.rollouts import deployment_of, replica_sets
-from avactl.daemons.serving.config import parse_state as parse_rollout
 from avactl.daemons.serving.revisions import find, revisions_of, template_of
 from avactl.kube import logs
 from avactl.kube.client import Client
@@ -56,13 +58,13 @@ class Rollbacks:
     async def advance(self, name: str) -> None:
         """Check one service, and revert its spec if its version was rolled back.
 
-        Raises ApiError, UnreachableError, PlanError and DeliveryError; a later pass tries again.
+        Raises ApiError, UnreachableError, DocumentError and DeliveryError; a later pass tries again.
         """
         plan = self._maps.data(name)
         if plan is None or monotonic() - self._looked.get(name, float("-inf")) < self._interval:
             return
         self._looked[name] = monotonic()
-        service = parse_service(plan.get(SERVICE_KEY, ""))
+        service = load(RollbackPlan, plan.get(SERVICE_KEY, ""))
         deployment = await deployment_of(self._client, service.namespace, service.name)
         if deployment is None or not _is_rolled_back(deployment) or self._has_pipeline(service):
             return
@@ -86,7 +88,7 @@ class Rollbacks:
             self._told[name] = problem
             await self._tell(deployment, "SpecNotRolledBack", problem, warning=True)
 
-    async def _set_back(self, service: Service, deployment: Body, found: Finding) -> str:
+    async def _set_back(self, service: RollbackPlan, deployment: Body, found: Finding) -> str:
         """Commit or propose the text of the running version; return the head that needs no further change."""
         repository, name = self._branch.repository, self._branch.name
         edited = partial(rolled_back, service=service, found=found)
@@ -111,13 +113,13 @@ class Rollbacks:
             await self._tell(deployment, "SpecRolledBack", f"proposed by {url}")
         return head
 
-    def _has_pipeline(self, service: Service) -> bool:
+    def _has_pipeline(self, service: RollbackPlan) -> bool:
         """Return True if a run of a pipeline is deploying to the service: then the pipeline commits the roll-back."""
         for name in self._maps.of(PIPELINE_CONFIG):
             try:
-                target = parse_plan((self._maps.data(name) or {}).get(PLAN_KEY, "")).target
-                phase = parse_state((self._maps.data(state_name(name)) or {}).get(STATE_KEY)).phase
-            except PlanError:
+                target = read_plan((self._maps.data(name) or {}).get(PLAN_KEY, "")).target
+                phase = read_state((self._maps.data(state_name(name)) or {}).get(STATE_KEY)).phase
+            except DocumentError:
                 continue
             same = target is not None and (target.namespace, target.service) == (service.namespace, service.name)
             if same and phase in _DEPLOYS:
@@ -135,7 +137,7 @@ def finding(deployment: Body, sets: Iterable[Body]) -> Finding | None:
 
     Raises DeliveryError if a version has no digest of its template.
     """
-    state = parse_rollout((deployment["metadata"].get("annotations") or {}).get(ROLLOUT_STATE))
+    state = RolloutState.read((deployment["metadata"].get("annotations") or {}).get(ROLLOUT_STATE))
     revisions = revisions_of(deployment, sets)
     wanted, running = find(revisions, template_of(deployment)), revisions.get(state.stable)
     if wanted is None or running is None or wanted is running or not wanted.rejected:
@@ -151,7 +153,7 @@ def finding(deployment: Body, sets: Iterable[Body]) -> Finding | None:
 
 def _is_rolled_back(deployment: Body) -> bool:
     notes = deployment["metadata"].get("annotations") or {}
-    state = parse_rollout(notes.get(ROLLOUT_STATE))
+    state = RolloutState.read(notes.get(ROLLOUT_STATE))
     return ROLLOUT in notes and state.phase == "steady" and state.reason == "RolledBack"
 
 

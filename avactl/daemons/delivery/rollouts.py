@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
-
+from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import MANAGED_BY, MANAGER, MODEL_URLS, ROLLOUT, ROLLOUT_STATE
-from avactl.daemons.delivery.config import Target
+from avactl.contracts.serving import ModelUrls, RolloutState
 from avactl.daemons.delivery.decide import Rollout
-from avactl.daemons.serving.config import parse_state
+from avactl.daemons.delivery.plans import Target
 from avactl.daemons.serving.revisions import revisions_of, same, template_of
 from avactl.daemons.serving.stores import ANSWER, PAGE, objects_of
 from avactl.kube.client import ApiError, Client, list_all
 
 Body = dict[str, Any]
-_MOST = 64 * 1024
 
 
 async def rollout_of(client: Client, target: Target, url: str) -> Rollout | None:
@@ -61,9 +59,9 @@ async def replica_sets(client: Client, deployment: Body) -> list[Body]:
 def verdict(deployment: Body, sets: Iterable[Body], model: str, url: str) -> Rollout | None:
     """Return how the rollout to a URL goes, from the Deployment and the ReplicaSets of its versions."""
     notes = deployment["metadata"].get("annotations") or {}
-    if ROLLOUT not in notes or _urls(notes.get(MODEL_URLS, "")).get(model) != url:
+    if ROLLOUT not in notes or _urls(notes.get(MODEL_URLS)).get(model) != url:
         return None
-    state, template = parse_state(notes.get(ROLLOUT_STATE)), template_of(deployment)
+    state, template = RolloutState.read(notes.get(ROLLOUT_STATE)), template_of(deployment)
     revisions = revisions_of(deployment, sets)
     hash = next((each.hash for each in revisions.values() if same(each.template, template)), "")
     if not hash or state.phase != "steady":
@@ -73,9 +71,8 @@ def verdict(deployment: Body, sets: Iterable[Body], model: str, url: str) -> Rol
     return "rejected" if state.outcome == "rolledBack" and state.version == hash else "progressing"
 
 
-def _urls(text: str) -> dict[str, Any]:
+def _urls(text: object) -> Mapping[str, str]:
     try:
-        data = orjson.loads(text) if len(text) <= _MOST else None
-    except orjson.JSONDecodeError:
+        return load(ModelUrls, text).root
+    except DocumentError:
         return {}
-    return data if isinstance(data, dict) else {}

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from avactl.contracts.delivery import PLAN_KEY, PROBLEM_KEY, STATE_KEY
+from avactl.contracts.document import DocumentError
 from avactl.contracts.names import CONFIG_LABEL, PIPELINE_CONFIG, PIPELINE_STATE
-from avactl.daemons.delivery.config import PlanError, parse_plan, parse_state
-from avactl.daemons.delivery.config_maps import PLAN_KEY, PROBLEM_KEY, STATE_KEY, state_name
+from avactl.daemons.delivery.config_maps import state_name
+from avactl.daemons.delivery.plans import read_plan, read_state
 from avactl.kube.client import Client, list_all
 
 
@@ -35,9 +37,9 @@ def _entry(plan: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
         "reason": "", "message": "", "metrics": {}, "waiting": "", "problem": str(data.get(PROBLEM_KEY, "")),
     }  # fmt: skip
     try:
-        pipeline = parse_plan((plan.get("data") or {}).get(PLAN_KEY, ""))
-        state = parse_state(data.get(STATE_KEY))
-    except PlanError as error:
+        pipeline = read_plan((plan.get("data") or {}).get(PLAN_KEY, ""))
+        state = read_state(data.get(STATE_KEY))
+    except DocumentError as error:
         return {**entry, "problem": str(error)}
     return {
         **entry, "pipeline": str(pipeline), "phase": state.phase, "run": state.run, "since": state.since,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from avactl.contracts import names
-from avactl.daemons.serving.config import State
+from avactl.contracts.document import dump
+from avactl.contracts.serving import RolloutState
 from avactl.daemons.serving.revisions import (
     HASH_LABEL,
     REJECTED,
@@ -82,10 +83,10 @@ class Actor:
             case StartJob(revision):
                 await self._start_job(view, space, revision)
 
-    async def write_state(self, view: View, state: State) -> None:
+    async def write_state(self, view: View, state: RolloutState) -> None:
         """Write a state, if nobody has changed the Deployment. Raises ApiError and UnreachableError."""
         path = _deployment_path(view.deployment)
-        await self._patch(path, view.deployment, {"metadata": {"annotations": {names.ROLLOUT_STATE: state.dump()}}})
+        await self._patch(path, view.deployment, {"metadata": {"annotations": {names.ROLLOUT_STATE: dump(state)}}})
 
     async def write_condition(self, deployment: Mapping[str, Any], good: bool, reason: str, message: str) -> None:
         """Write the condition, if it differs. Raises ApiError and UnreachableError."""

@@ -9,7 +9,8 @@ import aiohttp
 import orjson
 
 from avactl.base.promql import confinement_problem, filled
-from avactl.daemons.serving.config import Analysis, ConfigError, Query
+from avactl.contracts.document import DocumentError
+from avactl.contracts.serving import RolloutAnalysis, RolloutQuery
 
 _TIMEOUT = 10.0
 _MOST_BYTES = 1 << 20
@@ -65,21 +66,21 @@ def _parsed(status: int, content: bytes) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def of_version(query: Query, analysis: Analysis, namespace: str, name: str, hash: str) -> str:
-    """Return a query for the pods of one version. Raises ConfigError if it reads metrics of other namespaces."""
-    promql = filled(query.promql, namespace, f"{name}-{hash}-[a-z0-9]+", analysis.interval)
+def of_version(query: RolloutQuery, analysis: RolloutAnalysis, namespace: str, name: str, hash: str) -> str:
+    """Return a query for the pods of one version. Raises DocumentError if it reads metrics of other namespaces."""
+    promql = filled(query.promql, namespace, f"{name}-{hash}-[a-z0-9]+", analysis.interval_s)
     problem = confinement_problem(promql, namespace)
     if problem is not None:
-        raise ConfigError(f"query `{query.name}`: {problem.message}; {problem.hint}")
+        raise DocumentError(f"query `{query.name}`: {problem.message}; {problem.hint}")
     return promql
 
 
 async def measure(
-    prometheus: Prometheus | None, analysis: Analysis, namespace: str, name: str, stable: str, canary: str
+    prometheus: Prometheus | None, analysis: RolloutAnalysis, namespace: str, name: str, stable: str, canary: str
 ) -> tuple[str, str]:
     """Return `passed`, `failed`, `unavailable` or `empty` (no requests), and the values or the reason.
 
-    Raises ConfigError for a query that reads metrics of other namespaces.
+    Raises DocumentError for a query that reads metrics of other namespaces.
     """
     if prometheus is None:
         return "unavailable", "the daemon knows no Prometheus: set `monitoring.prometheus` of the Cluster"
@@ -103,7 +104,7 @@ async def measure(
     return ("failed" if failed else "empty" if empty else "passed"), "; ".join(texts)
 
 
-def _violated(query: Query, new: float, old: float) -> str:
+def _violated(query: RolloutQuery, new: float, old: float) -> str:
     if query.max is not None and new > query.max:
         return f": above {query.max:g}"
     if query.min is not None and new < query.min:

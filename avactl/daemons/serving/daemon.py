@@ -9,11 +9,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, SERVING_DAEMON
+from avactl.contracts.serving import RolloutConfig, RolloutState, RolloutStep
 from avactl.daemons.serving import metrics
 from avactl.daemons.serving.actions import ROUTES, VALIDATION, Actor
 from avactl.daemons.serving.analysis import Prometheus, measure, of_version
-from avactl.daemons.serving.config import Config, ConfigError, parse_config, parse_state
 from avactl.daemons.serving.decide import decide
 from avactl.daemons.serving.questions import Room, not_starting
 from avactl.daemons.serving.revisions import HASH_LABEL, Body, revisions_of
@@ -109,7 +110,7 @@ class Daemon(ElectedDaemon):
         try:
             await self._advance(key)
             self._errors.pop(key, None)
-        except (ApiError, UnreachableError, ConfigError) as error:
+        except (ApiError, UnreachableError, DocumentError) as error:
             if not isinstance(error, ApiError) or error.status != 409:  # 409: seen too early, or made before a crash
                 self._failed(key, str(error))
             elif self._errors.get(key) != str(error):
@@ -135,10 +136,10 @@ class Daemon(ElectedDaemon):
                     await self._release(deployment)
                 return
             try:
-                config = parse_config(notes[ROLLOUT])
+                config = load(RolloutConfig, notes[ROLLOUT])
                 self._checked(deployment, config)
-            except ConfigError as error:
-                await self._actor.write_condition(deployment, False, "InvalidRollout", str(error))
+            except DocumentError as error:
+                await self._actor.write_condition(deployment, False, "InvalidRollout", f"invalid rollout: {error}")
                 raise
             view = self._view(deployment, config)
             plan = await self._plan(view)
@@ -155,8 +156,8 @@ class Daemon(ElectedDaemon):
                 await self._actor.write_condition(deployment, state.reason in GOOD, state.reason or "Starting", message)
                 return
 
-    def _checked(self, deployment: Body, config: Config) -> None:
-        """Raise ConfigError for queries that read other teams' metrics: the specs' check, in case one was got round."""
+    def _checked(self, deployment: Body, config: RolloutConfig) -> None:
+        """Raise DocumentError for queries that read other teams' metrics: specs that passed their check have none."""
         metadata = deployment["metadata"]
         for query in config.analysis.queries if config.analysis is not None else ():
             assert config.analysis is not None
@@ -183,7 +184,7 @@ class Daemon(ElectedDaemon):
                     )  # fmt: skip
                     answers = answers._replace(measured=measured)
 
-    def _view(self, deployment: Body, config: Config) -> View:
+    def _view(self, deployment: Body, config: RolloutConfig) -> View:
         metadata = deployment["metadata"]
         space = metadata["namespace"]
         revisions = revisions_of(deployment, self._stores["ReplicaSet"].of(metadata["uid"]))
@@ -198,13 +199,20 @@ class Daemon(ElectedDaemon):
         routes = {
             route: body for route in config.routes if (body := self._stores[route.kind].get(f"{space}/{route.name}"))
         }
-        state = parse_state((metadata.get("annotations") or {}).get(ROLLOUT_STATE))
+        state = RolloutState.read((metadata.get("annotations") or {}).get(ROLLOUT_STATE))
         return View(deployment, config, state, revisions, services, routes, jobs)
 
     async def _release(self, deployment: Body) -> None:
         """Give the versions of a service that is rolling again to the Deployment controller, with their pods."""
         metadata = deployment["metadata"]
-        config = Config("replicas", (), 0, False, 1, (), (), (), None)
+        config = RolloutConfig(
+            traffic="replicas",
+            steps=(RolloutStep(percent=100, pause=0),),
+            surge=0,
+            in_place=False,
+            port=1,
+            ports={},
+        )
         view = self._view(deployment, config)
         for each in view.revisions.values():
             if not each.attached:
@@ -229,7 +237,7 @@ class Daemon(ElectedDaemon):
             deployment = self._stores["Deployment"].get(key) or {"metadata": {}}
             notes = deployment["metadata"].get("annotations") or {}
             if ROLLOUT in notes:
-                state = parse_state(notes.get(ROLLOUT_STATE))
+                state = RolloutState.read(notes.get(ROLLOUT_STATE))
                 phases[state.phase] += 1
                 if state.phase != "steady" and state.reason in _WAITS:
                     waiting[state.reason] += 1

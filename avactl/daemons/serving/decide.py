@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import floor
 
-from avactl.daemons.serving.config import State
+from avactl.contracts.serving import RolloutState
 from avactl.daemons.serving.revisions import Revision, find, new_hash, revision_number, template_of
 from avactl.daemons.serving.sizes import Sizes, toward, wanted
 from avactl.daemons.serving.view import (
@@ -56,20 +56,20 @@ def _steady(view: View, now: float, answers: Answers) -> Plan:
     target = find(view.revisions, template)
     if stable is None:
         if target is not None:
-            return Plan(state.but(stable=target.hash))
+            return Plan(state.replace(stable=target.hash))
         hash = new_hash(template, view.revisions)
-        begun = state.but(stable=hash, since=now, reason="Starting", message="")
+        begun = state.replace(stable=hash, since=now, reason="Starting", message="")
         return Plan(begun, [Create(hash, view.total, True)])
     if stable.hash != state.stable:
         # Of a service without pods it is not known whether it has served: then it is compared with the next version.
-        return Plan(state.but(stable=stable.hash, proven=state.proven or not view.total))
+        return Plan(state.replace(stable=stable.hash, proven=state.proven or not view.total))
     if target is not stable and not (target is not None and target.rejected):
         hash = target.hash if target is not None else new_hash(template, view.revisions)
         if not state.proven and not stable.ready:
             # The first version has never served: there is nothing to compare with, and nothing to lose.
             actions = [] if target is not None else [Create(hash, view.total, True)]
-            return Plan(state.but(stable=hash, since=now, message=""), list(actions))
-        begun = State(
+            return Plan(state.replace(stable=hash, since=now, message=""), list(actions))
+        begun = RolloutState(
             stable=state.stable, canary=hash, proven=state.proven, phase="starting", since=now, reason="Starting",
             message=f"version {hash}",
         )  # fmt: skip
@@ -88,14 +88,14 @@ def _steady(view: View, now: float, answers: Answers) -> Plan:
         plan.state = state  # rolled back: the condition keeps its reason
     elif stable.ready or not view.total:
         proven = state.proven or stable.ready > 0
-        plan.state = state.but(proven=proven, reason="Stable", message=f"version {stable.hash}", weight=0)
+        plan.state = state.replace(proven=proven, reason="Stable", message=f"version {stable.hash}", weight=0)
     elif not state.proven and now - state.since >= PATIENCE:
         # The first version: no rollout waits for it, but somebody does.
         if answers.why is None:
             return Plan(state, ask="why")
         if answers.why[1]:
             text = f"0 of {view.total} pods are ready: {answers.why[1]}"[:900]
-            plan.state = state.but(reason="Starting", message=text)
+            plan.state = state.replace(reason="Starting", message=text)
             plan.events += [] if state.message else [Event("RolloutStarting", text)]
     return plan
 
@@ -145,7 +145,7 @@ class _Rollout:
     def plan(self) -> Plan:
         if self.stable is None:
             # Somebody has deleted the stable version: what is left serves.
-            return Plan(self.state.but(stable=self.state.canary, canary="", phase="steady", since=self.now))
+            return Plan(self.state.replace(stable=self.state.canary, canary="", phase="steady", since=self.now))
         if self.state.phase != "aborting":
             target = find(self.view.revisions, template_of(self.view.deployment))
             gone = self.canary is None and self.state.phase != "starting"
@@ -159,7 +159,7 @@ class _Rollout:
             if not self.total and self.config.analysis is not None:
                 return self._asleep()
             if not self.state.since:
-                return Plan(self.state.but(since=self.now))
+                return Plan(self.state.replace(since=self.now))
         return getattr(self, f"_{self.state.phase}")()  # type: ignore[no-any-return]
 
     # -- phases
@@ -178,13 +178,13 @@ class _Rollout:
                     return self._hold("NoRoom", missing, warning=True)
                 in_place = True
             hash = self.state.canary
-            state = self.state.but(in_place=in_place, reason="Starting", message=missing and f"in place: {missing}")
+            state = self.state.replace(in_place=in_place, reason="Starting", message=missing and f"in place: {missing}")
             return Plan(state, [Create(hash, 0, False)])
         if self.stable.attached:
             return Plan(self.state, [Member(self.stable, False)])
         if self.canary.attached:
             return Plan(self.state, [Member(self.canary, False)])
-        return Plan(self.state.but(phase="stepping", step=0, since=self.now, reached=0.0))
+        return Plan(self.state.replace(phase="stepping", step=0, since=self.now, reached=0.0))
 
     def _asleep(self) -> Plan:
         """Wait without pods: there are no requests to measure, and no stable version to compare with."""
@@ -197,7 +197,7 @@ class _Rollout:
                 return Plan(self.state, self._scaled(Sizes(0, 0)))
         plan = self._hold("NoRequests", "the service has no pods: the rollout goes on when a request has started one")
         # The step begins again then; the time without pods does not count.
-        plan.state = plan.state.but(since=0.0, reached=0.0, passed=0, failed=0)
+        plan.state = plan.state.replace(since=0.0, reached=0.0, passed=0, failed=0)
         return plan
 
     def _stepping(self) -> Plan:
@@ -208,7 +208,7 @@ class _Rollout:
             return plan
         state = self.state
         if not state.reached:
-            reached = state.but(reached=self.now, measured=self.now, passed=0, failed=0, reason="Progressing",
+            reached = state.replace(reached=self.now, measured=self.now, passed=0, failed=0, reason="Progressing",
                                 message=f"{step.percent}% of the requests")  # fmt: skip
             return Plan(
                 reached, events=[Event("RolloutStep", f"version {state.canary} has {step.percent}% of the requests")]
@@ -220,8 +220,8 @@ class _Rollout:
         if self.now - state.reached < step.pause or (queries and not state.passed):
             return Plan(state)
         if state.step + 1 < len(self.config.steps):
-            return Plan(state.but(step=state.step + 1, since=self.now, reached=0.0))
-        return Plan(state.but(phase="promoting", since=self.now, reached=0.0, reason="Promoting", message=""))
+            return Plan(state.replace(step=state.step + 1, since=self.now, reached=0.0))
+        return Plan(state.replace(phase="promoting", since=self.now, reached=0.0, reason="Promoting", message=""))
 
     def _promoting(self) -> Plan:
         assert self.canary is not None
@@ -232,7 +232,7 @@ class _Rollout:
             plan = self._sized(Sizes(kept, self.total)) or self._weighed(0 if self.by_replicas else 100)
         if plan is not None:
             return plan
-        done = self.state.but(
+        done = self.state.replace(
             stable=self.state.canary, canary="", phase="steady", weight=0, weighed=0.0, outcome="promoted", proven=True,
             version=self.state.canary, ended=self.now, reason="Promoted", message=f"version {self.state.canary}",
         )  # fmt: skip
@@ -249,7 +249,7 @@ class _Rollout:
                 if sizes.stable < self.total:
                     return Plan(state, self._scaled(Sizes(self.total, sizes.canary)))
                 if self.now - state.since > STUCK:
-                    return Plan(state.but(in_place=True))
+                    return Plan(state.replace(in_place=True))
                 return Plan(state)
             plan = self._weighed(0, removing=True)
             if plan is not None:
@@ -261,7 +261,7 @@ class _Rollout:
             if plan is not None:
                 return plan
         rejected = state.reason in REJECTING
-        done = state.but(
+        done = state.replace(
             canary="", phase="steady", weight=0, weighed=0.0, in_place=False, outcome="rolledBack",
             version=state.canary, ended=self.now, reason="RolledBack" if rejected else "Stable",
             message=f"version {state.canary}: {state.message}"[:900],
@@ -284,7 +284,7 @@ class _Rollout:
             return None
         if self.state.reached:
             # Pods were lost, or an autoscaler asks for more: they have the same time as at first.
-            return Plan(self.state.but(reached=0.0, since=self.now))
+            return Plan(self.state.replace(reached=0.0, since=self.now))
         waited = self.now - self.state.since
         if waited < min(PATIENCE, self.view.deadline):
             return Plan(self.state)
@@ -293,7 +293,7 @@ class _Rollout:
         lacks, why = self.answers.why
         if lacks:
             if self.config.in_place and not self.state.in_place:
-                return Plan(self.state.but(in_place=True, message=f"in place: {why}"[:900]))
+                return Plan(self.state.replace(in_place=True, message=f"in place: {why}"[:900]))
             return self._hold("NoRoom", why, warning=True)
         if waited > self.view.deadline:
             return self._abort(
@@ -316,7 +316,7 @@ class _Rollout:
             return Plan(self.state, [StartJob(self.canary)])
         for condition in (job.get("status") or {}).get("conditions") or ():
             if condition.get("status") == "True" and condition.get("type") == "Complete":
-                return Plan(self.state.but(validated=True))
+                return Plan(self.state.replace(validated=True))
             if condition.get("status") == "True" and condition.get("type") == "Failed":
                 why = f"{condition.get('reason', '')} {condition.get('message', '')}"[:400]
                 return self._abort("ValidationFailed", f"Job {job['metadata']['name']}: {why}")
@@ -352,16 +352,18 @@ class _Rollout:
                 return Plan(state, [AddService(each) for each in missing])
             if not removing and len(view.backed(self.canary.hash)) < len(view.routes):
                 # Without requests at first, so that the gateway knows the pods when they come.
-                return Plan(state.but(weighed=0.0, weight=0), [Weigh(((self.stable.hash, 100), (self.canary.hash, 0)))])
+                return Plan(
+                    state.replace(weighed=0.0, weight=0), [Weigh(((self.stable.hash, 100), (self.canary.hash, 0)))]
+                )
             if not removing and not state.weighed:
-                return Plan(state.but(weighed=self.now))
+                return Plan(state.replace(weighed=self.now))
             if state.weight != percent and not removing and self.now - state.weighed < self.settle:
                 return Plan(state)
             weights = ((self.stable.hash, 100 - percent), (self.canary.hash, percent))
             if view.unweighed(weights):
                 return Plan(state, [Weigh(weights)])
         if state.weight != percent:
-            return Plan(state.but(weight=percent, weighed=self.now))
+            return Plan(state.replace(weight=percent, weighed=self.now))
         return Plan(state) if self.now - state.weighed < self.settle else None
 
     def _measured(self) -> Plan | None:
@@ -369,7 +371,7 @@ class _Rollout:
         if (
             analysis is None
             or not analysis.queries
-            or self.now - max(state.measured, state.reached) < analysis.interval
+            or self.now - max(state.measured, state.reached) < analysis.interval_s
         ):
             return None
         if self.answers.measured is None:
@@ -377,16 +379,16 @@ class _Rollout:
         result, text = self.answers.measured
         if result == "passed":
             return Plan(
-                state.but(measured=self.now, passed=state.passed + 1, failed=0, reason="Progressing", message=text)
+                state.replace(measured=self.now, passed=state.passed + 1, failed=0, reason="Progressing", message=text)
             )
         if result == "failed":
             if state.failed + 1 >= analysis.failures:
                 return self._abort("AnalysisFailed", text)
-            return Plan(state.but(measured=self.now, failed=state.failed + 1, message=text))
-        again = self.now - analysis.interval + min(analysis.interval, _RETRY)
+            return Plan(state.replace(measured=self.now, failed=state.failed + 1, message=text))
+        again = self.now - analysis.interval_s + min(analysis.interval_s, _RETRY)
         reason = "PrometheusUnavailable" if result == "unavailable" else "NoRequests"
         plan = self._hold(reason, text, warning=result == "unavailable")
-        plan.state = plan.state.but(measured=again)
+        plan.state = plan.state.replace(measured=again)
         return plan
 
     def _exchange(self) -> Plan | None:
@@ -444,10 +446,10 @@ class _Rollout:
         return list(found)
 
     def _hold(self, reason: str, message: str, warning: bool = False) -> Plan:
-        state = self.state.but(reason=reason, message=message[:900])
+        state = self.state.replace(reason=reason, message=message[:900])
         told = [Event(f"Rollout{reason}", message, warning)] if state.reason != self.state.reason else []
         return Plan(state, events=told)
 
     def _abort(self, reason: str, message: str) -> Plan:
-        state = self.state.but(phase="aborting", since=self.now, reason=reason, message=message[:900])
+        state = self.state.replace(phase="aborting", since=self.now, reason=reason, message=message[:900])
         return Plan(state, events=[Event("RolloutAborting", f"version {state.canary}: {message}", reason in REJECTING)])

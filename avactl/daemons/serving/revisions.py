@@ -9,6 +9,7 @@ the pods. Source: ClaimReplicaSets in k8s.io/kubernetes/pkg/controller/controlle
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.contracts import names
-from avactl.daemons.serving.config import Config, is_hash
+from avactl.contracts.serving import RolloutConfig
 
 HASH_LABEL = "pod-template-hash"
 COMPONENT_LABEL = "app.kubernetes.io/component"
@@ -26,6 +27,8 @@ REJECTED = names.REJECTED_VERSION
 NUMBER = "deployment.kubernetes.io/revision"
 """Annotation of the Deployment controller: it counts versions by it."""
 _HASH_LENGTH = 10
+_HASH = re.compile(r"[a-z0-9]{1,20}").fullmatch
+"""Hash of a pod template, as this daemon and the Deployment controller write it."""
 
 Body = dict[str, Any]
 
@@ -83,7 +86,7 @@ def revisions_of(deployment: Mapping[str, Any], owned: Iterable[Body]) -> dict[s
         metadata = body["metadata"]
         own = next((each for each in metadata.get("ownerReferences") or () if each.get("uid") == uid), None)
         hash = str((metadata.get("labels") or {}).get(HASH_LABEL, ""))
-        if own is None or metadata.get("deletionTimestamp") or not is_hash(hash):
+        if own is None or metadata.get("deletionTimestamp") or not _HASH(hash):
             continue
         if not same_selector(deployment, body, hash):
             continue  # not a version of this service: a member's own
@@ -183,7 +186,7 @@ def membership(deployment: Mapping[str, Any], hash: str, *, attached: bool) -> t
     return labels, [owner]
 
 
-def service_body(deployment: Mapping[str, Any], config: Config, revision: Revision) -> Body:
+def service_body(deployment: Mapping[str, Any], config: RolloutConfig, revision: Revision) -> Body:
     """Return the Service of one version, which is deleted with its ReplicaSet."""
     metadata = deployment["metadata"]
     labels = {names.MANAGED_BY: names.MANAGER, HASH_LABEL: revision.hash, COMPONENT_LABEL: DETACHED}
@@ -198,7 +201,7 @@ def service_body(deployment: Mapping[str, Any], config: Config, revision: Revisi
         },
         "spec": {
             "selector": {**deployment["spec"]["selector"].get("matchLabels", {}), HASH_LABEL: revision.hash},
-            "ports": [{"name": name, "port": port, "targetPort": port} for name, port in config.ports],
+            "ports": [{"name": name, "port": port, "targetPort": port} for name, port in config.ports.items()],
         },
     }
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import ROLLOUT, ROLLOUT_STATE
-from avactl.daemons.serving.config import ConfigError, parse_config, parse_state
+from avactl.contracts.serving import RolloutConfig, RolloutState
 
 
 def entries(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -18,17 +19,17 @@ def entries(deployments: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _entry(deployment: Mapping[str, Any]) -> dict[str, Any]:
     metadata = deployment["metadata"]
     notes = metadata.get("annotations") or {}
-    state, steps, percent = parse_state(notes.get(ROLLOUT_STATE)), 0, 0
+    state, steps, percent = RolloutState.read(notes.get(ROLLOUT_STATE)), 0, 0
     reason, message = state.reason, state.message
     try:
-        config = parse_config(notes[ROLLOUT])
+        config = load(RolloutConfig, notes[ROLLOUT])
         steps = len(config.steps)
         if config.traffic != "replicas":
             percent = state.weight
         elif state.phase == "stepping" and state.reached:
             percent = config.steps[min(state.step, steps - 1)].percent
-    except ConfigError as error:
-        reason, message = "InvalidRollout", str(error)
+    except DocumentError as error:
+        reason, message = "InvalidRollout", f"invalid rollout: {error}"
     return {
         "service": f"{metadata['namespace']}/{metadata['name']}",
         "phase": state.phase,

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from avactl.contracts import names
-from avactl.daemons.serving.config import Config, ConfigError, Route, State, parse_rules
+from avactl.contracts.document import DocumentError, load
+from avactl.contracts.serving import RolloutConfig, RolloutRoute, RolloutState, RouteRules
 from avactl.daemons.serving.revisions import HASH_LABEL, Body, Revision
 from avactl.daemons.serving.sizes import Sizes
 
@@ -17,12 +18,12 @@ class View:
     """One service, as observed."""
 
     deployment: Mapping[str, Any]
-    config: Config
-    state: State
+    config: RolloutConfig
+    state: RolloutState
     revisions: Mapping[str, Revision]
     services: Mapping[str, Body]
     """Services of its namespace by name: its own, and those of its versions."""
-    routes: Mapping[Route, Body]
+    routes: Mapping[RolloutRoute, Body]
     """Routes of its document that exist."""
     jobs: Mapping[str, Body]
     """Validation Jobs by the hash of their version."""
@@ -65,24 +66,25 @@ class View:
         """Name of the Service of a version."""
         return f"{self.name}-{hash}"
 
-    def rules(self, route: Route, weights: tuple[tuple[str, int], ...]) -> list[Body]:
-        """Return the rules of a route with these weights. Raises ConfigError."""
+    def rules(self, route: RolloutRoute, weights: tuple[tuple[str, int], ...]) -> list[Body]:
+        """Return the rules of a route with these weights. Raises DocumentError."""
         notes = self.routes[route]["metadata"].get("annotations") or {}
         backends = [{"name": self.service_name(hash), "port": route.port, "weight": weight} for hash, weight in weights]
         try:
-            return [{**rule, "backendRefs": backends} for rule in parse_rules(notes.get(names.ROLLOUT_ROUTE))]
-        except ConfigError as error:
-            raise ConfigError(f"{route}: {error}") from None
+            rules = load(RouteRules, notes.get(names.ROLLOUT_ROUTE)).root
+        except DocumentError as error:
+            raise DocumentError(f"{route}: annotation {names.ROLLOUT_ROUTE}: {error}") from None
+        return [{**rule, "backendRefs": backends} for rule in rules]
 
-    def unweighed(self, weights: tuple[tuple[str, int], ...]) -> list[Route]:
-        """Return the routes that have other weights, or other matches than those of the spec. Raises ConfigError."""
+    def unweighed(self, weights: tuple[tuple[str, int], ...]) -> list[RolloutRoute]:
+        """Return the routes that have other weights, or other matches than those of the spec. Raises DocumentError."""
         return [
             route
             for route, body in self.routes.items()
             if _outline(body["spec"].get("rules")) != _outline(self.rules(route, weights))
         ]
 
-    def backed(self, hash: str) -> list[Route]:
+    def backed(self, hash: str) -> list[RolloutRoute]:
         """Return the routes that name the Service of a version."""
         return [
             route
@@ -103,7 +105,7 @@ class View:
         """Return why the rules of a route are not known; empty if they are."""
         try:
             self.unweighed(())
-        except ConfigError as error:
+        except DocumentError as error:
             return str(error)
         return ""
 
@@ -118,7 +120,7 @@ class View:
         return next(filter(None, (_refusal(route, body) for route, body in self.routes.items())), "")
 
 
-def _refusal(route: Route, body: Body) -> str:
+def _refusal(route: RolloutRoute, body: Body) -> str:
     """Return why no gateway has accepted a route; empty if one has."""
     said = ""
     for parent in (body.get("status") or {}).get("parents") or ():
@@ -206,7 +208,7 @@ class Event(NamedTuple):
 class Plan:
     """The next thing to do: a question, else actions, else a new state; the next pass sees the result."""
 
-    state: State
+    state: RolloutState
     actions: list[Action] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     ask: str = ""

@@ -8,18 +8,15 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
-import orjson
-
+from avactl.contracts.document import DocumentError, dump, load
 from avactl.contracts.names import MANAGED_BY, MANAGER, POOL_LABEL, WEIGHTS, WEIGHTS_KEY
+from avactl.contracts.serving import MAX_ADDRESSES, AddressWeights, PoolSpeeds
 from avactl.daemons.serving import metrics
-from avactl.daemons.serving.config import MOST_BYTES
 from avactl.daemons.serving.stores import ANSWER, PAGE, Objects, endpoint_slice
 from avactl.kube import logs
 from avactl.kube.client import MERGE, ApiError, Client, UnreachableError
 from avactl.kube.reflector import Reflector
 
-MOST_ADDRESSES = 10_000
-"""Addresses of one ConfigMap, which may have 1 MiB. Clients give those beyond it the average weight."""
 _SUFFIX = "-headless"
 _EVERY = 1.0
 """Seconds between two writes of one ConfigMap: kubelets bring it to pods within about a minute."""
@@ -60,7 +57,7 @@ class Weights:
             self._written.pop(key, None)
             self._errors.pop(key, None)
             return
-        text, now = self._text(key, parse_speeds(notes[WEIGHTS])), monotonic()
+        text, now = self._text(key, read_speeds(notes[WEIGHTS])), monotonic()
         known, since = self._written.get(key, ("", -math.inf))
         pause = _RETRY if key in self._errors else _AGAIN if text == known else _EVERY
         if now - since < pause:
@@ -86,19 +83,15 @@ class Weights:
                 pool = ((node or {}).get("metadata", {}).get("labels") or {}).get(POOL_LABEL, "")
                 for address in endpoint.get("addresses") or ():
                     found[_address(address)] = speeds.get(pool, 1.0)
-        known = dict(sorted(found.items())[:MOST_ADDRESSES])
-        return orjson.dumps(known, option=orjson.OPT_INDENT_2).decode() + "\n"
+        return dump(AddressWeights(dict(sorted(found.items())[:MAX_ADDRESSES])), indent=True)
 
 
-def parse_speeds(text: str) -> dict[str, float]:
+def read_speeds(text: object) -> Mapping[str, float]:
     """Parse the relative speeds of pools; a text that the compiler has not written is as good as none."""
     try:
-        data = orjson.loads(text) if len(text) <= MOST_BYTES else None
-    except orjson.JSONDecodeError:
+        return load(PoolSpeeds, text).root
+    except DocumentError:
         return {}
-    if not isinstance(data, dict):
-        return {}
-    return {pool: float(speed) for pool, speed in data.items() if type(speed) in (int, float) and 1e-3 <= speed <= 1e3}
 
 
 def _address(text: Any) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import orjson
-
 from avactl.base.terminal import shortened, visible
 from avactl.contracts import names
+from avactl.contracts.document import DocumentError, load_file
+from avactl.contracts.scheduling import PoolFacts
 from avactl.hardware.machine import Machine
 from avactl.hardware.topo_check import Verdict, judge, unknown
 from avactl.hardware.topo_text import decode
@@ -97,14 +97,14 @@ class Watcher:
 async def look(options: Options) -> Verdict:
     """Run the command and compare. The pool is read each time, because it may have changed."""
     try:
-        pool = orjson.loads(options.pool.read_bytes())
-        machine, type_name = Machine.from_dict(pool["machine"]), str(pool["machineType"])
+        facts = load_file(PoolFacts, options.pool)
     except OSError as error:
         return unknown("PoolUnknown", f"{options.pool}: {error.strerror}")
-    except (KeyError, TypeError, ValueError) as error:
-        return unknown("PoolUnknown", f"{options.pool} is not a pool: {type(error).__name__} {error}")
+    except DocumentError as error:
+        return unknown("PoolUnknown", f"{options.pool} is not a pool: {error}")
+    machine = Machine.from_facts(facts.machine)
     output = await _output(options.command)
-    return output if isinstance(output, Verdict) else judge(machine, type_name, output)
+    return output if isinstance(output, Verdict) else judge(machine, facts.machine_type, output)
 
 
 async def _output(command: Sequence[str]) -> str | Verdict:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from avactl.contracts.cache import TIER_KEY
+from avactl.contracts.document import dump
 from avactl.contracts.names import CACHE_NAMESPACE, CACHE_TIER_CONFIG, CONFIG_LABEL
 from avactl.program.cache_engines import engine_of
 from avactl.program.lowering import k8s
@@ -15,7 +17,7 @@ def config_map(item: Item[CacheTierSpec], program: Program) -> list[Manifest]:
     document = engine_of(item).daemon
     if document is None or not program.cluster_spec(item.spec.cluster).daemons.cache:
         return []
-    data = {"tier.json": k8s.json_text(document(item))}
+    data = {TIER_KEY: dump(document(item), indent=True)}
     return [
         k8s.config_map(
             item, item.spec.cluster, f"tier.{item.name}", CACHE_NAMESPACE, data,

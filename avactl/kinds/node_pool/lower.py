@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from avactl.contracts import names
+from avactl.contracts.document import dump
+from avactl.contracts.scheduling import POOL_KEY, PoolAllocation, PoolFacts, PoolSize, PoolTaint
 from avactl.program.capacity.machine_hardware import machine_facts
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import device_class
@@ -55,40 +57,48 @@ def _nodes(item: Item[NodePoolSpec], program: Program) -> list[Manifest]:
     return result
 
 
-def _size(spec: NodePoolSpec) -> Body:
+def _size(spec: NodePoolSpec) -> PoolSize:
     if spec.nodes is not None:
-        return {"count": len(spec.nodes), "nodes": sorted(spec.nodes)}
+        return PoolSize(count=len(spec.nodes), nodes=tuple(sorted(spec.nodes)))
     if spec.autoscaling is not None:
-        return {"min": spec.autoscaling.min, "max": spec.autoscaling.max}
-    return {"count": spec.count}
+        return PoolSize(min=spec.autoscaling.min, max=spec.autoscaling.max)
+    return PoolSize(count=spec.count)
 
 
-def _allocation(item: Item[NodePoolSpec], program: Program) -> Body:
+def _allocation(item: Item[NodePoolSpec], program: Program) -> PoolAllocation:
     """Return the allocation of GPUs and RDMA NICs in the pool."""
     spec = item.spec
     if spec.allocation == "dra":
-        way = {"deviceClass": device_class(program.machine(item).gpus.model)}
-        way["driver"] = program.cluster_spec(item.cluster).gpu_driver
-    else:
-        way = {"resource": spec.resource_name}
-    return {"method": spec.allocation, **way, **k8s.compact(rdmaResource=spec.rdma_resource)}
+        return PoolAllocation(
+            method=spec.allocation,
+            device_class=device_class(program.machine(item).gpus.model),
+            driver=program.cluster_spec(item.cluster).gpu_driver,
+            rdma_resource=spec.rdma_resource,
+        )
+    return PoolAllocation(method=spec.allocation, resource=spec.resource_name, rdma_resource=spec.rdma_resource)
 
 
 def _topology(item: Item[NodePoolSpec], program: Program) -> Manifest:
-    """Return the scheduler's data about the pool's machines as JSON; `hardware.machine.Machine` reads `machine`."""
-    cluster = program.cluster_spec(item.cluster)
-    data: Body = {
-        "version": 1,
-        "pool": item.name,
-        "machineType": item.spec.machine_type,
-        "size": _size(item.spec),
-        "allocation": _allocation(item, program),
-        "levels": list(cluster.placement.levels),
-        "nodeLabels": node_labels(item, program),
-        "nodeTaints": _taints(item),
-        "machine": machine_facts(program.machine(item)),
-    }
+    """Return the facts of the pool's machines, for the scheduler and the topology daemon."""
+    cluster, spec = program.cluster_spec(item.cluster), item.spec
+    facts = PoolFacts(
+        version=1,
+        pool=item.name,
+        machine_type=spec.machine_type,
+        size=_size(spec),
+        allocation=_allocation(item, program),
+        levels=tuple(cluster.placement.levels),
+        node_labels=node_labels(item, program),
+        node_taints=tuple(
+            PoolTaint(key=taint.key, value=taint.value or None, effect=taint.effect) for taint in spec.all_taints
+        ),
+        machine=machine_facts(program.machine(item)),
+    )
     return k8s.config_map(
-        item, item.cluster, f"avactl-pool-{item.name}", cluster.system_namespace, {"pool.json": k8s.json_text(data)},
-        extra_labels={names.CONFIG_LABEL: "topology"},
-    )  # fmt: skip
+        item,
+        item.cluster,
+        f"avactl-pool-{item.name}",
+        cluster.system_namespace,
+        {POOL_KEY: dump(facts, indent=True)},
+        extra_labels={names.CONFIG_LABEL: names.TOPOLOGY_CONFIG},
+    )

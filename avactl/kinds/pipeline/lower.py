@@ -9,6 +9,18 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
+from avactl.contracts.delivery import (
+    PLAN_KEY,
+    DeployPlan,
+    MetricBound,
+    PipelinePlan,
+    PublishPlan,
+    TrainPlan,
+    TriggerPlan,
+    ValidationPlan,
+    ValuePaths,
+)
+from avactl.contracts.document import dump
 from avactl.contracts.names import (
     CONFIG_LABEL,
     DELIVERY_DAEMON,
@@ -88,75 +100,79 @@ def _plan(item: Item[PipelineSpec], program: Program, jobs: list[str], steps: li
     """Return the ConfigMap that the delivery daemon reads."""
     spec, job = item.spec, running(item, program)
     validation = next(each for each in steps if each.name == step_name(item, VALIDATE) and each.kind == "CronJob")
-    document: Body = {
-        "name": item.spec_name,
-        "team": item.team,
-        "namespace": item.ns,
-        "trigger": _trigger(item, program),
-        "train": {"jobs": jobs, "runningJobs": [] if job is None else running_jobs(job)},
-        "stage": step_name(item, STAGE),
-        "validate": {
-            "job": validation.name,
-            "metrics": [_metric(each) for each in spec.validation.metrics],
-            "digest": k8s.digest(validation.body),
-        },
-        "seal": step_name(item, SEAL),
-        "publish": {"to": directory(item), "keep": spec.publish.keep, "declared": live_urls(item, program)},
-        "deploy": _deploy(item, program),
-        "concurrency": spec.concurrency,
-        "timeout": None if spec.timeout is None else ceil(seconds(spec.timeout)),
-        "retries": spec.retries,
-        "suspended": spec.suspended,
-        "lineage": _lineage(item, program),
-    }
+    document = PipelinePlan(
+        name=item.spec_name,
+        team=str(item.team),
+        namespace=str(item.ns),
+        trigger=_trigger(item, program),
+        train=TrainPlan(jobs=tuple(jobs), running_jobs=() if job is None else tuple(running_jobs(job))),
+        stage=step_name(item, STAGE),
+        validation=ValidationPlan(
+            job=validation.name,
+            metrics=tuple(_metric(each) for each in spec.validation.metrics),
+            digest=k8s.digest(validation.body),
+        ),
+        seal=step_name(item, SEAL),
+        publish=PublishPlan(to=directory(item), keep=spec.publish.keep, declared=tuple(live_urls(item, program))),
+        deploy=_deploy(item, program),
+        concurrency=spec.concurrency,
+        timeout=None if spec.timeout is None else ceil(seconds(spec.timeout)),
+        retries=spec.retries,
+        suspended=spec.suspended,
+        lineage=_lineage(item, program),
+    )
     return k8s.config_map(
-        item, item.cluster, f"pipeline.{item.ns}.{item.name}", program.cluster_spec(item.cluster).system_namespace,
-        {"pipeline.json": k8s.json_text(document)},
-        component="plan", extra_labels={CONFIG_LABEL: PIPELINE_CONFIG},
-    )  # fmt: skip
-
-
-def _trigger(item: Item[PipelineSpec], program: Program) -> Body:
-    spec = item.spec.trigger
-    if spec.schedule is not None:
-        return {"kind": "schedule", "cron": spec.schedule.cron, "timeZone": spec.schedule.time_zone}
-    if spec.commit is not None:
-        return {"kind": "commit", "paths": list(spec.commit.paths)}
-    if spec.checkpoint is not None:
-        return {"kind": "checkpoint", "every": ceil(seconds(spec.checkpoint.every))}
-    assert spec.dataset is not None  # a trigger has exactly one key
-    dataset = dataset_access.find(program, item.team, spec.dataset.name)
-    assert dataset is not None
-    return {"kind": "dataset", "dataset": spec.dataset.name, "version": dataset.spec.versions[-1].name}
-
-
-def _metric(metric: Metric) -> Body:
-    live = metric.vs_live
-    return compact(
-        name=metric.name,
-        min=metric.min,
-        max=metric.max,
-        atLeast=None if live is None else live.at_least,
-        atMost=None if live is None else live.at_most,
+        item,
+        item.cluster,
+        f"pipeline.{item.ns}.{item.name}",
+        program.cluster_spec(item.cluster).system_namespace,
+        {PLAN_KEY: dump(document, indent=True)},
+        component="plan",
+        extra_labels={CONFIG_LABEL: PIPELINE_CONFIG},
     )
 
 
-def _deploy(item: Item[PipelineSpec], program: Program) -> Body | None:
+def _trigger(item: Item[PipelineSpec], program: Program) -> TriggerPlan:
+    spec = item.spec.trigger
+    if spec.schedule is not None:
+        return TriggerPlan(kind="schedule", cron=spec.schedule.cron, time_zone=spec.schedule.time_zone)
+    if spec.commit is not None:
+        return TriggerPlan(kind="commit", paths=tuple(spec.commit.paths))
+    if spec.checkpoint is not None:
+        return TriggerPlan(kind="checkpoint", every=ceil(seconds(spec.checkpoint.every)))
+    assert spec.dataset is not None  # a trigger has exactly one key
+    dataset = dataset_access.find(program, item.team, spec.dataset.name)
+    assert dataset is not None
+    return TriggerPlan(kind="dataset", dataset=spec.dataset.name, version=dataset.spec.versions[-1].name)
+
+
+def _metric(metric: Metric) -> MetricBound:
+    live = metric.vs_live
+    return MetricBound(
+        name=metric.name,
+        min=metric.min,
+        max=metric.max,
+        at_least=None if live is None else live.at_least,
+        at_most=None if live is None else live.at_most,
+    )
+
+
+def _deploy(item: Item[PipelineSpec], program: Program) -> DeployPlan | None:
     deploy, service = item.spec.deploy, service_of(item, program)
     found = deployed(deploy, service) if deploy is not None and service is not None else None
     if deploy is None or service is None or found is None:
         return None
-    return {
-        "by": deploy.by,
-        "service": service.name,
-        "namespace": service.ns,
-        "model": found[1].name,
-        "url": found[1].url,
-        "file": service.doc.file,
-        "document": service.spec_name,
-        "paths": value_paths(*found),
-        "rollout": strategy(service.spec) is not None,
-    }
+    return DeployPlan(
+        by=deploy.by,
+        service=service.name,
+        namespace=service.ns,
+        model=found[1].name,
+        url=found[1].url,
+        file=service.doc.file,
+        document=service.spec_name,
+        paths=ValuePaths(**value_paths(*found)),
+        rollout=strategy(service.spec) is not None,
+    )
 
 
 def _lineage(item: Item[PipelineSpec], program: Program) -> Body:

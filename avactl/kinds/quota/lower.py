@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from avactl.base.quantity import quantity
+from avactl.contracts.scheduling import GpuLimit, MachineShape, TeamLeaf
 from avactl.kinds.quota.limits import gpu_limits
 from avactl.kinds.team.names import namespaces
 from avactl.program.lowering import k8s
@@ -83,15 +84,16 @@ def _limit_range(item: Item[QuotaSpec]) -> Body:
 
 def _leaf(item: Item[QuotaSpec], program: Program) -> Manifest:
     spec, team = item.spec, str(item.team)
-    return leaf(
-        item, program, item.cluster, team, namespaces(program.team(team)),
-        [
-            {"gpu": entry.gpu, "guaranteed": entry.guaranteed, "borrow": entry.borrow, "weight": entry.weight}
+    document = TeamLeaf(
+        version=1,
+        team=team,
+        namespaces=tuple(namespaces(program.team(team))),
+        gpus=tuple(
+            GpuLimit(gpu=entry.gpu, guaranteed=entry.guaranteed, borrow=entry.borrow, weight=entry.weight)
             for entry in spec.gpus
-        ],
-        shapes=[{"machines": shape.machines, "gpus": shape.gpus, "gpu": shape.gpu} for shape in spec.shapes],
-        **k8s.compact(
-            cpu=None if spec.cpu is None else float(quantity(spec.cpu)),
-            memoryBytes=None if spec.memory is None else int(quantity(spec.memory)),
         ),
-    )  # fmt: skip
+        shapes=tuple(MachineShape(machines=shape.machines, gpus=shape.gpus, gpu=shape.gpu) for shape in spec.shapes),
+        cpu=None if spec.cpu is None else float(quantity(spec.cpu)),
+        memory_bytes=None if spec.memory is None else int(quantity(spec.memory)),
+    )
+    return leaf(item, program, item.cluster, document)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.document import dump
+from avactl.contracts.serving import PoolSpeeds
 from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Body, Manifest
@@ -29,7 +31,7 @@ def with_weights(
     speeds = {pool.name: speed for pool in program.pools(item.cluster) if (speed := program.machine(pool).speed) != 1}
     for manifest in objects:
         if manifest.kind == "Service" and manifest.body["spec"].get("clusterIP") == "None":
-            manifest.body["metadata"].setdefault("annotations", {})[names.WEIGHTS] = k8s.line(speeds)
+            manifest.body["metadata"].setdefault("annotations", {})[names.WEIGHTS] = dump(PoolSpeeds(speeds))
 
     def make(api: str, kind: str, owned: tuple[str, ...] = (), **fields: Any) -> Manifest:
         return k8s.manifest(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.base.quantity import quantity
+from avactl.contracts.scheduling import (
+    BandwidthFacts,
+    MachineFacts,
+    MachineGpuFacts,
+    NicFacts,
+    NvlinkFacts,
+    PcieSwitchFacts,
+)
 from avactl.hardware.machine import NVLINK, Machine
 from avactl.hardware.topology import Topology, topology
 from avactl.program.program import Item, Program
@@ -12,8 +18,8 @@ from avactl.spec.platform.machine_type import MachineTypeSpec
 from avactl.spec.platform.node_pool import NodePoolSpec
 
 
-def machine_facts(spec: MachineTypeSpec) -> dict[str, Any]:
-    """Return the facts as JSON: the content of a pool's topology ConfigMap, read by `Machine.from_dict`.
+def machine_facts(spec: MachineTypeSpec) -> MachineFacts:
+    """Return the facts of a machine type: the content of a pool's topology ConfigMap.
 
     All defaults are resolved: every GPU is under a switch (its own root port if none is declared, spread evenly
     over the sockets), and the NVLink speed is given. Bandwidths are GB/s per direction; `domain` is the number of
@@ -21,40 +27,42 @@ def machine_facts(spec: MachineTypeSpec) -> dict[str, Any]:
     """
     count = spec.gpus.count
     switches = [
-        {"socket": switch.socket, "gpus": sorted(switch.gpus), "nics": list(switch.nics)} for switch in spec.switches
-    ] or [{"socket": gpu * spec.sockets // count, "gpus": [gpu], "nics": []} for gpu in range(count)]
-    nvlink = spec.nvlink
-    speed = spec.bandwidth
-    return {
-        "gpus": {"model": spec.gpus.model, "count": count, "memoryBytes": int(quantity(spec.gpus.memory))},
-        "cpu": float(quantity(spec.cpu)),
-        "memoryBytes": int(quantity(spec.memory)),
-        "sockets": spec.sockets,
-        "switches": switches,
-        "nvlink": nvlink
-        and {
-            "generation": nvlink.generation,
-            "linkGBps": speed.nvlink or NVLINK[nvlink.generation].link_gbps,
-            "pairs": [[*sorted(pair.gpus), pair.links] for pair in nvlink.pairs],
-            "switchLinks": nvlink.nvswitch_links,
-            "domain": nvlink.domain,
-        },
-        "nics": [
-            {"name": nic.name, "socket": nic.socket, "gbitPerSecond": nic.bandwidth, "rdma": nic.rdma}
+        PcieSwitchFacts(socket=switch.socket, gpus=tuple(sorted(switch.gpus)), nics=tuple(switch.nics))
+        for switch in spec.switches
+    ] or [PcieSwitchFacts(socket=gpu * spec.sockets // count, gpus=(gpu,), nics=()) for gpu in range(count)]
+    nvlink, speed = spec.nvlink, spec.bandwidth
+    links = None
+    if nvlink is not None:
+        links = NvlinkFacts(
+            generation=nvlink.generation,
+            link_gbps=speed.nvlink or NVLINK[nvlink.generation].link_gbps,
+            pairs=tuple((min(pair.gpus), max(pair.gpus), pair.links) for pair in nvlink.pairs),
+            switch_links=nvlink.nvswitch_links,
+            domain=nvlink.domain,
+        )
+    return MachineFacts(
+        gpus=MachineGpuFacts(model=spec.gpus.model, count=count, memory_bytes=int(quantity(spec.gpus.memory))),
+        cpu=float(quantity(spec.cpu)),
+        memory_bytes=int(quantity(spec.memory)),
+        sockets=spec.sockets,
+        switches=tuple(switches),
+        nvlink=links,
+        nics=tuple(
+            NicFacts(name=nic.name, socket=nic.socket, gbit_per_second=nic.bandwidth, rdma=nic.rdma)
             for nic in spec.nics
-        ],
-        "bandwidth": {
-            "crossSocketGBps": speed.cross_socket,
-            "sameSocketGBps": speed.same_socket,
-            "pcieSwitchGBps": speed.pcie_switch,
-        },
-    }
+        ),
+        bandwidth=BandwidthFacts(
+            cross_socket_gbps=speed.cross_socket,
+            same_socket_gbps=speed.same_socket,
+            pcie_switch_gbps=speed.pcie_switch,
+        ),
+    )
 
 
 def pool_topology(program: Program, pool: Item[NodePoolSpec]) -> Topology:
     """Return the topology of a pool's machines. Their type must have passed its checks."""
     name = pool.spec.machine_type
     found: Topology = program.memo(
-        ("topology", name), lambda: topology(Machine.from_dict(machine_facts(program.machine(pool))))
+        ("topology", name), lambda: topology(Machine.from_facts(machine_facts(program.machine(pool))))
     )
     return found

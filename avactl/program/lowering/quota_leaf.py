@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from avactl.contracts import names
+from avactl.contracts.document import dump
+from avactl.contracts.scheduling import QUOTA_KEY, GpuLimit, TeamLeaf
 from avactl.program.lowering import k8s
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program, pool_size
 
 
-def leaf(
-    item: Item, program: Program, cluster: str, team: str, namespaces: list[str], gpus: list[dict[str, Any]],
-    **more: Any,
-) -> Manifest:  # fmt: skip
-    """Return a team's leaf as JSON. GPUs count across all of its namespaces."""
-    data = {"version": 1, "team": team, "namespaces": namespaces, "gpus": gpus, "shapes": [], **more}
+def leaf(item: Item, program: Program, cluster: str, document: TeamLeaf) -> Manifest:
+    """Return a team's leaf. GPUs count across all of its namespaces."""
     return k8s.config_map(
-        item, cluster, f"avactl-quota-{team}", program.cluster_spec(cluster).system_namespace,
-        {"quota.json": k8s.json_text(data)}, extra_labels={names.CONFIG_LABEL: "quota"},
-    )  # fmt: skip
+        item,
+        cluster,
+        f"avactl-quota-{document.team}",
+        program.cluster_spec(cluster).system_namespace,
+        {QUOTA_KEY: dump(document, indent=True)},
+        extra_labels={names.CONFIG_LABEL: names.QUOTA_CONFIG},
+    )
 
 
 def borrower(item: Item, program: Program, cluster: str, namespaces: list[str]) -> list[Manifest]:
@@ -34,5 +34,6 @@ def borrower(item: Item, program: Program, cluster: str, namespaces: list[str]) 
     for model in program.gpu_models(cluster):
         pools = program.candidate_pools(cluster, model, None)
         total = sum(pool_size(pool) * program.machine(pool).gpus.count for pool in pools)
-        gpus.append({"gpu": model, "guaranteed": 0, "borrow": total, "weight": 1})
-    return [leaf(item, program, cluster, item.name, namespaces, gpus)]
+        gpus.append(GpuLimit(gpu=model, guaranteed=0, borrow=total, weight=1))
+    document = TeamLeaf(version=1, team=item.name, namespaces=tuple(namespaces), gpus=tuple(gpus), shapes=())
+    return [leaf(item, program, cluster, document)]

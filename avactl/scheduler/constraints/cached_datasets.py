@@ -14,12 +14,14 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.contracts import names
+from avactl.contracts.cache import STATUS_KEY, CacheStatus, DatasetStatus
+from avactl.contracts.document import DocumentError, load
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.kube import logs
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeFilter, Watch
 from avactl.scheduler.constraints.data_locality import MAX_VERSIONS, DataLocality, check_version, locality_of
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import ReportedWaitError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -63,7 +65,7 @@ class CachedDatasets(Constraint):
     title = "datasets"
     offline = False
 
-    def __init__(self, cache: ClusterCache, policy: Policy) -> None:
+    def __init__(self, cache: ClusterCache, policy: PlacementPolicy) -> None:
         super().__init__(cache, policy)
         self._daemon = policy.cache_daemon
         self._locality = DataLocality(cache.tables, self)
@@ -157,11 +159,11 @@ class CachedDatasets(Constraint):
     def put(self, item: Mapping[str, Any]) -> None:
         """Add or update the ConfigMap. An invalid one leaves the last valid content in use."""
         try:
-            datasets = orjson.loads((item.get("data") or {}).get("status.json") or "{}").get("datasets") or {}
-            known = {str(key): _parse_progress(value) for key, value in datasets.items()}
-        except (ValueError, TypeError, AttributeError) as error:
-            logs.error("invalid status of datasets", error=repr(error))
+            status = load(CacheStatus, (item.get("data") or {}).get(STATUS_KEY, "{}"))
+        except DocumentError as error:
+            logs.error("invalid status of datasets", error=str(error))
             return
+        known = {key: _make_progress(each) for key, each in status.datasets.items()}
         moved = self._holders_read and _nodes_by_version(known) != _nodes_by_version(self._known)
         self._known, self._reported = known, True
         self.event_occurred(_STATUS_CHANGED)
@@ -179,16 +181,13 @@ class CachedDatasets(Constraint):
         return [f"{names.CACHE_NAMESPACE}/{names.CACHE_STATUS}"] if self._reported else []
 
 
-def _parse_progress(value: Mapping[str, Any]) -> _Progress:
-    """Raises ValueError, TypeError."""
-    eta, claims = value.get("etaSeconds"), value.get("claims") or ()
-    shares = {str(node): min(1.0, float(share)) for node, share in (value.get("holders") or {}).items()}
+def _make_progress(status: DatasetStatus) -> _Progress:
     return _Progress(
-        percent=float(value.get("percent") or 0),
-        eta=min(float(eta), 1e7) if eta is not None else -1.0,
-        updated=float(value.get("updated") or 0),
-        claims=frozenset(map(str, claims)),
-        holders={node: share for node, share in shares.items() if share > 0},
+        percent=status.percent,
+        eta=-1.0 if status.eta_seconds is None else float(status.eta_seconds),
+        updated=float(status.updated),
+        claims=frozenset(status.claims),
+        holders={node: share for node, share in status.holders.items() if share > 0},
     )
 
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, NamedTuple
 
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.hardware.placement.masks import Mask
 from avactl.kube.reflector import Store
 from avactl.scheduler.cache.cluster import ClusterCache
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.pod_info import PodInfo
 
 
@@ -57,11 +57,11 @@ class Constraint:
     pins_pods: ClassVar[bool] = True
     """True if defragmentation must not move the pods that it restricts."""
 
-    def __init__(self, cache: ClusterCache, policy: Policy) -> None:
+    def __init__(self, cache: ClusterCache, policy: PlacementPolicy) -> None:
         self.cache, self.tables = cache, cache.tables
 
     @classmethod
-    def enabled(cls, policy: Policy) -> bool:
+    def enabled(cls, policy: PlacementPolicy) -> bool:
         """Return True if the cluster uses the constraint."""
         return True
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.hardware.placement.masks import Mask, intersect_masks
 from avactl.scheduler.cache.cluster import ClusterCache
@@ -14,7 +15,6 @@ from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeF
 from avactl.scheduler.constraints.job_order import JobOrder
 from avactl.scheduler.constraints.pod_topology import PodTopology
 from avactl.scheduler.constraints.volume_access import VolumeAccess
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.pod_info import PodInfo
 
 CONSTRAINTS: tuple[type[Constraint], ...] = (JobOrder, PodTopology, AllocatedClaims, VolumeAccess, CachedDatasets)
@@ -26,7 +26,7 @@ _Kind = TypeVar("_Kind", bound=Constraint)
 class ConstraintSet:
     """The constraints of one cluster: of the daemon, of a plan, or of a one-time view."""
 
-    def __init__(self, cache: ClusterCache, policy: Policy, offline: bool = False) -> None:
+    def __init__(self, cache: ClusterCache, policy: PlacementPolicy, offline: bool = False) -> None:
         """`offline`: leave out the constraints whose state is only known by watching the cluster."""
         kinds = [kind for kind in CONSTRAINTS if kind.enabled(policy) and (kind.offline or not offline)]
         self._all = [kind(cache, policy) for kind in kinds]

@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 
 from avactl.contracts import names
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kube.objects import object_key
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint import Constraint, Watch
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import ReportedWaitError, RuleError
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -45,12 +45,12 @@ class JobOrder(Constraint):
     offline = False
     pins_pods = False
 
-    def __init__(self, cache: ClusterCache, policy: Policy) -> None:
+    def __init__(self, cache: ClusterCache, policy: PlacementPolicy) -> None:
         super().__init__(cache, policy)
         self._states: dict[str, str] = {}
 
     @classmethod
-    def enabled(cls, policy: Policy) -> bool:
+    def enabled(cls, policy: PlacementPolicy) -> bool:
         """Return True if the scheduler's account may read Jobs."""
         return policy.jobs
 

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.hardware.placement.masks import Mask
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.tables import ChangeListener
 from avactl.scheduler.constraints.constraint import ALL_NODES, Constraint, NodeFilter
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.node_rules import Matcher, equals, every, selector
 from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.objects.pod_requirements import ExclusiveDisk, HostPort
@@ -92,7 +92,7 @@ class PodTopology(Constraint, ChangeListener):
 
     title = "other pods"
 
-    def __init__(self, cache: ClusterCache, policy: Policy) -> None:
+    def __init__(self, cache: ClusterCache, policy: PlacementPolicy) -> None:
         super().__init__(cache, policy)
         cache.tables.subscribe(self)
         self._tallies: dict[bytes, _Tally] = {}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import orjson
-
 from avactl.contracts import names
+from avactl.contracts.document import DocumentError, load
+from avactl.contracts.scheduling import POOL_KEY, QUOTA_KEY, PoolFacts, TeamLeaf
 from avactl.kube import logs
 from avactl.kube.objects import object_key
 from avactl.scheduler.cache.cluster import ClusterCache
@@ -82,15 +82,15 @@ class ConfigMapHandler:
         kind = (item["metadata"].get("labels") or {}).get(names.CONFIG_LABEL, "")
         data = item.get("data") or {}
         try:
-            if kind == "topology":
-                pool = Pool.parse(orjson.loads(data.get("pool.json") or ""))
+            if kind == names.TOPOLOGY_CONFIG:
+                pool = Pool.from_facts(load(PoolFacts, data.get(POOL_KEY)))
                 self._remember_owner(key, kind, pool.name)
                 self._cache.put_pool(pool)
-            elif kind == "quota":
-                leaf = TeamQuota.parse(orjson.loads(data.get("quota.json") or ""))
+            elif kind == names.QUOTA_CONFIG:
+                leaf = TeamQuota.from_leaf(load(TeamLeaf, data.get(QUOTA_KEY)))
                 self._remember_owner(key, kind, leaf.team)
                 self._quota(leaf.team, leaf)
-        except ValueError as error:
+        except DocumentError as error:
             self.broken[key] = str(error)
             logs.error("invalid ConfigMap", name=key, kind=kind, error=str(error))
         else:
@@ -105,9 +105,9 @@ class ConfigMapHandler:
         """Remove a ConfigMap."""
         self.broken.pop(key, None)
         kind, name = self._known.pop(key, ("", ""))
-        if kind == "topology":
+        if kind == names.TOPOLOGY_CONFIG:
             self._cache.drop_pool(name)
-        elif kind == "quota":
+        elif kind == names.QUOTA_CONFIG:
             self._quota(name, None)
 
     def keys(self) -> list[str]:

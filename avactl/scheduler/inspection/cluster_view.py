@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.document import DocumentError, load
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU
 from avactl.hardware.placement.expected_workload import Workload
 from avactl.hardware.placement.request import Request
@@ -19,7 +21,6 @@ from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint_set import ConstraintSet
 from avactl.scheduler.dra.manager import DraManager
 from avactl.scheduler.handlers import resources
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.node_rules import RuleError
 from avactl.scheduler.objects.pod_info import PodInfo, read_pod
 from avactl.scheduler.objects.watch_store import CallbackStore
@@ -39,7 +40,10 @@ class ClusterView(LiveView):
         super().__init__()
         self.client, self._system, self._namespace = client, system_namespace, namespace
         self.cluster = ""
-        self._use_policy(Policy("", system_namespace, (), ""))
+        # Until `load` has read the policy: no levels, and a driver that no device has.
+        self._use_policy(
+            PlacementPolicy(cluster="unknown", system_namespace=system_namespace, levels=(), gpu_driver="unknown")
+        )
         self.strangers: dict[str, PodInfo] = {}
         """Pods without a node that are another scheduler's, by `namespace/name`."""
         self.checkpoints: dict[str, tuple[float, str]] = {}
@@ -57,9 +61,9 @@ class ClusterView(LiveView):
         self.broken: dict[str, str] = {}
         """ConfigMaps of pools and quotas that cannot be read, by `namespace/name`, and why."""
 
-    def _use_policy(self, policy: Policy) -> None:
+    def _use_policy(self, policy: PlacementPolicy) -> None:
         """Start with an empty cache for a placement policy."""
-        self.cache = ClusterCache(policy.levels, DraManager(policy.gpu_driver))
+        self.cache = ClusterCache(policy.widest_first, DraManager(policy.gpu_driver))
         self.constraints = ConstraintSet(self.cache, policy, offline=True)
 
     async def load(self) -> None:
@@ -126,16 +130,16 @@ class ClusterView(LiveView):
 
     # -- reading ----------------------------------------------------------------------------------------------------
 
-    async def _policy(self) -> Policy | None:
+    async def _policy(self) -> PlacementPolicy | None:
         path = f"/api/v1/namespaces/{self._system}/configmaps/{names.POLICY}"
         try:
             item = await self.client.request("GET", path)
-            return Policy.parse((item.get("data") or {}).get(names.POLICY_KEY) or "")
+            return load(PlacementPolicy, (item.get("data") or {}).get(names.POLICY_KEY))
         except ApiError as error:
             if error.status != 404 and not error.forbidden:
                 raise
             self.hidden["policy"] = str(error)
-        except ValueError as error:
+        except DocumentError as error:
             self.hidden["policy"] = f"ConfigMap {self._system}/{names.POLICY} is not a placement policy: {error}"
         return None
 

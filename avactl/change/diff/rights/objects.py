@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,6 +21,8 @@ from avactl.change.diff.rights.model import (
 )
 from avactl.change.diff.rights.pods import pod
 from avactl.contracts import names
+from avactl.contracts.document import DocumentError, load
+from avactl.contracts.serving import RouteRules
 from avactl.program.manifest import Body
 
 _ENFORCED, _STRICTEST = "pod-security.kubernetes.io/enforce", "restricted"
@@ -180,8 +181,8 @@ def _rules(body: Body) -> list[Body]:
     if rules or names.ROLLOUT_ROUTE not in notes:
         return rules
     try:
-        return mappings(json.loads(notes[names.ROLLOUT_ROUTE]))
-    except (TypeError, ValueError):  # a patch can have changed it
+        return [dict(rule) for rule in load(RouteRules, notes[names.ROLLOUT_ROUTE]).root]
+    except DocumentError:  # a patch can have changed it
         return []
 
 

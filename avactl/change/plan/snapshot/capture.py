@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import orjson
-
 from avactl.change.plan.snapshot.loader import RESOURCES, CaptureError, Taken, config, write
 from avactl.contracts import names
+from avactl.contracts.document import DocumentError, load
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kube.client import ApiError, Client, list_all
 from avactl.kube.timestamps import timestamp
 from avactl.program.manifest import Body
@@ -32,21 +32,20 @@ async def take(client: Client, namespace: str) -> bytes:
     return write(policy, objects, timestamp())
 
 
-async def _policy(client: Client, namespace: str) -> Body:
+async def _policy(client: Client, namespace: str) -> PlacementPolicy:
     path = f"/api/v1/namespaces/{namespace}/configmaps/{names.POLICY}"
     try:
         item = await client.request("GET", path)
-        policy: Body = orjson.loads(item["data"][names.POLICY_KEY])
+        return load(PlacementPolicy, (item.get("data") or {}).get(names.POLICY_KEY))
     except ApiError as error:
         if error.status == 404:
             hint = "`--namespace` names the Cluster's `systemNamespace`; the cluster's objects must have been applied"
             message = f"ConfigMap {namespace}/{names.POLICY} does not exist: avactl does not manage this cluster"
             raise CaptureError(message, hint) from None
         raise _refused(error, f"ConfigMap {namespace}/{names.POLICY}") from None
-    except (KeyError, TypeError, orjson.JSONDecodeError):
-        message = f"ConfigMap {namespace}/{names.POLICY} has no {names.POLICY_KEY}: avactl did not write it"
+    except DocumentError as error:
+        message = f"ConfigMap {namespace}/{names.POLICY} has no placement policy in {names.POLICY_KEY}: {error}"
         raise CaptureError(message) from None
-    return policy
 
 
 async def _list(client: Client, path: str, strip: Taken, optional: bool, labelled: str = "") -> list[Body]:

@@ -17,9 +17,10 @@ from avactl.base.terminal import shortened
 from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.snapshot.schema import want_objects
 from avactl.contracts import names
+from avactl.contracts.document import dump, load
+from avactl.contracts.scheduling import POOL_KEY, QUOTA_KEY, PlacementPolicy
 from avactl.kube.objects import object_key
 from avactl.program.manifest import Body
-from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.gangs import GANG_LABELS
 from avactl.scheduler.objects.pod_info import DISRUPTED
 from avactl.scheduler.objects.pod_requirements import DISKS
@@ -155,7 +156,7 @@ def _node(item: Mapping[str, Any]) -> Body:
 
 def config(item: Mapping[str, Any]) -> Body | None:
     labels = item["metadata"].get("labels") or {}
-    data = _only(item.get("data") or {}, "pool.json", "quota.json")
+    data = _only(item.get("data") or {}, POOL_KEY, QUOTA_KEY)
     if not data:
         return None
     metadata = {**_named(item), "labels": _only(labels, names.CONFIG_LABEL)}
@@ -263,7 +264,7 @@ def strip(objects: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, list[
     return {name: [kept for item in items if (kept := ways[name](item)) is not None] for name, items in objects.items()}
 
 
-def write(policy: Mapping[str, Any], objects: Mapping[str, Sequence[Body]], taken: str) -> bytes:
+def write(policy: PlacementPolicy, objects: Mapping[str, Sequence[Body]], taken: str) -> bytes:
     """Return the file: keys sorted, objects sorted by name, equal pod specs stored once."""
     specs: list[Body] = []
     numbers: dict[bytes, int] = {}
@@ -277,7 +278,8 @@ def write(policy: Mapping[str, Any], objects: Mapping[str, Sequence[Body]], take
         pods.append({**pod, "spec": {"is": numbers[text], **_only(pod["spec"], "nodeName")}})
     data: Body = {name: sorted(items, key=object_key) for name, items in objects.items() if name != "pods"}
     data |= {"podSpecs": specs, "pods": pods}
-    head = {"format": FORMAT, "version": VERSION, "cluster": policy["cluster"], "taken": taken, "policy": policy}
+    head = {"format": FORMAT, "version": VERSION, "cluster": policy.cluster, "taken": taken}
+    head["policy"] = orjson.Fragment(dump(policy))
     options = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
     return orjson.dumps({**head, "objects": data}, option=options)
 
@@ -318,7 +320,9 @@ def read(text: bytes, name: str) -> ClusterState:
                 raise ValueError(f"pod {pod['metadata']['name']} needs strings as `namespace`, `uid` and node name")
             pods.append({**pod, "spec": spec})
         objects["pods"] = pods
-        return ClusterState(data["cluster"], Policy.parse(orjson.dumps(data["policy"])), objects, data["taken"])
+        return ClusterState(
+            data["cluster"], load(PlacementPolicy, orjson.dumps(data["policy"])), objects, data["taken"]
+        )
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
         what = shortened(f"{type(error).__name__}: {error}", 400)
         raise SnapshotError(f"{name}: the snapshot is damaged ({what})", retake) from None

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from avactl.base.terminal import shortened, visible
+from avactl.contracts.cache import FlushStatus, TierConfig, TierStatus, WriteBackConfig
 from avactl.daemons.cache import metrics
-from avactl.daemons.cache.config import Tier, WriteBack
 from avactl.daemons.cache.engine import CachedFile, Engine, EngineError, Mount, NotFoundError, UnavailableError
 from avactl.daemons.cache.writeback import release
 from avactl.daemons.cache.writeback.settling import Settling
@@ -69,16 +69,16 @@ class WriteBackTask:
     def __init__(
         self,
         engine: Engine,
-        tier: Tier,
-        settings: WriteBack,
-        facts: dict[str, Any],
+        tier: TierConfig,
+        settings: WriteBackConfig,
+        facts: TierStatus,
         flushes: Callable[[], Iterable[Flush]],
         leading: Callable[[], bool],
     ) -> None:
-        """`facts` is the tier's part of the status, with `capacityBytes`."""
+        """`facts` is the tier's part of the status, with the capacity."""
         self._engine, self._tier, self._settings, self._facts = engine, tier, settings, facts
         self._flushes, self._leading = flushes, leading
-        self.flushed: dict[str, dict[str, int]] = {}
+        self.flushed: dict[str, FlushStatus] = {}
         """Progress of flushes by name."""
         self.hosts: Callable[[], Hosts] = lambda: Hosts(frozenset(), frozenset())
         self.judged = self.hosts()
@@ -88,7 +88,7 @@ class WriteBackTask:
         self._pushes: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, tuple[int, float]] = {}
         """Failed attempts in a row, and when the next is due, by path."""
-        self._settling = Settling(settings.settle)
+        self._settling = Settling(settings.settle_seconds)
         self._pushing = False
         self._mounts: dict[str, Mount] = {}
         self._refreshed: dict[str, float] = {}
@@ -101,7 +101,7 @@ class WriteBackTask:
         dirty: list[Dirty] = []
         unpinned: list[Dirty] = []
         clean: list[tuple[CachedFile, str, str]] = []
-        for source, target in self._settings.targets.items():
+        for source, target in self._tier.push_targets.items():
             if source != target:
                 with self._reported():
                     await self._resume_deletes(source)
@@ -109,7 +109,7 @@ class WriteBackTask:
                 if not file.complete or f"/{release.TRASH}/" in file.path:
                     continue
                 if release.is_clean(file):
-                    if file.pinned or (self._settings.evict and source != target):
+                    if file.pinned or (self._settings.evicts and source != target):
                         clean.append((file, source, target))
                     continue
                 if source == target and file.persisted and not file.pinned:
@@ -140,7 +140,7 @@ class WriteBackTask:
     async def _resume_deletes(self, source: str) -> None:
         now = time.monotonic()
         refresh = now >= self._refreshed.get(source, -_TRASH_REFRESH) + _TRASH_REFRESH
-        await release.resume_deletes(self._engine, source, self._settings.evict, refresh)
+        await release.resume_deletes(self._engine, source, self._settings.evicts, refresh)
         if refresh:
             self._refreshed[source] = now
 
@@ -152,7 +152,7 @@ class WriteBackTask:
         except UnavailableError:
             raise  # it would be the same with the others
         except EngineError as error:
-            self._facts["pushError"] = visible(shortened(str(error), 300))
+            self._facts.push_error = visible(shortened(str(error), 300))
 
     # -- what is due -------------------------------------------------------------------------------------------------
 
@@ -162,7 +162,7 @@ class WriteBackTask:
         capacity = self._capacity()
         share = size / capacity if capacity else 0.0
         # Hysteresis: from the high mark on until the low one.
-        self._pushing = share >= self._settings.high or (self._pushing and share > self._settings.low)
+        self._pushing = share >= self._settings.push.high or (self._pushing and share > self._settings.push.low)
         alone: dict[str, int] = {}
         lost = 0
         for file in (each.file for each in dirty if not each.file.persisted):
@@ -172,10 +172,13 @@ class WriteBackTask:
                         alone[holder] = alone.get(holder, 0) + block.size
             lost += any(not block.holders for block in file.blocks)
         self.alone, self.judged = alone, hosts
-        self._facts |= {
-            "dirtyBytes": size, "dirtyFiles": len(dirty), "oldestDirtySeconds": int(oldest),
-            "pushing": self._pushing, "unreachableFiles": lost, "settlingFiles": len(self._settling),
-        }  # fmt: skip
+        facts = self._facts
+        facts.dirty_bytes = size
+        facts.dirty_files = len(dirty)
+        facts.oldest_dirty_seconds = max(0, int(oldest))
+        facts.pushing = self._pushing
+        facts.unreachable_files = lost
+        facts.settling_files = len(self._settling)
         name = self._tier.name
         metrics.DIRTY.labels(name).set(size)
         metrics.DIRTY_FILES.labels(name).set(len(dirty))
@@ -183,16 +186,16 @@ class WriteBackTask:
 
     def _capacity(self) -> int:
         """Return the bytes that `high` and `low` are shares of."""
-        return self._settings.capacity or int(self._facts.get("capacityBytes") or 0)
+        return self._settings.capacity or self._facts.capacity_bytes
 
     def _pressed(self) -> bool:
-        return self._pushing or self._facts.get("fill", 0.0) >= self._settings.high
+        return self._pushing or self._facts.fill >= self._settings.push.high
 
     def _report(self, flushes: list[Flush], dirty: list[Dirty]) -> None:
         self.flushed = {}
         for flush in flushes:
             below = [each.file.size for each in dirty if _below(each.file.path, flush.path)]
-            self.flushed[flush.name] = {"dirtyFiles": len(below), "dirtyBytes": sum(below)}
+            self.flushed[flush.name] = FlushStatus(dirty_files=len(below), dirty_bytes=sum(below))
 
     def _due(self, dirty: list[Dirty], flushes: list[Flush]) -> list[Dirty]:
         """Return what is to be pushed, oldest first."""
@@ -201,8 +204,8 @@ class WriteBackTask:
         due = []
         for each in sorted(dirty, key=lambda each: (each.file.created, each.file.path)):
             file = each.file
-            wanted = now - file.created >= self._settings.delay or (
-                self._pushing and rest > self._settings.low * capacity
+            wanted = now - file.created >= self._settings.push.delay_seconds or (
+                self._pushing and rest > self._settings.push.low * capacity
             )
             # What only workers of a drained node hold is what the drain waits for.
             wanted = wanted or (
@@ -235,7 +238,7 @@ class WriteBackTask:
         try:
             verified = await self._push(each)
             self._failures.pop(path, None)
-            self._facts.pop("pushError", None)
+            self._facts.push_error = ""
             if not verified:
                 return
             metrics.PUSHES.labels(self._tier.name, "verified").inc()
@@ -250,7 +253,7 @@ class WriteBackTask:
             result = "mismatch" if isinstance(error, VerifyError) else "failed"
             metrics.PUSHES.labels(self._tier.name, result).inc()
             logs.warn("push failed", tier=self._tier.name, path=path, attempt=count, error=repr(error)[:300])
-            self._facts["pushError"] = visible(shortened(str(error), 300))
+            self._facts.push_error = visible(shortened(str(error), 300))
 
     async def _push(self, each: Dirty) -> bool:
         """Upload a file, verify it, and release it; return False if there is nothing to release yet."""
@@ -339,7 +342,7 @@ class WriteBackTask:
         """Release a verified file: unpin it; free it if space is short; delete the durable copy if that is wanted."""
         if not self._leading():
             return
-        if source != target and self._settings.evict:
+        if source != target and self._settings.evicts:
             await release.delete_durable(self._engine, file.path, source)
         elif pressed:
             await release.free(self._engine, file.path)

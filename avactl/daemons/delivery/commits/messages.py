@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from avactl.base.terminal import shortened
+from avactl.contracts.delivery import PipelineState, RollbackPlan
 from avactl.daemons.delivery.commits.repository import ROLLBACK_TRAILER, TRAILER
-from avactl.daemons.delivery.config import Pipeline, Service
-from avactl.daemons.delivery.decide import State
+from avactl.daemons.delivery.plans import Pipeline
 
 _SUBJECT = 72
 _WHY = 500
@@ -21,7 +21,7 @@ def proposal_branch(pipeline: Pipeline, run: int) -> str:
     return f"avactl/{pipeline.team}/{pipeline.name}-{run}"
 
 
-def commit_message(pipeline: Pipeline, state: State, url: str, version: str) -> str:
+def commit_message(pipeline: Pipeline, state: PipelineState, url: str, version: str) -> str:
     """Return the message of the commit that deploys a version."""
     target = pipeline.target
     assert target is not None
@@ -35,7 +35,7 @@ def commit_message(pipeline: Pipeline, state: State, url: str, version: str) -> 
     return _message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
 
 
-def revert_message(pipeline: Pipeline, state: State, url: str, back: str) -> str:
+def revert_message(pipeline: Pipeline, state: PipelineState, url: str, back: str) -> str:
     """Return the message of the commit that reverts a deployment."""
     target = pipeline.target
     assert target is not None
@@ -44,12 +44,12 @@ def revert_message(pipeline: Pipeline, state: State, url: str, back: str) -> str
     return _message(subject, facts, f"{TRAILER}: {pipeline} run {state.run}")
 
 
-def rollback_branch(service: Service, rejected: str) -> str:
+def rollback_branch(service: RollbackPlan, rejected: str) -> str:
     """Return the branch of the pull request that reverts a service's spec from a rejected version."""
     return f"avactl/{service.team}/rollback/{service.document}-{rejected}"
 
 
-def rollback_message(service: Service, why: str, undone: Sequence[str], good: str) -> str:
+def rollback_message(service: RollbackPlan, why: str, undone: Sequence[str], good: str) -> str:
     """Return the message of the commit that reverts a service's spec to its text at an earlier commit.
 
     `undone`: the commits of its file since then, the newest first.
@@ -88,6 +88,6 @@ def _number(value: float) -> str:
     return f"{value:.6g}"
 
 
-def _before(pipeline: Pipeline, state: State, name: str) -> str:
+def _before(pipeline: Pipeline, state: PipelineState, name: str) -> str:
     known = state.known.get(state.before, {})
     return f" (live: {_number(known[name])})" if name in known else ""

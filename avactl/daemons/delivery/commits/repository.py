@@ -19,7 +19,7 @@ from avactl.apply.publish.store import FILE, PASSWORD, Entry, PublishError, Stor
 from avactl.apply.publish.target import Remote
 from avactl.base.errors import HintedError
 from avactl.compiler.driver import compile_change
-from avactl.daemons.delivery.config import Target
+from avactl.daemons.delivery.plans import Target
 from avactl.policy.path_patterns import matches
 from avactl.spec.documents.document import Document
 from avactl.spec.documents.edit import EditError, document_content, set_values

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from avactl.apply.publish.store import FailedError, Store
 from avactl.compiler.driver import compile_tree
+from avactl.contracts.delivery import RollbackPlan
 from avactl.contracts.names import TEMPLATE_DIGEST
 from avactl.daemons.delivery.commits.messages import rollback_message
 from avactl.daemons.delivery.commits.repository import DeliveryError, Edited, Repository, Version
-from avactl.daemons.delivery.config import Service
 from avactl.spec.documents.edit import EditError, document_content, replace_document
 
 _MOST = 20
@@ -26,7 +26,7 @@ _MOST = 20
 class NoTextError(DeliveryError):
     """No earlier text of a spec compiles to the running version; a retry at the same head would find none either."""
 
-    def __init__(self, service: Service, head: str) -> None:
+    def __init__(self, service: RollbackPlan, head: str) -> None:
         super().__init__(
             f"no earlier text of {service.document} in {service.file} compiles to the version that runs",
             f"the change is in another file, or older than the last {_MOST} texts: revert it by a commit",
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
     why: str
 
 
-def rolled_back(repository: Repository, service: Service, found: Finding) -> Edited | None:
+def rolled_back(repository: Repository, service: RollbackPlan, found: Finding) -> Edited | None:
     """Return a service's file with its spec reverted to that of the running version; None if there is nothing to do.
 
     There is nothing to do if the head does not compile to the version that was rolled back. Later changes of the spec
@@ -63,7 +63,7 @@ def rolled_back(repository: Repository, service: Service, found: Finding) -> Edi
     raise NoTextError(service, repository.head)
 
 
-def compiled_digest(repository: Repository, service: Service, content: str = "") -> str:
+def compiled_digest(repository: Repository, service: RollbackPlan, content: str = "") -> str:
     """Return the digest of the pod template that the head compiles to, with another text of the spec if it is given.
 
     Empty if these specs do not compile, or have no such service with a rollout. Raises DeliveryError.
@@ -84,12 +84,12 @@ def compiled_digest(repository: Repository, service: Service, content: str = "")
     return ""
 
 
-def _runs(repository: Repository, service: Service, found: Finding, content: str) -> bool:
+def _runs(repository: Repository, service: RollbackPlan, found: Finding, content: str) -> bool:
     return compiled_digest(repository, service, content) == found.running
 
 
 def _with_later_changes(
-    repository: Repository, service: Service, found: Finding, head: str, undone: list[Version], good: str
+    repository: Repository, service: RollbackPlan, found: Finding, head: str, undone: list[Version], good: str
 ) -> str:
     """Return the good text with the changes that were made after the reverted one, if they can be merged.
 

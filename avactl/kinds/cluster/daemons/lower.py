@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from avactl.contracts import names
+from avactl.contracts.document import dump
 from avactl.contracts.names import CACHE_NAMESPACE
+from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kinds.cluster.daemons import builtin, cache, delivery, limits, rbac, serving, topology
 from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, Daemon, metrics_only
 from avactl.program.lowering import k8s
@@ -17,19 +19,19 @@ from avactl.spec.schema.base import GROUP
 def policy(item: Item[ClusterSpec], program: Program) -> Manifest:
     """Return the ConfigMap with the placement policy."""
     spec = item.spec
-    data = {
-        "cluster": item.name,
-        "gpuDriver": spec.gpu_driver,
-        "jobs": True,
-        "levels": spec.placement.levels,
-        "objective": spec.placement.objective,
-        "reconcile": spec.reconcile.mode,
-        "schedulerName": names.SCHEDULER_NAME,
-        "systemNamespace": spec.system_namespace,
-    }
-    if cache.runs(item, program):
-        data["cacheDaemon"] = True
-    return k8s.config_map(item, item.name, names.POLICY, spec.system_namespace, {names.POLICY_KEY: k8s.json_text(data)})
+    document = PlacementPolicy(
+        cluster=item.name,
+        gpu_driver=spec.gpu_driver,
+        jobs=True,
+        levels=tuple(spec.placement.levels),
+        objective=spec.placement.objective,
+        reconcile=spec.reconcile.mode,
+        scheduler_name=names.SCHEDULER_NAME,
+        system_namespace=spec.system_namespace,
+        cache_daemon=cache.runs(item, program),
+    )
+    data = {names.POLICY_KEY: dump(document, indent=True)}
+    return k8s.config_map(item, item.name, names.POLICY, spec.system_namespace, data)
 
 
 def daemons(item: Item[ClusterSpec], program: Program, config: Manifest) -> list[Manifest]:

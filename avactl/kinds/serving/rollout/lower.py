@@ -8,6 +8,16 @@ autoscalers and `kubectl scale` work as before, and outside of a rollout the ser
 from __future__ import annotations
 
 from avactl.contracts import names
+from avactl.contracts.document import dump
+from avactl.contracts.serving import (
+    ModelUrls,
+    RolloutAnalysis,
+    RolloutConfig,
+    RolloutQuery,
+    RolloutStep,
+    RouteRules,
+    Traffic,
+)
 from avactl.kinds.serving.parts.rollout import Analysis, BlueGreen, Canary, ValidationJob
 from avactl.kinds.serving.rollout.rollback import rollback_objects
 from avactl.kinds.serving.runtime import runtime_of
@@ -15,7 +25,7 @@ from avactl.kinds.serving.spec import ServingDeploymentSpec
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.program.lowering import k8s, pods
 from avactl.program.lowering.k8s import compact
-from avactl.program.manifest import Body, Manifest
+from avactl.program.manifest import Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
 from avactl.spec.schema.values import seconds
@@ -43,7 +53,7 @@ def key_of(chosen: Canary | BlueGreen) -> str:
     return "canary" if isinstance(chosen, Canary) else "blueGreen"
 
 
-def traffic(item: Item[ServingDeploymentSpec], program: Program, chosen: Canary | BlueGreen) -> str:
+def traffic(item: Item[ServingDeploymentSpec], program: Program, chosen: Canary | BlueGreen) -> Traffic:
     """Return how requests are divided: by `gateway`, `replicas` or, for blue-green, `service`."""
     if isinstance(chosen, BlueGreen):
         return "service"
@@ -69,14 +79,14 @@ def with_rollout(
         notes = body["metadata"].setdefault("annotations", {})
         if manifest.kind == "Deployment":
             body["spec"]["paused"] = True
-            notes[names.ROLLOUT] = k8s.line(document(item, chosen, way, ports))
+            notes[names.ROLLOUT] = dump(rollout_config(item, chosen, way, ports))
             urls = {model.name: model.url.rstrip("/") for model in item.spec.served if model.url is not None}
             if urls:
-                notes[names.MODEL_URLS] = k8s.line(urls)
+                notes[names.MODEL_URLS] = dump(ModelUrls(urls))
         elif manifest.kind in ROUTES and way == "gateway":
             # Another name than that of a rolling service's route, which is removed only once this one has its rules.
             body["metadata"]["name"] = f"{item.name}-rollout"
-            notes[names.ROLLOUT_ROUTE] = k8s.line(body["spec"].pop("rules"))
+            notes[names.ROLLOUT_ROUTE] = dump(RouteRules(tuple(body["spec"].pop("rules"))))
             manifest.owned = (*manifest.owned, RULES[ROUTES.index(manifest.kind)].field)
         elif manifest.kind == "Service" and way == "service":
             # Without a selector, Kubernetes leaves the addresses as they are until the daemon has set it.
@@ -92,45 +102,48 @@ def with_rollout(
     return [*objects, *validation, *rollback_objects(item, program)]
 
 
-def document(item: Item[ServingDeploymentSpec], chosen: Canary | BlueGreen, way: str, ports: dict[str, int]) -> Body:
-    """Return the document that the daemon reads; `way`: how requests are divided. Durations in seconds."""
+def rollout_config(
+    item: Item[ServingDeploymentSpec], chosen: Canary | BlueGreen, way: Traffic, ports: dict[str, int]
+) -> RolloutConfig:
+    """Return the document that the daemon reads; `way`: how requests are divided."""
     spec = item.spec
     exposed = spec.expose if way == "gateway" else None
     if isinstance(chosen, BlueGreen):
-        steps = [{"percent": 100, "pause": float(seconds(chosen.keep))}]
+        steps: tuple[RolloutStep, ...] = (RolloutStep(percent=100, pause=float(seconds(chosen.keep))),)
     else:
-        steps = [{"percent": step.percent, "pause": float(seconds(step.pause))} for step in chosen.steps]
-    return compact(
+        steps = tuple(RolloutStep(percent=step.percent, pause=float(seconds(step.pause))) for step in chosen.steps)
+    return RolloutConfig(
         traffic=way,
         steps=steps,
         surge=spec.max_surge,
-        inPlace=getattr(chosen, "in_place", False),
+        in_place=getattr(chosen, "in_place", False),
         port=ports["http"],
         ports={name: ports[name] for name in ("http", "grpc") if name in ports},
-        services=[item.name, f"{item.name}-headless"] if way == "service" else None,
+        services=(item.name, f"{item.name}-headless") if way == "service" else (),
         route=f"{item.name}-rollout" if exposed is not None and exposed.host is not None else None,
-        grpcRoute=f"{item.name}-rollout" if exposed is not None and exposed.grpc is not None else None,
+        grpc_route=f"{item.name}-rollout" if exposed is not None and exposed.grpc is not None else None,
         analysis=_analysis(item, chosen.analysis),
     )
 
 
-def _analysis(item: Item[ServingDeploymentSpec], analysis: Analysis | None) -> Body | None:
+def _analysis(item: Item[ServingDeploymentSpec], analysis: Analysis | None) -> RolloutAnalysis | None:
     if analysis is None:
         return None
-    queries: list[Body] = []
+    queries: list[RolloutQuery] = []
     runtime = runtime_of(item.spec)
     if analysis.error_rate is not None:
-        queries.append({"name": "error-rate", "promql": runtime.error_rate, "difference": analysis.error_rate / 100})
+        difference = analysis.error_rate / 100
+        queries.append(RolloutQuery(name="error-rate", promql=runtime.error_rate or "", difference=difference))
     if analysis.latency is not None:
-        queries.append({"name": "latency", "promql": runtime.latency, "ratio": analysis.latency})
+        queries.append(RolloutQuery(name="latency", promql=runtime.latency or "", ratio=analysis.latency))
     queries += [
-        compact(name=each.name, promql=each.promql, max=each.max, min=each.min, ratio=each.max_ratio)
+        RolloutQuery(name=each.name, promql=each.promql, max=each.max, min=each.min, ratio=each.max_ratio)
         for each in analysis.query
     ]
-    return compact(
+    return RolloutAnalysis(
         interval=float(seconds(analysis.interval)),
         failures=analysis.failures,
-        queries=queries,
+        queries=tuple(queries),
         job=None if analysis.job is None else f"{item.name}-{VALIDATION}",
     )
 

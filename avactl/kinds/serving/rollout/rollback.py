@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
+from avactl.contracts.delivery import SERVICE_KEY, RollbackPlan
+from avactl.contracts.document import dump
 from avactl.contracts.names import CONFIG_LABEL, DELIVERY_DAEMON, ROLLBACK_CONFIG
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.cluster.delivery import place
@@ -26,19 +28,24 @@ def rollback_objects(item: Item[ServingDeploymentSpec], program: Program) -> lis
     if by == "never" or not _is_yaml(item):
         return []
     system, role = cluster.system_namespace, f"{item.name}-{COMPONENT}"
-    document: Body = {
-        "cluster": item.cluster,
-        "namespace": item.ns,
-        "name": item.name,
-        "team": item.team,
-        "file": item.doc.file,
-        "document": item.spec_name,
-        "by": by,
-    }
+    document = RollbackPlan(
+        cluster=item.cluster,
+        namespace=item.ns,
+        name=item.name,
+        team=str(item.team),
+        file=item.doc.file,
+        document=item.spec_name,
+        by=by,
+    )
     plan = k8s.config_map(
-        item, item.cluster, f"{COMPONENT}.{item.ns}.{item.name}", system, {"service.json": k8s.json_text(document)},
-        component=COMPONENT, extra_labels={CONFIG_LABEL: ROLLBACK_CONFIG},
-    )  # fmt: skip
+        item,
+        item.cluster,
+        f"{COMPONENT}.{item.ns}.{item.name}",
+        system,
+        {SERVICE_KEY: dump(document, indent=True)},
+        component=COMPONENT,
+        extra_labels={CONFIG_LABEL: ROLLBACK_CONFIG},
+    )
     rules = [
         k8s.policy_rule(["apps"], ["deployments"], ["get"], resourceNames=[item.name]),
         k8s.policy_rule(["apps"], ["replicasets"], ["list"]),
@@ -85,7 +92,7 @@ def rollback_problems(item: Item[ServingDeploymentSpec], program: Program, key: 
         )
 
 
-def _way(item: Item[ServingDeploymentSpec], program: Program) -> str:
+def _way(item: Item[ServingDeploymentSpec], program: Program) -> Literal["commit", "pullRequest", "never"]:
     """Return `rollback` of the Cluster: `commit`, `pullRequest` or `never`; `never` without the daemon."""
     cluster = program.cluster_spec(item.cluster)
     return (cluster.delivery or Delivery()).rollback if cluster.daemons.delivery else "never"

@@ -1,0 +1,206 @@
+"""What the compiler tells the delivery daemon of pipelines and services, and the state that the daemon keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, StringConstraints
+
+from avactl.contracts.document import (
+    Contract,
+    ContractPart,
+    Count,
+    JsonObject,
+    ObjectName,
+    Seconds,
+    Text,
+    UnixTime,
+    absent,
+)
+
+PLAN_KEY, STATE_KEY, PROBLEM_KEY = "pipeline.json", "state.json", "problem"
+"""Keys of a pipeline's ConfigMaps: its plan; its state, and the problem that stops it."""
+SERVICE_KEY = "service.json"
+"""Key of the ConfigMap with a service's `RollbackPlan`."""
+MAX_KNOWN = 128
+"""Versions whose metrics a state holds."""
+MAX_ORIGINS = 16
+"""Distinct images, and distinct commits, of one training in a state."""
+Phase = Literal[
+    "idle",
+    "clearing",
+    "training",
+    "staging",
+    "validating",
+    "sealing",
+    "deploying",
+    "rolling",
+    "reverting",
+    "stopping",
+]
+_MAX_BYTES = 1 << 20
+_MaybeText = Annotated[str, Field(max_length=4096)]
+_Names = Annotated[tuple[ObjectName, ...], Field(max_length=1_000)]
+_Texts = Annotated[tuple[Text, ...], Field(max_length=10_000)]
+_DIGEST = "(sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})"
+_ProvenanceKind = Annotated[str, StringConstraints(pattern=r"^(images|commits)\Z")]
+_Provenance = Annotated[
+    str, StringConstraints(pattern=rf"^(([A-Za-z0-9._:/-]{{1,255}}@)?{_DIGEST}|[0-9a-f]{{40}}|[0-9a-f]{{64}})\Z")
+]
+"""Digest of an image, or commit of code."""
+
+
+class TriggerPlan(ContractPart):
+    """When a run is due."""
+
+    kind: Literal["schedule", "dataset", "commit", "checkpoint"]
+    cron: Text = "-"
+    time_zone: Text | None = None
+    """None: UTC."""
+    dataset: Text = "-"
+    version: Text = "-"
+    """Newest version of the dataset."""
+    paths: _Texts = ()
+    every: Seconds = 0
+
+
+class TrainPlan(ContractPart):
+    """The training of a pipeline."""
+
+    jobs: _Names
+    """Templates of the training's Jobs."""
+    running_jobs: _Names = ()
+    """Running Jobs that train without end, in a pipeline without templates."""
+
+
+class MetricBound(ContractPart):
+    """Bounds of one metric."""
+
+    name: Text
+    min: float | None = absent(None)
+    max: float | None = absent(None)
+    at_least: float | None = absent(None)
+    """Smallest multiple of the live version's value."""
+    at_most: float | None = absent(None)
+
+
+class ValidationPlan(ContractPart):
+    """The validation of a candidate."""
+
+    job: ObjectName
+    metrics: Annotated[tuple[MetricBound, ...], Field(max_length=1_000)]
+    digest: Text = "-"
+    """Digest of the validation in the specs; plans before it have none."""
+
+
+class PublishPlan(ContractPart):
+    """Where versions are published."""
+
+    to: Text
+    """Directory of all versions."""
+    keep: Count = 0
+    declared: _Texts
+    """URLs below the directory that services declare."""
+
+
+class ValuePaths(ContractPart):
+    """Paths of a model's values in the document of a service."""
+
+    url: Text
+    version: Text
+
+
+class DeployPlan(ContractPart):
+    """Where a deployment writes, and what it deploys to."""
+
+    by: Literal["commit", "pullRequest"]
+    service: ObjectName
+    """Name of the Deployment, LeaderWorkerSet or DisaggregatedSet."""
+    namespace: ObjectName
+    model: Text
+    url: Text | None = None
+    file: Text
+    """YAML file of the service, from the root of the specs."""
+    document: Text
+    """Name of the service in that file."""
+    paths: ValuePaths
+    rollout: bool = False
+    """True if the service says by a condition how its rollout ends."""
+
+
+class PipelinePlan(Contract):
+    """`pipeline.json`: the plan of one pipeline."""
+
+    MAX_BYTES = _MAX_BYTES
+    name: ObjectName
+    team: ObjectName
+    namespace: ObjectName
+    trigger: TriggerPlan
+    train: TrainPlan
+    stage: ObjectName
+    validation: ValidationPlan = Field(validation_alias="validate", serialization_alias="validate")
+    seal: ObjectName
+    publish: PublishPlan
+    deploy: DeployPlan | None
+    concurrency: Literal["forbid", "replace", "queue"]
+    timeout: Count | None
+    """Longest time until the publication, in seconds."""
+    retries: Count = 0
+    suspended: bool = False
+    lineage: JsonObject
+    """Data, image, code and parameters in the specs, with which versions are published."""
+
+
+class RollbackPlan(Contract):
+    """`service.json`: a service with a rollout, and the spec that a roll-back in git changes."""
+
+    MAX_BYTES = _MAX_BYTES
+    cluster: ObjectName
+    namespace: ObjectName
+    name: ObjectName
+    """Name of the Deployment."""
+    team: ObjectName
+    file: Text
+    """YAML file of the service, from the root of the specs."""
+    document: Text
+    """Name of the service in that file."""
+    by: Literal["commit", "pullRequest"]
+
+
+class PipelineState(Contract):
+    """`state.json`: the state of a pipeline, as a daemon writes it down. Times are Unix seconds."""
+
+    model_config = ConfigDict(alias_generator=None)
+    MAX_BYTES = _MAX_BYTES
+    phase: Phase = absent("idle")
+    run: Annotated[int, Field(ge=0, lt=10**11)] = absent(0)
+    """Number of the active or last run."""
+    begun: UnixTime = absent(0.0)
+    since: UnixTime = absent(0.0)
+    """Begin of the phase."""
+    handled: _MaybeText = absent("")
+    """The last cause for which a run began, or was skipped."""
+    primed: bool = absent(False)
+    """True if `handled` is known: what was there before the pipeline is no cause."""
+    queued: _MaybeText = absent("")
+    """The cause that waits for the end of the active run."""
+    commit: _MaybeText = absent("")
+    """Commit of the specs at the begin of the run."""
+    origin: JsonObject = absent({})
+    """Data, image, code and parameters in the specs at the begin of the run."""
+    ran: Mapping[_ProvenanceKind, Annotated[list[_Provenance], Field(max_length=MAX_ORIGINS)]] = absent({})
+    """Images, and commits of the code, that the training ran."""
+    output: _MaybeText = absent("")
+    """Path of the copied model below the directory of the running job."""
+    rejected: _MaybeText = absent("")
+    """Output that was rejected last, and the digest of the terms of its validation: `DIGEST OUTPUT`."""
+    metrics: Mapping[_MaybeText, float] = absent({})
+    before: _MaybeText = absent("")
+    """URL that was served before the deployment."""
+    before_version: _MaybeText = absent("")
+    """Its version in the specs."""
+    known: Annotated[Mapping[_MaybeText, Mapping[_MaybeText, float]], Field(max_length=MAX_KNOWN)] = absent({})
+    """Metrics of published versions, by URL."""
+    reason: _MaybeText = absent("")
+    message: _MaybeText = absent("")

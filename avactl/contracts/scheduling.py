@@ -1,0 +1,187 @@
+"""What the compiler tells the scheduler and the topology daemon: policy, pools of machines, and quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from avactl.contracts.document import Amount, Bytes, Contract, ContractPart, Count, Label, ObjectName, absent
+
+POOL_KEY, QUOTA_KEY = "pool.json", "quota.json"
+"""Keys of the ConfigMaps."""
+MAX_GPUS = 16
+"""GPUs of a machine."""
+MAX_NODES = 100_000
+_Name = Annotated[str, Field(min_length=1, max_length=253)]
+_Index = Annotated[int, Field(ge=0, lt=MAX_GPUS)]
+
+
+class ClusterName(Contract):
+    """The part of `policy.json` that names the cluster, whatever its other keys are."""
+
+    MAX_BYTES = 64 * 1024
+    cluster: ObjectName
+
+
+class PlacementPolicy(ClusterName):
+    """`policy.json`: how a cluster places pods."""
+
+    gpu_driver: _Name
+    jobs: bool = False
+    """True if the scheduler's account may read Jobs, for pods that start after them; older compilers gave no right."""
+    levels: Annotated[tuple[Label, ...], Field(max_length=32)]
+    """Node labels of the topology levels, narrowest first."""
+    objective: Literal["pack", "links", "spread"] = "pack"
+    reconcile: Label = ""
+    """How the cluster's objects are applied."""
+    scheduler_name: Label = ""
+    system_namespace: _Name
+    cache_daemon: bool = absent(False)
+    """True if the cluster runs the cache daemon, which reports the progress of datasets."""
+
+    @property
+    def widest_first(self) -> tuple[str, ...]:
+        """Topology levels, widest first."""
+        return self.levels[::-1]
+
+
+class MachineGpuFacts(ContractPart):
+    """The GPUs of a machine."""
+
+    model: Label
+    count: Annotated[int, Field(ge=1, le=MAX_GPUS)]
+    memory_bytes: Bytes
+
+
+class PcieSwitchFacts(ContractPart):
+    """GPUs and NICs below one PCIe switch."""
+
+    socket: Count
+    gpus: Annotated[tuple[_Index, ...], Field(max_length=MAX_GPUS)]
+    nics: Annotated[tuple[Label, ...], Field(max_length=256)]
+
+
+class NvlinkFacts(ContractPart):
+    """The NVLinks of a machine."""
+
+    generation: Count = 0
+    link_gbps: Amount
+    pairs: Annotated[tuple[tuple[_Index, _Index, Count], ...], Field(max_length=MAX_GPUS * MAX_GPUS)]
+    """Two GPUs, and the number of links between them."""
+    switch_links: Count
+    domain: Count | None = None
+    """GPUs in one NVLink domain, if it spans machines."""
+
+
+class NicFacts(ContractPart):
+    """A network interface card."""
+
+    name: Label
+    socket: Count
+    gbit_per_second: Amount
+    rdma: bool
+
+
+class BandwidthFacts(ContractPart):
+    """Bandwidths of a machine in GB/s per direction."""
+
+    cross_socket_gbps: Amount
+    same_socket_gbps: Amount
+    pcie_switch_gbps: Amount
+
+
+class MachineFacts(ContractPart):
+    """The hardware of a machine type. All defaults are resolved: every GPU is under a switch."""
+
+    gpus: MachineGpuFacts
+    cpu: Amount
+    memory_bytes: Bytes
+    sockets: Count = 0
+    switches: Annotated[tuple[PcieSwitchFacts, ...], Field(max_length=256)]
+    nvlink: NvlinkFacts | None = None
+    nics: Annotated[tuple[NicFacts, ...], Field(max_length=256)]
+    bandwidth: BandwidthFacts
+
+    @model_validator(mode="after")
+    def _validate_indices(self) -> MachineFacts:
+        gpus = self.gpus.count
+        if sorted(gpu for switch in self.switches for gpu in switch.gpus) != list(range(gpus)):
+            raise ValueError(f"must have {gpus} GPUs, each under exactly one switch")
+        if self.nvlink is not None and any(max(first, second) >= gpus for first, second, _ in self.nvlink.pairs):
+            raise ValueError(f"has `nvlink.pairs` of other than its {gpus} GPUs")
+        return self
+
+
+class PoolAllocation(ContractPart):
+    """How pods of a pool get GPUs and RDMA NICs."""
+
+    method: Literal["dra", "devicePlugin"]
+    device_class: Label | None = absent(None)
+    driver: Label | None = absent(None)
+    resource: Label | None = absent(None)
+    """Extended resource, of device plugins."""
+    rdma_resource: Label | None = absent(None)
+
+
+class PoolSize(ContractPart):
+    """Number of machines: declared, named, or within bounds."""
+
+    count: Count | None = absent(None)
+    nodes: Annotated[tuple[Label, ...], Field(max_length=MAX_NODES)] | None = absent(None)
+    min: Count | None = absent(None)
+    max: Count | None = absent(None)
+
+
+class PoolTaint(ContractPart):
+    """A taint of a pool's nodes."""
+
+    key: Label
+    value: Label | None = absent(None)
+    effect: Label
+
+
+class PoolFacts(Contract):
+    """`pool.json`: a node pool and its machines."""
+
+    MAX_BYTES = 1 << 20
+    version: Count = 1
+    pool: _Name
+    machine_type: Label = ""
+    size: PoolSize = PoolSize()
+    allocation: PoolAllocation
+    levels: Annotated[tuple[Label, ...], Field(max_length=32)] = ()
+    node_labels: Mapping[Label, Label] = Field(default={}, max_length=1000)
+    node_taints: Annotated[tuple[PoolTaint, ...], Field(max_length=1000)] = ()
+    machine: MachineFacts
+
+
+class GpuLimit(ContractPart):
+    """Limit of a team on the GPUs of one model."""
+
+    gpu: Label
+    guaranteed: Count
+    borrow: Count
+    weight: Annotated[int, Field(ge=1, le=10**9)]
+
+
+class MachineShape(ContractPart):
+    """Guaranteed whole machines."""
+
+    machines: Count
+    gpus: Count
+    gpu: Label
+
+
+class TeamLeaf(Contract):
+    """`quota.json`: a team, its namespaces, its quota."""
+
+    version: Count = 1
+    team: _Name
+    namespaces: Annotated[tuple[Label, ...], Field(max_length=10_000)]
+    gpus: Annotated[tuple[GpuLimit, ...], Field(max_length=1000)]
+    shapes: Annotated[tuple[MachineShape, ...], Field(max_length=1000)]
+    cpu: Amount | None = absent(None)
+    """Cores."""
+    memory_bytes: Bytes | None = absent(None)
