@@ -33,8 +33,8 @@ def test_a_broken_object_is_its_own_error(world: World) -> None:
     world.wait(lambda: world.status().get("tiers", {}).get("tier", {}).get("workers") == 2)
     errors = world.status()["errors"]
     assert errors == {
-        f"{world.namespace}/broken": "the document is not JSON",
-        f"{world.namespace}/wrong": "`versions` is not a list of 0 to 1000",
+        f"{world.namespace}/broken": "it is not JSON: EOF while parsing an object at line 1 column 1",
+        f"{world.namespace}/wrong": "`versions` is not a list",
     }
     world.wait(lambda: len(world.events("InvalidConfiguration")) == 2)
     regarding = {each["regarding"]["name"] for each in world.events("InvalidConfiguration")}
