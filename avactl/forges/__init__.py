@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from avactl.forges.forge import Environ, Forge, PipelineRun
 from avactl.forges.forgejo import FORGE as FORGEJO
@@ -41,7 +40,7 @@ def current_run(env: Environ, name: str | None = None, number: int | None = None
     if forge is None:
         return None
     run = forge.run(env)
-    return run if number is None else replace(run, number=number)
+    return run if number is None else run._replace(number=number)
 
 
 def locate_repository(url: str) -> tuple[str, str]:

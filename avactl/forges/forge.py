@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,8 +27,7 @@ class EnvironmentProblem(HintedError):  # noqa: N818 - shown to the user as it i
     exit_code = USAGE
 
 
-@dataclass(frozen=True, slots=True)
-class PipelineRun:
+class PipelineRun(NamedTuple):
     """One pipeline run, as the environment describes it."""
 
     forge: str
@@ -95,8 +93,7 @@ class PipelineOptions(NamedTuple):
     """Version of the Pulumi engine."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forge:
+class Forge(NamedTuple):
     """Definition of a forge: facts about it, and hooks for its APIs and pipelines. No field needs another forge."""
 
     name: str

@@ -5,7 +5,6 @@ Sources: forgejo.org/docs "Forgejo Actions", "API Usage"; the runner's `act/runn
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from avactl.forges import gitea
@@ -24,9 +23,8 @@ def _api(env: Environ, host: str) -> str:
 
 def _run(env: Environ) -> PipelineRun:
     """Return the run. Its URL has the number in the repository, and nothing shows its summary."""
-    return replace(
-        actions_run(env, FORGE.name, _api(env, ""), _TOKENS, "GITHUB_RUN_NUMBER", "#artifacts"), summary=None
-    )
+    run = actions_run(env, FORGE.name, _api(env, ""), _TOKENS, "GITHUB_RUN_NUMBER", "#artifacts")
+    return run._replace(summary=None)
 
 
 def _comments(run: PipelineRun, sleep: Sleep) -> Comments:
@@ -45,8 +43,7 @@ def _pipelines(options: PipelineOptions) -> dict[str, str]:
     }
 
 
-FORGE: Forge = replace(
-    gitea.FORGE,
+FORGE: Forge = gitea.FORGE._replace(
     name="forgejo",
     title="Forgejo",
     marker="FORGEJO_ACTIONS",
