@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from time import monotonic
 from typing import NamedTuple
 
-from avactl.contracts import names
+from avactl.contracts.pod_annotations import JOB_INDEX, WITHIN
 from avactl.hardware.placement.allocation import Booking
 from avactl.hardware.placement.diagnosis import SMALL, gang_message, pod_message, short, why_gang, why_pod
 from avactl.hardware.placement.gang import Gang, Member, Role, contiguous, place_gang
@@ -38,7 +38,7 @@ _KNOWN = 10_000
 """Requests of which it is remembered that they fit nowhere."""
 _ROLES = 64
 """Kinds of pods of one gang: the search over domains goes through each of them."""
-_RANK_LABELS = ("batch.kubernetes.io/job-completion-index", "apps.kubernetes.io/pod-index")
+_RANK_LABELS = (JOB_INDEX.name, "apps.kubernetes.io/pod-index")
 """Labels that differ between equal pods of a gang."""
 _REASONS = 4
 """Reasons of node sets that are named."""
@@ -195,7 +195,7 @@ class SchedulingCycle:
         within = unit.within if unit.gang else ""
         if within and within not in self.cache.tables.levels:
             known_levels = ", ".join(self.cache.tables.levels) or "none"
-            message = f"annotation {names.WITHIN}: `{quote(within)}` is not a level of the cluster ({known_levels})"
+            message = f"annotation {WITHIN.name}: `{quote(within)}` is not a level of the cluster ({known_levels})"
             return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
         try:
             requests = {pod.uid: self._request(pod) for pod in pods}

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
-from avactl.contracts.names import CAPACITY, SPOT_FROM
+from avactl.contracts.names import CAPACITY
+from avactl.contracts.pod_annotations import SPOT_FROM
 from avactl.workbench.graph import draw
 from tests.kinds import specs
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
@@ -109,7 +110,7 @@ def test_an_elastic_job_keeps_its_fewest_workers_and_its_master_off_spot_machine
     result = compiled(joined(PLATFORM, ELASTIC + "  workers: {min: 2, max: 6, gpus: 4}\n  spot: allow\n"))
     worker = of_job(result)
     assert on_spot(worker)
-    assert worker["metadata"]["annotations"][SPOT_FROM] == "2"
+    assert worker["metadata"]["annotations"][SPOT_FROM.name] == "2"
     (preferred,) = worker["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert preferred["preference"]["matchExpressions"] == [{"key": CAPACITY, "operator": "In", "values": ["spot"]}]
     assert not on_spot(of_job(result, "master"))

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.contracts.pod_annotations import RUN_DIGEST
 from avactl.kinds import TrainingJob
 from avactl.kinds.training import followers, mpi
-from avactl.program.lowering.pods import RUN_ANNOTATION
 from tests.kinds.compiling import apply, body, compiled
 from tools.controlplane import ApiError, ControlPlane, KubeClient, build_binaries
 
@@ -195,7 +195,7 @@ def script(plane: ControlPlane, tmp_path: Path) -> Iterator[Script]:
 
 
 def follow(script: Script, jobs: Compilation, name: str, leader: str, **more: str) -> subprocess.Popen[str]:
-    run = body(jobs, "Job", leader, "vision")["metadata"]["annotations"][RUN_ANNOTATION]
+    run = body(jobs, "Job", leader, "vision")["metadata"]["annotations"][RUN_DIGEST.name]
     env = {"LEADERS": leader, "RUN": run, "PERIOD": "1", "GRACE": "0", "COMMANDS": "", "KEY": "", **more}
     env = {"POD": "none", "ROLE": "none", "RETRIES": "3", "LINGER": "0", **env}
     return script(followers.FOLLOW_SCRIPT, f"{name}-follower", **env)
@@ -224,7 +224,7 @@ def test_a_follower_ends_with_the_job_that_it_follows(admin: KubeClient, jobs: C
 
 def test_leading_groups_fail_together(admin: KubeClient, jobs: Compilation, script: Script) -> None:
     servers = follow(script, jobs, "mixed", "mixed-worker", LEADERS="mixed-worker mixed-worker-cpu")
-    run = body(jobs, "Job", "mixed-worker", "vision")["metadata"]["annotations"][RUN_ANNOTATION]
+    run = body(jobs, "Job", "mixed-worker", "vision")["metadata"]["annotations"][RUN_DIGEST.name]
     names = {"OWN": "mixed-worker-cpu", "LEADERS": "mixed-worker"}
     partner = script(followers.PARTNER_SCRIPT, "mixed-follower", RUN=run, PERIOD="1", **names)
     end(admin, "mixed-worker", "Failed")

@@ -12,6 +12,7 @@ from avactl.apply.reconcile import role_sets
 from avactl.apply.reconcile.health import Health, State, health
 from avactl.change.plan.workloads import Maker, WorkloadId, surroundings, workloads
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GANG_SIZE
 from tests.kinds.compiling import DIGEST, apply
 from tests.scheduler.groups import groups, seen, specs, uids
 from tests.scheduler.world import World
@@ -114,8 +115,8 @@ def _is_wired(world: World) -> None:
 
     world.wait(lambda: behind() == {router["metadata"]["name"]})
     reads, generates = (next(iter(servers(world, role).values())) for role in ROLES)
-    assert reads["metadata"]["annotations"][names.GANG_SIZE] == "2"
-    assert names.GANG_SIZE not in generates["metadata"]["annotations"]
+    assert reads["metadata"]["annotations"][GANG_SIZE.name] == "2"
+    assert GANG_SIZE.name not in generates["metadata"]["annotations"]
     for role in ROLES:
         for pod in servers(world, role).values():
             labels = pod["metadata"]["labels"]

@@ -17,6 +17,7 @@ from avactl.change.diff.rules import deletion
 from avactl.compiler import Compilation
 from avactl.compiler.normalise import RANK
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import RUN_DIGEST
 from avactl.program.manifest import Manifest
 
 INVENTORY = f"{names.GROUP}/inventory"
@@ -27,7 +28,6 @@ DELETION_POLICY = f"{names.GROUP}/deletion-policy"
 """Annotation `delete` of objects that hold data and whose spec allows deletion."""
 PATCHED = f"{names.GROUP}/patched"
 """Annotation of objects that exist without avactl: pruning removes our fields and leaves the object."""
-RUN = f"{names.GROUP}/run"
 
 Body = dict[str, Any]
 
@@ -108,7 +108,7 @@ def inventory_of(live: Mapping[str, Any]) -> str:
 def run_of(job: Mapping[str, Any]) -> str:
     """Return the run ID of a Job, from its immutable pod template, which cannot be forged afterwards."""
     template = job["spec"].get("template") or {}
-    found: str = ((template.get("metadata") or {}).get("annotations") or {}).get(RUN, "")
+    found: str = ((template.get("metadata") or {}).get("annotations") or {}).get(RUN_DIGEST.name, "")
     return found
 
 

@@ -12,6 +12,7 @@ from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.snapshot.loader import SnapshotError
 from avactl.change.plan.workloads import GROUPED, Made, Workload, WorkloadId
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import DEVICES
 from avactl.program.manifest import Body
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.volume_binding import VolumeBinding
@@ -298,7 +299,7 @@ class World:
         item = self.items[pod.key]
         metadata = item["metadata"]
         if order.devices:
-            notes = {**(metadata.get("annotations") or {}), names.DEVICES: order.devices}
+            notes = {**(metadata.get("annotations") or {}), DEVICES.name: order.devices}
             metadata = {**metadata, "annotations": notes}
         for given in order.claims:
             self._give(given, pod)
@@ -326,7 +327,7 @@ class World:
             return []
         self._anew += 1
         metadata = _renamed(item["metadata"], self._anew)
-        notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != names.DEVICES}
+        notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != DEVICES.name}
         metadata["annotations"] = notes
         spec = {key: value for key, value in item["spec"].items() if key != "nodeName"}
         status: dict[str, Any] = {"phase": "Pending"}

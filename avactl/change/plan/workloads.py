@@ -16,6 +16,7 @@ import orjson
 from avactl.change.plan.model import Owner
 from avactl.change.plan.spec_origin import Origin
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import JOB_INDEX
 from avactl.program.manifest import Body, Manifest
 
 GROUPS = "LeaderWorkerSet"
@@ -282,8 +283,8 @@ class Maker:
         name = f"{id_.name}-{number}"
         if id_.kind == "Job":
             if work.spec.get("completionMode") == "Indexed":
-                labels["batch.kubernetes.io/job-completion-index"] = str(number)
-                notes["batch.kubernetes.io/job-completion-index"] = str(number)
+                labels[JOB_INDEX.name] = str(number)
+                notes[JOB_INDEX.name] = str(number)
             labels |= {"batch.kubernetes.io/job-name": id_.name, "job-name": id_.name}
             name = f"{name}-{self._mark}"
         elif id_.kind == "StatefulSet":

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import orjson
 
-from avactl.contracts import names
+from avactl.contracts.pod_annotations import DATA_LOCALITY
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.scheduler.cache.tables import ClusterTables, Mask
 from avactl.scheduler.objects.limits import quote
@@ -65,7 +65,7 @@ def locality_of(pod: PodInfo) -> Locality | None:
     try:
         return read_locality(pod.locality)
     except ValueError as error:
-        raise RuleError(f"annotation {names.DATA_LOCALITY}: {quote(error)}") from None
+        raise RuleError(f"annotation {DATA_LOCALITY.name}: {quote(error)}") from None
 
 
 class DataLocality:

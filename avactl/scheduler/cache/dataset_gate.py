@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import START_WHEN_WARM
 from avactl.kube import logs
 from avactl.scheduler.cache.data_locality import MOST_VERSIONS, check_version, locality_of
 from avactl.scheduler.objects.limits import quote
@@ -78,7 +79,7 @@ class DatasetGate:
         try:
             wanted = read_warm(pod.warm)
         except ValueError as error:
-            raise RuleError(f"annotation {names.START_WHEN_WARM}: {quote(error)}") from None
+            raise RuleError(f"annotation {START_WHEN_WARM.name}: {quote(error)}") from None
         for key, percent in wanted:
             known = self._readable(pod, key)
             if known is None or known.percent < percent:

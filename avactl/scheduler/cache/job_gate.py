@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from avactl.contracts import names
+from avactl.contracts.pod_annotations import AFTER
 from avactl.kube.objects import object_key
 from avactl.scheduler.cache.dataset_gate import GateError
 from avactl.scheduler.objects.limits import quote
@@ -52,7 +52,7 @@ class JobGate:
         try:
             wanted = read_after(pod.after)
         except ValueError as error:
-            raise RuleError(f"annotation {names.AFTER}: {quote(error)}") from None
+            raise RuleError(f"annotation {AFTER.name}: {quote(error)}") from None
         for name in wanted:
             # Only of its own namespace: a tenant writes any annotation.
             key = f"{pod.namespace}/{name}"

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import CHECKPOINT_EVERY
 from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU
 from avactl.hardware.placement.expected_workload import Workload
 from avactl.hardware.placement.request import Request
@@ -192,7 +193,7 @@ class ClusterView(LiveView):
             self._gone(before)
         if pod is not None:
             if key in self.cache.tables.pods:
-                every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
+                every = (metadata.get("annotations") or {}).get(CHECKPOINT_EVERY.name, "")
                 if every.isdecimal() and len(every) <= _MOST_DIGITS:
                     self.checkpoints[pod.uid] = (float(every), (item.get("status") or {}).get("startTime") or "")
                 if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):

@@ -7,6 +7,19 @@ from sys import intern
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import (
+    AFTER,
+    DATA_LOCALITY,
+    DEVICES,
+    GANG_SIZE,
+    JOB_INDEX,
+    PREEMPTIBLE,
+    PREEMPTION,
+    SPOT_FROM,
+    START_WHEN_WARM,
+    TIMEOUT,
+    WITHIN,
+)
 from avactl.kube import logs
 from avactl.kube.objects import object_key
 from avactl.kube.timestamps import unix_time
@@ -20,7 +33,6 @@ BY_OTHERS = "?"
 """Preemption of a pod that another scheduler has marked."""
 PARTIAL = "PartialGang"
 """Reason of the condition if a partial gang is restarted."""
-_INDEX = "batch.kubernetes.io/job-completion-index"
 _ENDED = ("Succeeded", "Failed")
 _NOTHING: Mapping[str, str] = {}
 
@@ -104,8 +116,8 @@ class PodInfo:
         """Name in the pod, and name of the ResourceClaim (empty until it is created)."""
         self.volumes, self.ephemeral_claims = _volumes(spec, self.name)
         """PersistentVolumeClaims by name, and those of generic ephemeral volumes."""
-        self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
-        self.reclaim_only = spec.get("priorityClassName") == names.WORKSPACE_PRIORITY and names.PREEMPTIBLE not in notes
+        self.preemptible = notes.get(PREEMPTIBLE.name) != "false"
+        self.reclaim_only = spec.get("priorityClassName") == names.WORKSPACE_PRIORITY and PREEMPTIBLE.name not in notes
         """True if only other teams may preempt it, to reclaim borrowed GPUs: somebody works in it."""
         self.serving: bool = spec.get("priorityClassName") == names.SERVING_PRIORITY
         self.never_preempts: bool = spec.get("preemptionPolicy") == "Never"
@@ -117,12 +129,12 @@ class PodInfo:
         self.nominated = ""
         """Nominated node."""
         self.preemption = ""
-        """The preemption that it is part of, as victim or as preemptor (annotation `names.PREEMPTION`)."""
+        """The preemption that it is part of, as victim or as preemptor (annotation `PREEMPTION`)."""
         self.preempted_for = ""
         """The preemption of which it is a victim, `BY_OTHERS` for another scheduler's; empty if it is no victim."""
         self.has_disruption_mark = False
         """True if this scheduler has set its DisruptionTarget condition."""
-        seconds = notes.get(names.TIMEOUT, "")
+        seconds = notes.get(TIMEOUT.name, "")
         self.timeout = int(seconds) if self.managed and len(seconds) < 10 and seconds.isdecimal() else 0
         """Seconds that it may run; 0: for ever."""
         self.timed_out = False
@@ -132,12 +144,12 @@ class PodInfo:
         """Time of its binding, according to the API server."""
         self.ends = 0.0
         """End of its termination grace period, Unix time; 0: it is not being deleted."""
-        self.warm: str = notes.get(names.START_WHEN_WARM, "") if self.managed else ""
-        """The annotation `names.START_WHEN_WARM`."""
-        self.locality: str = notes.get(names.DATA_LOCALITY, "") if self.managed else ""
-        """The annotation `names.DATA_LOCALITY`."""
-        self.after: str = notes.get(names.AFTER, "") if self.managed else ""
-        """The annotation `names.AFTER`."""
+        self.warm: str = notes.get(START_WHEN_WARM.name, "") if self.managed else ""
+        """The annotation `START_WHEN_WARM`."""
+        self.locality: str = notes.get(DATA_LOCALITY.name, "") if self.managed else ""
+        """The annotation `DATA_LOCALITY`."""
+        self.after: str = notes.get(AFTER.name, "") if self.managed else ""
+        """The annotation `AFTER`."""
         self.labels: Mapping[str, str] = _NOTHING
         self.node = ""
         self.devices: str | None = None
@@ -149,11 +161,11 @@ class PodInfo:
         gang, size = gang_of(labels, notes)
         if not gang:
             return
-        index = notes.get(_INDEX, "")
+        index = notes.get(JOB_INDEX.name, "")
         self.gang = f"{self.namespace}/{gang}"
         self.gang_size = gang_size(size) or 1
         self.index = int(index) if len(index) < 10 and index.isdecimal() else -1
-        self.within = notes.get(names.WITHIN, "")
+        self.within = notes.get(WITHIN.name, "")
 
     def asks(self, item: Mapping[str, Any], refused: str = "") -> PodRequirements:
         """Return its requirements. Pods can be resized, given tolerations, and, while gated, constrained further.
@@ -164,9 +176,9 @@ class PodInfo:
         if metadata.get("generation") != 1:
             spec = as_it_runs(spec, item.get("status") or _NOTHING)
         notes, labels = metadata.get("annotations") or _NOTHING, metadata.get("labels") or _NOTHING
-        if names.GANG_SIZE in labels:
-            notes = {names.GANG_SIZE: labels[names.GANG_SIZE], **notes}
-        if names.SPOT_FROM in notes and _number(notes.get(_INDEX, "")) < _number(notes[names.SPOT_FROM]):
+        if GANG_SIZE.name in labels:
+            notes = {GANG_SIZE.name: labels[GANG_SIZE.name], **notes}
+        if SPOT_FROM.name in notes and _number(notes.get(JOB_INDEX.name, "")) < _number(notes[SPOT_FROM.name]):
             # The pods of a Job have one template, so those that must stay off spot nodes tolerate their taint, too.
             kept = [each for each in spec.get("tolerations") or () if each.get("key") != names.CAPACITY]
             spec = {**spec, "tolerations": kept}
@@ -191,7 +203,7 @@ class PodInfo:
         self.gated = bool(spec.get("schedulingGates"))
         if node or not (self.assumed or self.node):
             notes = metadata.get("annotations")
-            self.devices = notes.get(names.DEVICES) if notes else None
+            self.devices = notes.get(DEVICES.name) if notes else None
         if spec.get("resourceClaims"):
             made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()}
             self.claims = tuple(
@@ -199,7 +211,7 @@ class PodInfo:
                 for each in spec["resourceClaims"]
             )
         if self.managed:
-            self._status(status, (metadata.get("annotations") or _NOTHING).get(names.PREEMPTION, ""))
+            self._status(status, (metadata.get("annotations") or _NOTHING).get(PREEMPTION.name, ""))
 
     def _status(self, status: Mapping[str, Any], preemption: str) -> None:
         self.nominated, self.preemption = intern(status.get("nominatedNodeName") or ""), preemption

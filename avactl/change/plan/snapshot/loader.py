@@ -17,6 +17,7 @@ from avactl.base.terminal import shortened
 from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.snapshot.schema import want_objects
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import Reader, read_by
 from avactl.kube.objects import object_key
 from avactl.program.manifest import Body
 from avactl.scheduler.objects.config import Policy
@@ -43,12 +44,7 @@ class CaptureError(HintedError):
 
 # -- fields of each kind ---------------------------------------------------------------------------------------------
 
-_NOTES = (
-    names.GANG_SIZE, names.WITHIN, names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.DEVICES, names.PREEMPTIBLE,
-    names.SPOT_FROM, "batch.kubernetes.io/job-completion-index",
-)  # fmt: skip
-
-
+_NOTES = tuple(each.name for each in read_by(Reader.SNAPSHOT))
 _DISK = ("volumeID", "pdName", "iqn", "monitors", "pool", "image", "readOnly")
 _STORAGE = ("storageClassName", "volumeMode", "volumeAttributesClassName")
 

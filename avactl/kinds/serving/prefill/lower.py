@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import PROMETHEUS_PATH, PROMETHEUS_PORT, PROMETHEUS_SCRAPE
 from avactl.kinds.serving.groups import groups_of
 from avactl.kinds.serving.prefill.roles import (
     BOOTSTRAP_PORT,
@@ -134,8 +135,10 @@ def router(
         automountServiceAccountToken=True, terminationGracePeriodSeconds=grace,
     )  # fmt: skip
     notes = {
-        "prometheus.io/scrape": "true", "prometheus.io/port": str(ROUTER_METRICS), "prometheus.io/path": "/metrics",
-    }  # fmt: skip
+        PROMETHEUS_SCRAPE.name: "true",
+        PROMETHEUS_PORT.name: str(ROUTER_METRICS),
+        PROMETHEUS_PATH.name: "/metrics",
+    }
     found = [
         make("v1", "ServiceAccount", automountServiceAccountToken=False),
         make(f"{_RBAC}/v1", "Role", rules=[k8s.policy_rule([""], ["pods"], ["list", "watch"])]),
