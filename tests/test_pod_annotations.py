@@ -99,8 +99,9 @@ def compiled(annotation):
 
 result = compiled(MEMBER.name)
 policies = {each.name: json.dumps(each.body) for each in result.manifests if each.kind == "ValidatingAdmissionPolicy"}
+read = [read_pod(pod(value), 0.0) for value in ("red", "green", "red", "x" * 9)]
 print(json.dumps({
-    "refused": [read_pod(pod(value), 0.0).shape.refused for value in ("red", "green", "red", "x" * 9)],
+    "refused": [each.shape.refused for each in read],
     "snapshot": loader.strip({"pods": [pod("red")]})["pods"][0]["metadata"]["annotations"],
     "digest": SPEC.name in objects._DIGESTS,
     "problems": [[each.message for each in compiled(one.name).diagnostics] for one in (MEMBER, SPEC, BINDING)],
