@@ -114,8 +114,9 @@ def plane_cpu(plane: ControlPlane) -> float:
 
 def bare(specs: Path, kubeconfig: Path) -> float:
     """Return the seconds for the same applies by a bare loop."""
-    from avactl.apply.reconcile.api import Api, Gvk
+    from avactl.apply.reconcile.api import Api
     from avactl.apply.reconcile.desired import wanted_of
+    from avactl.base.object_identity import Gvk
     from avactl.compiler import compile_tree
     from avactl.kube.access import from_kubeconfig
     from avactl.kube.client import Client

@@ -10,7 +10,8 @@ import pytest
 
 from avactl.apply.reconcile import role_sets
 from avactl.apply.reconcile.health import Health, State, health
-from avactl.change.plan.workloads import Maker, WorkloadId, surroundings, workloads
+from avactl.base.object_identity import ObjectKey
+from avactl.change.plan.workloads import Maker, surroundings, workloads
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GANG_SIZE
 from tests.kinds.compiling import DIGEST, apply
@@ -136,7 +137,7 @@ def _plans_make_the_same_pods(world: World) -> None:
     maker = Maker(surroundings(manifests, "main"), "", "x")
     mine = []
     for role in ROLES:
-        work = workloads(manifests, "main")[WorkloadId(KIND, "vision", f"chat-{role}")]
+        work = workloads(manifests, "main")[ObjectKey("disaggregatedset.x-k8s.io", KIND, "vision", f"chat-{role}")]
         mine += [made.pod for made in maker.pods(work, range(work.count()))]
     assert len(seen(mine, names.DISAGGREGATED_ROLE)) == 4
     assert seen(mine, names.DISAGGREGATED_ROLE) == seen(servers(world).values(), names.DISAGGREGATED_ROLE)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from avactl.apply.reconcile.health import State, health
-from avactl.change.plan.workloads import Maker, WorkloadId, surroundings, workloads
+from avactl.base.object_identity import ObjectKey
+from avactl.change.plan.workloads import Maker, surroundings, workloads
 from avactl.contracts import names
 from tests.kinds.compiling import DIGEST, apply
 from tests.scheduler.groups import groups, seen, specs, uids
@@ -105,7 +106,7 @@ def _is_wired(world: World) -> None:
 def _plans_make_the_same_pods(world: World) -> None:
     """What plans make of the set is what its controller makes, as far as the scheduler reads it."""
     manifests = specs(service())
-    work = workloads(manifests, "main")[WorkloadId(KIND, "vision", "chat")]
+    work = workloads(manifests, "main")[ObjectKey("leaderworkerset.x-k8s.io", KIND, "vision", "chat")]
     maker = Maker(surroundings(manifests, "main"), "", "x")
     mine = [made.pod for made in maker.pods(work, range(work.count()))]
     assert len(seen(mine, names.LWS_NAME)) == 4

@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from avactl.apply.pulumi.resource_plan import Key
-from avactl.apply.reconcile.api import Api, Body, Gvk
+from avactl.apply.reconcile.api import Api, Body
 from avactl.apply.reconcile.desired import INVENTORY, Wanted, inventory_of
 from avactl.apply.reconcile.inventory import Record, kinds_of
+from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.compiler.normalise import APPLY_ORDER
 from avactl.kube.client import ApiError
 
@@ -39,7 +39,7 @@ ALWAYS = frozenset(Gvk(version, kind) for version, kinds in _VERSIONS.items() fo
 class Observed(NamedTuple):
     """The live objects of a run."""
 
-    live: dict[Key, Body]
+    live: dict[ObjectKey, Body]
     unserved: frozenset[Gvk]
     """Kinds that the API server does not serve."""
     unseen: frozenset[Gvk]
@@ -50,7 +50,7 @@ async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Obser
     """Read all relevant live objects. Raises ApiError and UnreachableError."""
     declared = kinds_of(wanted)
     unserved = await api.find_kinds(set(declared | record.kinds | ALWAYS))
-    live: dict[Key, Body] = {}
+    live: dict[ObjectKey, Body] = {}
     unseen: set[Gvk] = set()
 
     async def look(gvk: Gvk) -> None:
@@ -62,7 +62,7 @@ async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Obser
             if error.forbidden:
                 unseen.add(gvk)
             return
-        live.update((Key.of(body), body) for body in found)
+        live.update((ObjectKey.of(body), body) for body in found)
 
     served = (declared | record.kinds | ALWAYS) - unserved
     if not record.version:
@@ -76,7 +76,7 @@ async def observe(api: Api, wanted: Collection[Wanted], record: Record) -> Obser
     return Observed(live, frozenset(unserved), frozenset(unseen))
 
 
-async def find(api: Api, missing: Iterable[Wanted], live: dict[Key, Body], *, marked: bool = False) -> None:
+async def find(api: Api, missing: Iterable[Wanted], live: dict[ObjectKey, Body], *, marked: bool = False) -> None:
     """Add declared objects that exist without the label: created by others, or with the label removed.
 
     `marked`: include objects of these kinds that have the label.
@@ -93,7 +93,7 @@ async def find(api: Api, missing: Iterable[Wanted], live: dict[Key, Body], *, ma
     async def many(gvk: Gvk, several: list[Wanted]) -> None:
         keys = {each.key for each in several}
         for body in await api.items(gvk):
-            if (key := Key.of(body)) in keys or (marked and inventory_of(body)):
+            if (key := ObjectKey.of(body)) in keys or (marked and inventory_of(body)):
                 live[key] = body
 
     few = 0 if marked else _FEW

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from avactl.apply.reconcile.actions import Action, plan
-from avactl.apply.reconcile.api import Api, Gvk, LostLeaseError
+from avactl.apply.reconcile.api import Api, LostLeaseError
 from avactl.apply.reconcile.apply import Applier, settle, to_do
 from avactl.apply.reconcile.claims import Claims, confirm, read_claims, refusal, take_over
 from avactl.apply.reconcile.desired import Wanted
@@ -21,6 +21,7 @@ from avactl.apply.reconcile.readiness import wait_gone, wait_healthy
 from avactl.apply.reconcile.reporting import events
 from avactl.apply.reconcile.reporting.listener import Listener
 from avactl.apply.reconcile.reporting.report import Result
+from avactl.base.object_identity import Gvk
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.leader import LostError

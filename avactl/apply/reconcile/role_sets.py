@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from avactl.apply.reconcile.api import Gvk
+from avactl.base.object_identity import Gvk
 from avactl.base.quantity import quantity
 from avactl.contracts.names import DISAGGREGATED_NAME, DISAGGREGATED_ROLE
 

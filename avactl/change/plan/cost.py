@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
+from avactl.base.object_identity import ObjectKey
 from avactl.change.plan.model import Cost
-from avactl.change.plan.workloads import Surroundings, Workload, WorkloadId
+from avactl.change.plan.workloads import Surroundings, Workload
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import GPU_SHARE, SPOT_FROM, TIMEOUT
 from avactl.program.lowering.pods import device_class
@@ -61,7 +62,7 @@ def cost(
     around: Surroundings,
     known: Hardware,
     prices: Prices | None,
-    scaled: Mapping[WorkloadId, int],
+    scaled: Mapping[ObjectKey, int],
 ) -> Cost:
     """Return the cost of one spec's pods at full size; `scaled` has the replicas of autoscaled workloads."""
     gpus: dict[str, float] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts.names import CACHE_DATASET_CONFIG, CACHE_FLUSH_CONFIG, CACHE_TIER_CONFIG, CONFIG_LABEL
 from avactl.daemons.cache.config import (
     DATASET_KEY,
@@ -17,7 +18,6 @@ from avactl.daemons.cache.config import (
     parse_flush,
     parse_tier,
 )
-from avactl.kube.objects import object_key
 from avactl.kube.timestamps import unix_time
 
 MAX_OBJECTS = 5_000
@@ -41,7 +41,7 @@ class Configs:
 
     def put(self, item: dict[str, Any]) -> None:
         """Add or update a ConfigMap."""
-        key, metadata = object_key(item), item["metadata"]
+        key, metadata = namespaced_name(item), item["metadata"]
         kind = (metadata.get("labels") or {}).get(CONFIG_LABEL)
         if kind not in (CACHE_TIER_CONFIG, CACHE_DATASET_CONFIG, CACHE_FLUSH_CONFIG):
             return

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts.pod_annotations import AFTER
-from avactl.kube.objects import object_key
 from avactl.scheduler.cache.dataset_gate import GateError
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import RuleError
@@ -64,7 +64,7 @@ class JobGate:
 
     def put(self, item: Mapping[str, Any]) -> None:
         """Add or update a Job."""
-        key, state = object_key(item), _state(item)
+        key, state = namespaced_name(item), _state(item)
         if self._states.get(key) != state:
             self._states[key] = state
             self._arrived(f"job {key}")

@@ -7,9 +7,9 @@ from typing import Any
 
 import orjson
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts import names
 from avactl.kube import logs
-from avactl.kube.objects import object_key
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.volume_binding import VolumeBinding
 from avactl.scheduler.objects.config import Pool, TeamQuota
@@ -139,7 +139,7 @@ class ConfigMapHandler:
 
     def put(self, item: dict[str, Any]) -> None:
         """Add or update a ConfigMap."""
-        key = object_key(item)
+        key = namespaced_name(item)
         kind = (item["metadata"].get("labels") or {}).get(names.CONFIG_LABEL, "")
         data = item.get("data") or {}
         try:

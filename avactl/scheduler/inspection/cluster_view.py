@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import CHECKPOINT_EVERY
 from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU
@@ -14,7 +15,6 @@ from avactl.hardware.placement.expected_workload import Workload
 from avactl.hardware.placement.request import Request
 from avactl.kube.client import ApiError, Client
 from avactl.kube.live_view import LiveView
-from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector, Store
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.cache.volume_binding import VolumeBinding
@@ -175,7 +175,7 @@ class ClusterView(LiveView):
     def put_claim(self, item: dict[str, Any]) -> None:
         """Add or update a ResourceClaim."""
         if item["metadata"].get("ownerReferences"):
-            self.claims[object_key(item)] = item
+            self.claims[namespaced_name(item)] = item
         self.cache.claims.put(item)
 
     def drop_claim(self, key: str) -> None:

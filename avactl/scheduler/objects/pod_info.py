@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from sys import intern
 from typing import Any
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import (
     AFTER,
@@ -21,7 +22,6 @@ from avactl.contracts.pod_annotations import (
     WITHIN,
 )
 from avactl.kube import logs
-from avactl.kube.objects import object_key
 from avactl.kube.timestamps import unix_time
 from avactl.scheduler.objects.gangs import gang_of
 from avactl.scheduler.objects.limits import bounded, quote, stripped
@@ -266,7 +266,7 @@ def read_pod(item: Mapping[str, Any], seen: float) -> PodInfo:
     try:
         return PodInfo(within, seen, refused)
     except Exception as error:
-        logs.error("invalid pod", pod=object_key(item), error=repr(error))
+        logs.error("invalid pod", pod=namespaced_name(item), error=repr(error))
         return PodInfo(stripped(item), seen, f"the scheduler cannot parse this pod: {quote(repr(error))}")
 
 

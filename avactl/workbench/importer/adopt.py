@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from avactl.apply.reconcile.actions import Action, Step, plan
-from avactl.apply.reconcile.api import Api, Gvk
+from avactl.apply.reconcile.api import Api
 from avactl.apply.reconcile.apply import Applier, settle
 from avactl.apply.reconcile.desired import INVENTORY, Wanted, inventory_of, wanted_of
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import dotted
 from avactl.apply.reconcile.inventory import Record, Records
+from avactl.base.object_identity import Gvk
 from avactl.change.diff import phrases
 from avactl.change.diff.fields import object_differences
 from avactl.change.diff.objects import field_changes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from avactl.apply.reconcile.api import Api, Gvk
+from avactl.apply.reconcile.api import Api
+from avactl.base.object_identity import Gvk
 from avactl.contracts import names
 from avactl.diagnostics import Span
 from avactl.kube.client import ApiError, Client

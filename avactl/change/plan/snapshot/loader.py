@@ -13,12 +13,12 @@ import orjson
 
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
+from avactl.base.object_identity import namespaced_name
 from avactl.base.terminal import shortened
 from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.snapshot.schema import want_objects
 from avactl.contracts import names
 from avactl.contracts.pod_annotations import Reader, read_by
-from avactl.kube.objects import object_key
 from avactl.program.manifest import Body
 from avactl.scheduler.objects.config import Policy
 from avactl.scheduler.objects.gangs import GANG_LABELS
@@ -264,14 +264,14 @@ def write(policy: Mapping[str, Any], objects: Mapping[str, Sequence[Body]], take
     specs: list[Body] = []
     numbers: dict[bytes, int] = {}
     pods = []
-    for pod in sorted(objects.get("pods", ()), key=object_key):
+    for pod in sorted(objects.get("pods", ()), key=namespaced_name):
         spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
         text = orjson.dumps(spec, option=orjson.OPT_SORT_KEYS)
         if text not in numbers:
             numbers[text] = len(specs)
             specs.append(spec)
         pods.append({**pod, "spec": {"is": numbers[text], **_only(pod["spec"], "nodeName")}})
-    data: Body = {name: sorted(items, key=object_key) for name, items in objects.items() if name != "pods"}
+    data: Body = {name: sorted(items, key=namespaced_name) for name, items in objects.items() if name != "pods"}
     data |= {"podSpecs": specs, "pods": pods}
     head = {"format": FORMAT, "version": VERSION, "cluster": policy["cluster"], "taken": taken, "policy": policy}
     options = orjson.OPT_SORT_KEYS | orjson.OPT_APPEND_NEWLINE
