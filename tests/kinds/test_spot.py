@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from tests.kinds import specs
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
 from tests.kinds.specs import JOB, SCHEDULED, TEAM, joined
 from tools.controlplane import ApiError, KubeClient
+from tools.waiting import wait_until
 
 PLATFORM = joined(
     SCHEDULED,
@@ -146,13 +146,15 @@ def test_services_and_workspaces() -> None:
 )
 def test_the_api_server_takes_every_object(spec: str, kube: KubeClient) -> None:
     renamed = spec.replace("name: train,", f"name: train-{'elastic' if 'min' in spec else 'gang'},")
-    deadline = time.monotonic() + 60
-    while True:
+    manifests = compiled(joined(PLATFORM, renamed)).manifests
+
+    def applied() -> bool:
         try:
-            assert apply(kube, compiled(joined(PLATFORM, renamed)).manifests)
-            return
+            return bool(apply(kube, manifests))
         except ApiError as error:
             # The policy of another test's cluster, until the API server has read the present one.
-            if error.status != 403 or time.monotonic() > deadline:
+            if error.status != 403:
                 raise
-        time.sleep(0.2)
+            return False
+
+    wait_until(applied)

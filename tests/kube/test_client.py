@@ -13,6 +13,7 @@ from avactl.kube.access import Access
 from avactl.kube.client import ApiError, Client, list_all
 from avactl.kube.leader import Leader
 from avactl.kube.reflector import Reflector
+from tools.waiting import wait_until_async
 
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -59,9 +60,7 @@ def test_watches_that_end_at_once_are_not_begun_again_without_a_pause() -> None:
     async def run() -> None:
         async with server(answer) as client:
             following = asyncio.ensure_future(Reflector(client, "/api/v1/pods", Nothing(), failed=note).run())
-            async with asyncio.timeout(5):
-                while not failed and asked < 100:
-                    await asyncio.sleep(0.001)
+            await wait_until_async(lambda: failed or asked >= 100)
             await asyncio.sleep(0.05)
             following.cancel()
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.scheduler.world import World
 from tools.controlplane import ApiError
+from tools.waiting import patience
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]
 
@@ -95,7 +96,7 @@ def test_another_replica_takes_over(world: World) -> None:
     world.bound("first")
     world.start()
     leader.terminate()
-    assert leader.wait(10) == 0
+    assert leader.wait(patience()) == 0
     world.pod("second", 1)
     # It gave its lease back: nobody waits for it to run out.
     world.bound("second", timeout=10)
@@ -179,4 +180,4 @@ def test_a_binding_that_is_refused_is_told_and_not_tried_at_once(world: World) -
         world.kube.delete(api, "ValidatingAdmissionPolicy", name)
     log = max(world.folder.glob("scheduler-*.log"), key=lambda each: each.stat().st_mtime).read_text()
     assert log.count('"binding rejected"') == 1
-    world.bound("refused", timeout=60)
+    world.bound("refused")

@@ -17,6 +17,7 @@ from avactl.contracts.pod_annotations import GANG_SIZE
 from tests.kinds.compiling import DIGEST, apply
 from tests.scheduler.groups import groups, seen, specs, uids
 from tests.scheduler.world import World
+from tools.waiting import patience
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.slow, pytest.mark.xdist_group("leaderworkerset")]
 API, KIND = "disaggregatedset.x-k8s.io/v1", "DisaggregatedSet"
@@ -87,7 +88,7 @@ def test_the_life_of_a_service(world: World) -> None:
             not {before[name] for name in before if "router" not in name} & set(uids(world).values())
             and judged(world).state is State.ready
         ),
-        timeout=180,
+        timeout=patience(180),
     )
     assert {pod["spec"]["containers"][0]["args"][0] for pod in servers(world).values()} == {"/opt/chat-2"}
     assert len(world.kube.list(*GROUPS, "vision")) == 2

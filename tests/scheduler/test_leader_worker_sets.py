@@ -14,6 +14,7 @@ from avactl.contracts import names
 from tests.kinds.compiling import DIGEST, apply
 from tests.scheduler.groups import groups, seen, specs, uids
 from tests.scheduler.world import World
+from tools.waiting import patience
 
 # Its controller takes three minutes to build: too long for the first run of `make test`.
 pytestmark = [pytest.mark.controlplane, pytest.mark.slow, pytest.mark.xdist_group("leaderworkerset")]
@@ -72,7 +73,7 @@ def test_the_life_of_a_service(world: World) -> None:
     apply(world.kube, specs(service("2")))
     world.wait(
         lambda: not set(before.values()) & set(uids(world).values()) and health(state(world)).state is State.ready,
-        timeout=120,
+        timeout=patience(),
     )
     assert {pod["spec"]["containers"][0]["args"][0] for pod in world.pods().values()} == {"/opt/chat-2"}
     assert world.defects() == []

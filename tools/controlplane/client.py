@@ -1,7 +1,6 @@
 """A small synchronous client of the Kubernetes API for tests: plain dicts in, plain dicts and warnings out."""
 
 import re
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from ssl import create_default_context
@@ -11,6 +10,7 @@ import httpx
 import orjson
 
 from tools.controlplane.process import Closing
+from tools.waiting import PATIENCE_S, wait_until
 
 TIMEOUT = 30.0  # seconds for one request
 POLL = 0.05  # seconds
@@ -107,6 +107,14 @@ class KubeClient(Closing):
         path = resource.path(namespace or ("default" if resource.namespaced else None))
         return self.request("POST", path, body=manifest, query=query)
 
+    def refusal(self, manifest: Manifest) -> str:
+        """Return why the API server would not create an object; "" if it would."""
+        try:
+            self.create(manifest, dry_run=True)
+        except ApiError as error:
+            return str(error)
+        return ""
+
     def replace(self, manifest: Manifest, *, subresource: str = "", dry_run: bool = False) -> Reply:
         """Replace an object; `subresource` is for instance `/status`."""
         resource, namespace, name = self._address(manifest)
@@ -163,14 +171,15 @@ class KubeClient(Closing):
         return self.request("DELETE", path, query={"propagationPolicy": propagation, **_dry(dry_run)})
 
     def wait_gone(
-        self, api_version: str, kind: str, name: str, namespace: str | None = None, *, timeout: float = 30.0
+        self, api_version: str, kind: str, name: str, namespace: str | None = None, *, timeout: float = PATIENCE_S
     ) -> None:
         """Wait until the object is not there; TimeoutError after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        while self.find(api_version, kind, name, namespace) is not None:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{kind} {namespace or ''}/{name} is still there after {timeout:g} s")
-            time.sleep(POLL)
+        wait_until(
+            lambda: self.find(api_version, kind, name, namespace) is None,
+            f"{kind} {namespace or ''}/{name} is gone",
+            timeout=timeout,
+            poll=POLL,
+        )
 
     def wait_for(
         self,
@@ -180,26 +189,30 @@ class KubeClient(Closing):
         namespace: str | None = None,
         *,
         until: Callable[[dict[str, Any]], object],
-        timeout: float = 30.0,
+        timeout: float = PATIENCE_S,
     ) -> dict[str, Any]:
         """Wait until the object is there and `until` of it is true, and return it; TimeoutError after `timeout` s."""
-        deadline = time.monotonic() + timeout
-        while (found := self.find(api_version, kind, name, namespace)) is None or not until(found):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{kind} {namespace or ''}/{name} is not as awaited after {timeout:g} s: {found}")
-            time.sleep(POLL)
-        return found
+        last: dict[str, Any] | None = None
 
-    def define(self, definition: Manifest, *, timeout: float = 60.0) -> None:
+        def found() -> dict[str, Any] | None:
+            nonlocal last
+            last = self.find(api_version, kind, name, namespace)
+            return last if last is not None and until(last) else None
+
+        awaited = f"{kind} {namespace or ''}/{name} is as awaited"
+        return wait_until(found, awaited, timeout=timeout, poll=POLL, details=lambda: last)
+
+    def define(self, definition: Manifest, *, timeout: float = PATIENCE_S) -> None:
         """Apply a CustomResourceDefinition, and wait until discovery lists its kind: later than it is Established."""
         self.apply(definition)
         spec = definition["spec"]
-        deadline = time.monotonic() + timeout
-        for version in (each["name"] for each in spec["versions"] if each["served"]):
-            while spec["names"]["kind"] not in self._discover(f"{spec['group']}/{version}"):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{definition['metadata']['name']} is not served after {timeout:g} s")
-                time.sleep(POLL)
+        versions = [f"{spec['group']}/{each['name']}" for each in spec["versions"] if each["served"]]
+        wait_until(
+            lambda: all(spec["names"]["kind"] in self._discover(version) for version in versions),
+            f"{definition['metadata']['name']} is served",
+            timeout=timeout,
+            poll=POLL,
+        )
 
     def resource(self, api_version: str, kind: str) -> Resource:
         """Return the resource of a kind by discovery; cached, and refreshed for an unknown kind."""
