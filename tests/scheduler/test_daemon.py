@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.scheduler.world import World
+from tests.scheduler.world import LEASE, SYSTEM, World
 from tools.controlplane import ApiError
 from tools.waiting import patience
 
@@ -88,6 +88,11 @@ def test_a_new_process_knows_what_is_held(world: World) -> None:
     assert world.devices("first") | world.devices("second") == set(range(8))
 
 
+def _holder(world: World) -> str:
+    lease = world.kube.get("coordination.k8s.io/v1", "Lease", LEASE, SYSTEM)
+    return str(lease["spec"].get("holderIdentity", ""))
+
+
 def test_another_replica_takes_over(world: World) -> None:
     world.node("a", gpus=8)
     world.ready()
@@ -95,11 +100,13 @@ def test_another_replica_takes_over(world: World) -> None:
     world.pod("first", 1)
     world.bound("first")
     world.start()
+    holder = _holder(world)
     leader.terminate()
     assert leader.wait(patience()) == 0
-    world.pod("second", 1)
     # It gave its lease back: nobody waits for it to run out.
-    world.bound("second", timeout=10)
+    assert _holder(world) != holder
+    world.pod("second", 1)
+    world.bound("second")
     assert not world.devices("first") & world.devices("second")
 
 
