@@ -25,6 +25,7 @@ import orjson
 from avactl.compiler.validate import validate_document
 from avactl.contracts import names
 from avactl.contracts.document import dump
+from avactl.contracts.pod_annotations import DEVICES, LINK
 from avactl.contracts.scheduling import POOL_KEY, MachineFacts, PoolAllocation, PoolFacts
 from avactl.hardware import library
 from avactl.hardware.machine import Machine
@@ -117,7 +118,7 @@ class Side:
         amounts = {"nvidia.com/gpu": str(job.gpus)}
         requests = {"cpu": f"{CPU * job.gpus}m", "memory": str(MEMORY * job.gpus), **amounts}
         container = {"name": "main", "image": "x", "resources": {"requests": requests, "limits": amounts}}
-        notes = {names.LINK: "pcieSwitch"} if job.gpus > 1 else {}
+        notes = {LINK.name: "pcieSwitch"} if job.gpus > 1 else {}
         spec = {"schedulerName": SCHEDULERS[self._scheduler], "containers": [container]}
         self._created[name] = time.monotonic()
         await self._client.send("POST", PODS, {"metadata": {"name": name, "annotations": notes}, "spec": spec})
@@ -149,7 +150,7 @@ class Side:
         job, now, free = self._job(name), time.monotonic(), self._free[node]
         self._waits[name] = (now - self._created[name]) * self._pace
         if self._scheduler == "avactl":
-            text = item["metadata"]["annotations"][names.DEVICES]
+            text = item["metadata"]["annotations"][DEVICES.name]
             gpus = sum(1 << int(index) for index in text.split(","))
             settled = now - SETTLED - 2 * self._lag(now)
             known = sum(1 << gpu for gpu in members(free) if self._freed.get((node, gpu), 0.0) < settled)

@@ -31,6 +31,7 @@ from avactl.kube.client import MERGE, Client
 from benchmarks.clusters import NAMESPACE, POLICY, pod
 from benchmarks.measure import Bar, bar, peak_memory
 from tools.controlplane import ControlPlane
+from tools.waiting import wait_until
 
 NAMESPACES = 50
 BURST = 1000
@@ -237,11 +238,7 @@ def start(plane: ControlPlane, turn: int) -> Start:
 
 
 def _wait(until: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not until():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not so after {PATIENCE:g} s: {log.read_text()[-2000:]}")
-        time.sleep(0.02)
+    wait_until(until, timeout=PATIENCE, poll=0.02, details=lambda: log.read_text()[-2000:])
 
 
 def _is_ready(address: str) -> bool:

@@ -115,10 +115,11 @@ def plane_cpu(plane: ControlPlane) -> float:
 def bare(specs: Path, kubeconfig: Path) -> float:
     """Return the seconds for the same applies by a bare loop."""
     from avactl.apply.reconcile.desired import wanted_of
+    from avactl.base.object_identity import Gvk
     from avactl.compiler import compile_tree
     from avactl.kube.access import from_kubeconfig
     from avactl.kube.client import Client
-    from avactl.kube.object_client import Gvk, ObjectClient
+    from avactl.kube.object_client import ObjectClient
     from avactl.spec.repository.tree import DirTree
 
     wanted = [each for each in wanted_of(compile_tree(DirTree(specs)), "bench", "bench") if not each.manifest.patch]

@@ -15,19 +15,14 @@ from typer.main import get_command
 
 from avactl.cli.app import COMMANDS, app
 from avactl.compiler import compile_tree
-from avactl.contracts.names import DEVICES
+from avactl.contracts.pod_annotations import DEVICES, JOB_FAILURES, JOB_IGNORED_FAILURES, JOB_INDEX
 from avactl.program.lowering.storage import offers_many
 from avactl.program.manifest import Manifest, templates_of
 from avactl.spec.platform.cluster import StorageClass
 from tests.example_trees import EXAMPLES, example_tree
 
 Body = dict[str, Any]
-SET_BY_CONTROLLERS = (
-    "batch.kubernetes.io/job-completion-index",
-    "batch.kubernetes.io/job-index-failure-count",
-    "batch.kubernetes.io/job-index-ignored-failure-count",
-    DEVICES,
-)
+SET_BY_CONTROLLERS = tuple(each.name for each in (JOB_INDEX, JOB_FAILURES, JOB_IGNORED_FAILURES, DEVICES))
 """Annotations of pods that controllers write."""
 FROM_KUBERNETES = ("kube-root-ca.crt",)
 """ConfigMaps that every namespace has."""
@@ -416,7 +411,7 @@ def gpus(pod: Pod) -> Iterator[str]:
         expected: tuple[Any, ...]
         # The health check tests the GPUs of the worker, before it.
         if asks and (container["name"] == "health-check" or container in list(user_containers(pod))):
-            field = {"fieldRef": {"fieldPath": f"metadata.annotations['{DEVICES}']"}}
+            field = {"fieldRef": {"fieldPath": DEVICES.field_path}}
             expected = (field if pod.spec.get("schedulerName") == "avactl" else None,)
         else:
             # Also with claims: the driver's CDI files, not the NVIDIA runtime, inject the devices.

@@ -8,7 +8,6 @@ lists, and the admission policies, quotas and limits of their own namespaces.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from tests.compute_domains import define_compute_domains
 from tests.definitions import define_groups, define_monitoring, define_pools, define_routes, define_scaling
 from tests.example_trees import EXAMPLES, example_tree
 from tools.controlplane import ApiError, ControlPlane, KubeClient
+from tools.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 FOREIGN = {
@@ -165,14 +165,7 @@ def _admitted(plane: ControlPlane, kube: KubeClient, manifests: list[Manifest]) 
 
 def _in_force(client: KubeClient, refused: dict[str, Any]) -> None:
     """Wait until the admission policies are in force."""
-    for _ in range(200):
-        try:
-            client.create(refused, dry_run=True)
-        except ApiError as error:
-            assert " node-name: " in str(error)  # noqa: PT017
-            return
-        time.sleep(0.05)
-    pytest.fail("the admission policies do not take effect")
+    wait_until(lambda: " node-name: " in client.refusal(refused))
 
 
 def _pod(namespace: str, spec: dict[str, Any]) -> dict[str, Any]:

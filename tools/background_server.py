@@ -9,6 +9,8 @@ from typing import Any, Self
 import aiohttp
 from aiohttp import web
 
+from tools.waiting import patience
+
 
 class BackgroundServer:
     """Serves on loopback for the length of a `with` block, with a client session for what it forwards.
@@ -28,12 +30,12 @@ class BackgroundServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(patience())
         return self
 
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(20)
+        self._thread.join(patience())
 
     def _new_session(self) -> aiohttp.ClientSession:
         raise NotImplementedError

@@ -27,6 +27,7 @@ import grpc
 from avactl_worker import messages as m
 
 from tools.controlplane.process import free_port
+from tools.waiting import PATIENCE_S, patience, wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
 WORKER = """
@@ -52,7 +53,7 @@ def environment() -> dict[str, str]:
 def status(address: str) -> dict[str, Any]:
     """Return what a master says of its job. Raises grpc.RpcError if there is none."""
     with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-        raw = channel.unary_unary(m.STATUS)(m.StatusRequest().encode(), timeout=10, wait_for_ready=True)
+        raw = channel.unary_unary(m.STATUS)(m.StatusRequest().encode(), timeout=patience(), wait_for_ready=True)
     found: dict[str, Any] = json.loads(m.StatusAnswer.decode(raw).json)
     return found
 
@@ -150,13 +151,9 @@ class ElasticJob:
             raise RuntimeError(f"a process has failed: workers {codes}\n{self.log.read_text()[-4000:]}")
         return None not in codes
 
-    def wait(self, seconds: float = 300.0) -> None:
+    def wait(self, seconds: float = PATIENCE_S) -> None:
         """Wait until all workers have ended. Raises TimeoutError."""
-        deadline = time.monotonic() + seconds
-        while not self.ended():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{self.status()}\n{self.log.read_text()[-4000:]}")
-            time.sleep(0.05)
+        wait_until(self.ended, timeout=seconds, details=lambda: f"{self.status()}\n{self.log.read_text()[-4000:]}")
 
     def begun(self) -> Counter[tuple[int, int, int]]:
         """Return how often each task was begun: epoch, first and last record."""
@@ -229,14 +226,15 @@ class SyncJob(ElasticJob):
         found = [json.loads(line) for line in self.steps.read_text().splitlines()]
         return [each for each in found if what in ("", each["what"])]
 
-    def until(self, true: Callable[[list[dict[str, Any]]], Any], seconds: float = 120.0) -> None:
+    def until(self, true: Callable[[list[dict[str, Any]]], Any], seconds: float = PATIENCE_S) -> None:
         """Wait until something is true of the notes. Raises TimeoutError."""
-        deadline = time.monotonic() + seconds
-        while not true(self.notes()):
-            failed = [name for name, each in self.running.items() if each.poll()]
-            if failed or time.monotonic() > deadline:
-                raise TimeoutError(f"failed: {failed}\n{self.notes()[-3:]}\n{self.log.read_text()[-6000:]}")
-            time.sleep(0.02)
+        wait_until(
+            lambda: true(self.notes()),
+            timeout=seconds,
+            poll=0.02,
+            details=lambda: f"{self.notes()[-3:]}\n{self.log.read_text()[-6000:]}",
+            failed=lambda: [name for name, each in self.running.items() if each.poll()],
+        )
 
     def until_size(self, size: int, steps: int = 3) -> None:
         """Wait until some more steps were done by so many workers."""
@@ -245,10 +243,10 @@ class SyncJob(ElasticJob):
             lambda notes: sum((each["what"], each["size"]) == ("done", size) for each in notes[before:]) >= size * steps
         )
 
-    def end(self, seconds: float = 120.0) -> None:
+    def end(self, seconds: float = PATIENCE_S) -> None:
         """Wait until all workers have ended well, without pauses. Raises RuntimeError."""
         self.slow.unlink(missing_ok=True)
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience(seconds)
         for name, process in self.running.items():
             try:
                 code = process.wait(max(0.1, deadline - time.monotonic()))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from avactl.base.object_identity import ObjectId
 from avactl.compiler.pass_state import State
 from avactl.contracts.names import ROLLOUT, TEMPLATE_DIGEST
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program.lowering.k8s import digest
-from avactl.program.manifest import Manifest, ObjectId
+from avactl.program.manifest import Manifest
 from avactl.program.program import Program
 from avactl.spec.schema.reconcile_modes import PULUMI
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from functools import cache
-from itertools import pairwise
+from operator import ne
 
 
 @cache
@@ -56,16 +56,16 @@ def _entropy(text: str) -> float:
     return -sum(n / len(text) * math.log2(n / len(text)) for n in counts)
 
 
-def _class(character: str) -> int:
-    return 1 if character.isdigit() else 2 if character.islower() else 3 if character.isupper() else 0
+_CLASSES = bytes(1 if c.isdigit() else 2 if c.islower() else 3 if c.isupper() else 0 for c in map(chr, range(256)))
+"""Digit, lower case or upper case, by ASCII character: `_LONG` matches no others."""
 
 
 def is_random(value: str) -> bool:
     """Return whether a value is long random text, such as a base64 key. Hex is not, because digests look the same."""
     if not _LONG(value) or value.startswith("/"):
         return False
-    classes = [_class(character) for character in value]
-    changes = sum(a != b for a, b in pairwise(classes))
+    classes = value.encode().translate(_CLASSES)
+    changes = sum(map(ne, classes, classes[1:]))
     longest = max(map(len, _ALNUM(value)), default=0)
     return {1, 2, 3} <= set(classes) and longest >= 12 and changes >= 0.35 * len(value) and _entropy(value) >= 4.2
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from avactl.base.object_identity import Gvk
 from avactl.kube.client import JSON, METADATA, ApiError, Client, UnreachableError, list_all
 
 FIELD_MANAGER = "avactl"
@@ -28,21 +29,6 @@ _MAX_IN_FLIGHT = 64
 
 Body = dict[str, Any]
 _T = TypeVar("_T")
-
-
-class Gvk(NamedTuple):
-    """Group, version and kind of an object."""
-
-    api_version: str
-    kind: str
-
-    @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Gvk:
-        """Read the apiVersion and kind of an object."""
-        return cls(body["apiVersion"], body["kind"])
-
-    def __str__(self) -> str:
-        return f"{self.kind} ({self.api_version})"
 
 
 class Resource(NamedTuple):

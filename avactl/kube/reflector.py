@@ -10,9 +10,9 @@ from typing import Any, Protocol
 
 import orjson
 
+from avactl.base.object_identity import namespaced_name
 from avactl.kube import logs
 from avactl.kube.client import JSON, METADATA, METADATA_LIST, ApiError, Client, SilenceError, UnreachableError
-from avactl.kube.objects import object_key
 
 _PAGE = 500
 """Objects of one list request, so that a large cluster is never in memory as a whole."""
@@ -146,7 +146,7 @@ class Reflector:
                 for number, item in enumerate(items):
                     if number % _TURN == 0:
                         await asyncio.sleep(0)
-                    seen.add(object_key(item))
+                    seen.add(namespaced_name(item))
                     self._put(item)
         finally:
             if coming is not None:
@@ -184,7 +184,7 @@ class Reflector:
         if kind == "ERROR":
             raise ApiError(int(item.get("code", 500)), str(item.get("reason", "")), str(item.get("message", "")))
         if kind == "DELETED":
-            self._store.remove(object_key(item))
+            self._store.remove(namespaced_name(item))
         elif kind != "BOOKMARK":
             self._put(item)
         self._version = item["metadata"]["resourceVersion"]
@@ -193,4 +193,4 @@ class Reflector:
         try:
             self._store.put(item)
         except Exception as error:  # one odd object of one user must not stop the scheduling of all
-            logs.error("invalid object", kind=self.kind, name=object_key(item), error=repr(error))
+            logs.error("invalid object", kind=self.kind, name=namespaced_name(item), error=repr(error))

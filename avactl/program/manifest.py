@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from avactl.base.object_identity import ObjectId, ObjectKey
+
 if TYPE_CHECKING:
     from avactl.program.program import Item
 
@@ -56,19 +58,6 @@ def groups_at(body: Body, path: tuple[str, ...]) -> Body:
     """Return the spec of the LeaderWorkerSet to which a template at a path of `templates_of` belongs."""
     spec: Body = body.get("spec") or {}
     return dict(_roles(spec)).get(path[:4], spec)
-
-
-class ObjectId(NamedTuple):
-    """Identity of an object in a cluster."""
-
-    cluster: str
-    group: str
-    kind: str
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
 
 class Patched(NamedTuple):
@@ -127,8 +116,7 @@ class Manifest:
 
     @property
     def id(self) -> ObjectId:
-        group = self.body["apiVersion"].rpartition("/")[0]
-        return ObjectId(self.cluster, group, self.kind, self.namespace, self.name)
+        return ObjectId(self.cluster, ObjectKey.of(self.body))
 
     @property
     def stack(self) -> str:

@@ -48,7 +48,7 @@ class Eviction(NamedTuple):
     unit: str
     """Key of the `QueuedPodGroup` to start."""
     preemption: str
-    """Value of the annotation `names.PREEMPTION` on nominated pods and victims."""
+    """Value of the annotation `PREEMPTION` on nominated pods and victims."""
     places: Mapping[PodInfo, str]
     """Nominated node of each of its pods."""
     victims: Sequence[Victim]

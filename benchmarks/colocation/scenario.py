@@ -13,9 +13,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from avactl.base.object_identity import namespaced_name
 from avactl.kube.access import from_kubeconfig
 from avactl.kube.client import Client
-from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector
 from avactl.program.manifest import Manifest
 from benchmarks.colocation.specs import SERVICES, SYSTEM, TEAM, Service, compiled, node
@@ -61,7 +61,7 @@ class Pods:
         return [*self._past, *self._lives.values()]
 
     def put(self, item: dict[str, Any]) -> None:
-        now, key, metadata = time.monotonic(), object_key(item), item["metadata"]
+        now, key, metadata = time.monotonic(), namespaced_name(item), item["metadata"]
         if self._uids.get(key) not in (None, metadata["uid"]):
             self.remove(key)
         self._uids[key] = metadata["uid"]

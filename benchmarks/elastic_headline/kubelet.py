@@ -18,9 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts import names
 from avactl.kube.client import STRATEGIC, ApiError, Client
-from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector
 from avactl.workbench.local.addresses import AddressBlock, paths
 from avactl.workbench.local.environment import expand, resolve
@@ -91,7 +91,7 @@ class Kubelet:
     # -- what the API server says ------------------------------------------------------------------------------------
 
     def _pod(self, item: Body) -> None:
-        key = object_key(item)
+        key = namespaced_name(item)
         pod = self._pods.get(key)
         if pod is not None and pod.uid != item["metadata"]["uid"]:
             self._gone(key)
@@ -253,7 +253,7 @@ class _Put:
         self._keys: set[str] = set()
 
     def put(self, item: Body) -> None:
-        self._keys.add(object_key(item))
+        self._keys.add(namespaced_name(item))
         self._put(item)
 
     def remove(self, key: str) -> None:

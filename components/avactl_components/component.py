@@ -11,8 +11,8 @@ from typing import Any
 import pulumi
 from pydantic import BaseModel
 
-from avactl.apply.pulumi.resource_plan import Key
 from avactl.apply.pulumi.resources import register_objects
+from avactl.base.object_identity import ObjectKey
 from avactl.compiler import PASSES, Compilation, compile_tree
 from avactl.compiler.pass_state import State
 from avactl.diagnostics import Span
@@ -48,9 +48,8 @@ class SpecComponent(pulumi.ComponentResource):
         super().__init__(f"{PACKAGE}:index:{self.KIND}", name, None, opts)
         parents = {manifest.item.key: self for manifest in manifests}
         register_objects(manifests, parents, None, {})
-        keys = [Key.of(manifest.body) for manifest in manifests]
-        names = [f"{k.kind} {k.namespace}/{k.name}" if k.namespace else f"{k.kind} {k.name}" for k in keys]
-        self._objects = pulumi.Output.from_input(names)
+        keys = [ObjectKey.of(manifest.body) for manifest in manifests]
+        self._objects = pulumi.Output.from_input([str(key) for key in keys])
         self.register_outputs({"objects": self._objects})
 
     @property

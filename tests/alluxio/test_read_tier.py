@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +16,7 @@ from tools.alluxio.fuse import require_libfuse
 from tools.alluxio.tiers import MIB, Tier, complaints, running
 from tools.controlplane import UnavailableError
 from tools.objectstore import ObjectStore
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("alluxio")
 
@@ -24,7 +24,6 @@ TIER = Tier("read")
 MEM, SSD = 160 * MIB, 96 * MIB  # of each worker
 FILE, BLOCK = 4 * MIB, 16 * MIB
 BUFFERS = 96 * MIB  # of each worker, outside its heap
-PATIENCE = 60.0  # seconds
 
 
 @pytest.fixture(scope="module")
@@ -55,10 +54,11 @@ def cached(cluster: Alluxio, path: str) -> dict[str, int]:
 
 def settled(cluster: Alluxio, path: str, percent: int) -> dict[str, int]:
     """The same, once all of it is at `percent`: masters learn from heartbeats what workers hold."""
-    deadline = time.monotonic() + PATIENCE
-    while set((found := cached(cluster, path)).values()) != {percent} and time.monotonic() < deadline:
-        time.sleep(0.5)
-    return found
+
+    def found() -> dict[str, int]:
+        return held if set((held := cached(cluster, path)).values()) == {percent} else {}
+
+    return wait_until(found, poll=0.5, details=lambda: cached(cluster, path))
 
 
 def read(cluster: Alluxio, *paths: str) -> None:

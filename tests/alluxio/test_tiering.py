@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tools.alluxio import Alluxio
 from tools.alluxio.tiers import MIB, Tier, running
 from tools.objectstore import ObjectStore
+from tools.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("alluxio")]
 
@@ -23,7 +23,6 @@ COLD = 12
 each step, are never what was not read for the longest time, however files are spread over the workers."""
 STEPS = 14
 """All steps are 1.8 times both levels of both workers."""
-PATIENCE = 120.0  # seconds
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +60,7 @@ def levels(cluster: Alluxio, directory: str) -> list[str]:
 
 
 def until(what: Callable[[], bool], cluster: Alluxio) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < deadline, cached(cluster)
-        time.sleep(0.5)
+    wait_until(what, poll=0.5, details=lambda: cached(cluster))
 
 
 def test_cold_goes_to_ssd_and_out_and_hot_and_pinned_stay(cluster: Alluxio) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +13,7 @@ from tools.alluxio.fuse import Fuse, require_libfuse
 from tools.alluxio.tiers import MIB, Tier, complaints, objects, running
 from tools.controlplane import UnavailableError
 from tools.objectstore import ObjectStore
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("alluxio")
 
@@ -74,15 +74,14 @@ def test_a_write_returns_when_the_store_has_it(cluster: Alluxio, store: ObjectSt
 
 def wait(what: Callable[[], T]) -> T:
     """Return the first true value; a mount that is gone is none."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
+
+    def found() -> T | None:
         try:
-            if found := what():
-                return found
+            return what()
         except OSError:
-            pass
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+            return None
+
+    return wait_until(found, timeout=PATIENCE)
 
 
 def test_pods_see_their_volumes_again_after_fuse_was_killed(cluster: Alluxio, fuse: Fuse, store: ObjectStore) -> None:

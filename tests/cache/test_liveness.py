@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -13,24 +13,15 @@ from avactl.daemons.cache.daemon import Daemon, Options
 from avactl.daemons.cache.runner import STUCK, TierRunner
 from avactl.kube import elected_daemon
 from avactl.kube.client import Client
+from tests.fake_clock import FakeClock
+from tools.waiting import wait_until_async
 
 TIER = TierConfig(name="tier", engine="alluxio", role="read", masters=("127.0.0.1:9",), stores=())
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (daemon, elected_daemon, runner):
-        monkeypatch.setattr(module, "monotonic", clock)
-    return clock
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    return FakeClock().set_in(monkeypatch, daemon, elected_daemon, runner)
 
 
 def replica() -> Daemon:
@@ -41,13 +32,7 @@ def replica() -> Daemon:
     return replica
 
 
-async def until(true: Any) -> None:
-    async with asyncio.timeout(30):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
-def test_a_pass_over_a_tier_that_does_not_end_is_noticed(clock: Clock) -> None:
+def test_a_pass_over_a_tier_that_does_not_end_is_noticed(clock: FakeClock) -> None:
     async def run() -> None:
         world = replica()
         tier = TierRunner(TIER, world, 0.01)
@@ -63,10 +48,14 @@ def test_a_pass_over_a_tier_that_does_not_end_is_noticed(clock: Clock) -> None:
         tier.tasks = [("turns", turns), ("fails", fails)]
         world.runners["tier"] = tier
         task = asyncio.ensure_future(tier.run())
+
+        async def more_passes() -> None:
+            world._turned, begun = clock.now, passes
+            await wait_until_async(lambda: passes > begun + 1)
+
         for _ in range(3):
-            clock.now += STUCK
-            world._turned, before = clock.now, passes
-            await until(lambda before=before: passes > before + 1)
+            clock.advance(STUCK)
+            await more_passes()
             assert world._is_alive()
         tier.tasks.clear()
         task.cancel()
@@ -76,11 +65,10 @@ def test_a_pass_over_a_tier_that_does_not_end_is_noticed(clock: Clock) -> None:
         tier.tasks = [("turns", turns), ("stuck", asyncio.Event().wait)]  # type: ignore[list-item]
         world.runners["tier"] = tier
         task, before = asyncio.ensure_future(tier.run()), passes
-        await until(lambda: passes > before)
+        await wait_until_async(lambda: passes > before)
         assert world._is_alive()
-        clock.now += STUCK
-        world._turned, before = clock.now, passes
-        await until(lambda: passes > before + 1)
+        clock.advance(STUCK)
+        await more_passes()
         assert not world._is_alive()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -88,11 +76,11 @@ def test_a_pass_over_a_tier_that_does_not_end_is_noticed(clock: Clock) -> None:
     asyncio.run(run())
 
 
-def test_a_daemon_that_does_not_look_any_more_is_noticed(clock: Clock) -> None:
+def test_a_daemon_that_does_not_look_any_more_is_noticed(clock: FakeClock) -> None:
     async def run() -> None:
         world = replica()
         assert world._is_alive()
-        clock.now += STUCK
+        clock.advance(STUCK)
         assert not world._is_alive()
         world._reflectors[0].synced.clear()
         assert world._is_alive(), "it waits for the API server"
@@ -107,7 +95,7 @@ def test_a_tier_whose_tasks_ended_is_started_again() -> None:
         await world._run_tiers()
         first = world.runners["tier"]
         world._running["tier"].cancel()
-        await until(world._running["tier"].done)
+        await wait_until_async(world._running["tier"].done)
         await world._run_tiers()
         assert world.runners["tier"] is not first
         assert not world._running["tier"].done()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,7 @@ from tools.alluxio.fuse import Fuse, require_libfuse
 from tools.alluxio.tiers import MIB, ROOT, Tier, objects, running
 from tools.controlplane import ControlPlane, KubeClient, UnavailableError
 from tools.objectstore import ObjectStore
+from tools.waiting import wait_until
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("cache")]
 
@@ -184,6 +185,7 @@ def test_a_job_resumes_while_its_checkpoints_are_pushed(
             time.sleep(chance.random() * 2 * SECONDS)
             world.stop()
             assert train(folder)[:3] == [str(saved), str(float(saved)), weights]
+        world.forget_status()
         world.start()
         newest = f"{prefix}/step-{saved:012d}.ckpt"
 
@@ -192,6 +194,7 @@ def test_a_job_resumes_while_its_checkpoints_are_pushed(
             return release.is_clean(found)
 
         world.wait(clean)
+        world.wait(lambda: world.status().get("tiers", {}).get("write", {}).get("dirtyFiles") == 0)
         time.sleep(2 * SECONDS)  # for what the daemon does with verified files
         assert train(folder)[:3] == [str(saved), str(float(saved)), weights]
     assert witness.missing == []
@@ -217,7 +220,7 @@ def test_what_an_older_version_moved_is_copied_back(world: World, fuse: Fuse) ->
     weights = train(folder, 200)[3]
     world.wait(lambda: release.is_clean(world.engine(lambda engine: engine.status(path))))
     assert world.engine(lambda engine: release.delete_durable(engine, path, "/results"))
-    wait_for(lambda: not any(folder.iterdir()))
+    wait_until(lambda: not any(folder.iterdir()))
     with pytest.raises(AssertionError, match=r"there is no checkpoint in .*: to resume, copy it back"):
         train(folder)
     (command,) = re.findall(r"^\$ (cp .*)$", (ROOT / "docs" / "cache.md").read_text(), re.MULTILINE)
@@ -226,10 +229,3 @@ def test_what_an_older_version_moved_is_copied_back(world: World, fuse: Fuse) ->
     assert train(folder)[:3] == ["200", "200.0", weights]
     world.wait(lambda: release.is_clean(world.engine(lambda engine: engine.status(path))))
     assert train(folder)[:3] == ["200", "200.0", weights]
-
-
-def wait_for(what: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 180
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -6,19 +6,13 @@ from dataclasses import replace
 
 from avactl.daemons.cache.engine import CachedFile
 from avactl.daemons.cache.writeback.settling import Settling
+from tests.fake_clock import FakeClock
 
 FILE = CachedFile(1, "/a", 10, True, True, False, 0, 0.0, 0.0, 0.0, b"", "s3://of/a", 1, 64, ())
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_copy_after_a_failed_upload_waits() -> None:
-    clock = Clock()
+    clock = FakeClock(0.0)
     settling = Settling(60, clock)
     assert settling.settled(FILE, "sum")
     settling.suspect("/a")
@@ -37,8 +31,7 @@ def test_a_copy_after_a_failed_upload_waits() -> None:
 
 
 def test_an_upload_of_an_earlier_daemon_counts_from_its_discovery() -> None:
-    clock = Clock()
-    clock.now = 100
+    clock = FakeClock(100.0)
     settling = Settling(60, clock)
     settling.found("/a")
     clock.now = 159
@@ -48,7 +41,7 @@ def test_an_upload_of_an_earlier_daemon_counts_from_its_discovery() -> None:
 
 
 def test_what_is_not_dirty_is_forgotten_when_it_has_settled() -> None:
-    clock = Clock()
+    clock = FakeClock(0.0)
     settling = Settling(60, clock)
     settling.suspect("/a")
     settling.settled(FILE, "sum")

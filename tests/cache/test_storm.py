@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -108,18 +108,18 @@ def test_nothing_that_a_writer_closed_is_lost(
                 victims = chance.choice(VICTIMS)
                 if any(name.startswith("worker") for name in victims):
                     breaks, store.faults = store.faults, Faults()
-                    wait(world, witness.whole)
+                    world.wait(witness.whole)
                     store.faults = breaks
                 kill(world, victims, killed)
             writers.kill()
             report(number, writers, witness, killed, store)
             assert witness.lost == {}
         store.faults = Faults()
-        wait(world, lambda: not writers.open())
+        world.wait(lambda: not writers.open())
         assert len(writers.closed) == count
         # What a writer did not see closed may stay: the engine lists such a file as complete, and no worker has it.
         try:
-            wait(world, lambda: all(witness.stored(file) for file in writers.closed))
+            world.wait(lambda: all(witness.stored(file) for file in writers.closed))
         except AssertionError as error:
             missing = [file for file in writers.closed if not witness.stored(file)]
             error.add_note("\n".join(f"{witness.places(file)}; {known(world, file.path)}" for file in missing))
@@ -127,7 +127,7 @@ def test_nothing_that_a_writer_closed_is_lost(
         if rounds > 2:
             # Takes `SETTLE`. Uploads that failed have ended by then, and what is in the store is all that is left.
             try:
-                wait(world, lambda: not any(witness.durable(file) for file in writers.closed))
+                world.wait(lambda: not any(witness.durable(file) for file in writers.closed))
             except AssertionError as error:
                 left = [file for file in writers.closed if witness.durable(file)]
                 error.add_note("\n".join(f"{witness.places(file)}; {known(world, file.path)}" for file in left))
@@ -171,10 +171,6 @@ def kill(world: World, names: tuple[str, ...], killed: Counter[str]) -> None:
         world.cluster.start("master-0")
     if "daemon" in names:
         world.start()
-
-
-def wait(world: World, until: Callable[[], object]) -> None:
-    world.wait(until, PATIENCE)
 
 
 def report(number: int, writers: Writers, witness: Witness, killed: Counter[str], store: ObjectStore) -> None:

@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from tools.alluxio import Alluxio
 from tools.alluxio.tiers import MIB, ROOT, SMALL
 from tools.controlplane import ControlPlane, KubeClient
 from tools.objectstore import ACCESS_KEY, SECRET_KEY, ObjectStore
+from tools.waiting import wait_until
 
 PATIENCE = 180.0
 MEM = 64 * MIB  # of each worker
@@ -112,6 +112,11 @@ class World:
         found = self.kube.find("v1", "ConfigMap", "avactl-cache-status", self.namespace)
         return json.loads(found["data"]["status.json"]) if found else {}
 
+    def forget_status(self) -> None:
+        """Delete the status, so that the next one is of the daemon that starts next."""
+        if self.status():
+            self.kube.delete("v1", "ConfigMap", "avactl-cache-status", self.namespace)
+
     def events(self, reason: str) -> list[dict[str, Any]]:
         """Return the events of the daemon with a reason."""
         found = self.kube.list("events.k8s.io/v1", "Event", self.namespace)
@@ -146,18 +151,16 @@ class World:
 
     def wait(self, what: Callable[[], T], patience: float = PATIENCE) -> T:
         """Return the first true value."""
-        deadline = time.monotonic() + patience
-        while not (found := what()):
-            assert time.monotonic() < deadline, f"{self.status()}\n{self.log.read_text()[-3000:]}"
-            time.sleep(0.2)
-        return found
+        return wait_until(what, timeout=patience, details=lambda: f"{self.status()}\n{self.log.read_text()[-3000:]}")
 
     def wait_for_log(self, text: str) -> None:
         """Wait until a daemon has logged a text; the API server is not needed."""
-        deadline = time.monotonic() + PATIENCE
-        while text not in self.log.read_text():
-            assert time.monotonic() < deadline, self.log.read_text()[-3000:]
-            time.sleep(0.2)
+        wait_until(
+            lambda: text in self.log.read_text(),
+            f"`{text}` in the log",
+            timeout=PATIENCE,
+            details=lambda: self.log.read_text()[-3000:],
+        )
 
     def engine(self, action: Callable[[AlluxioEngine], Awaitable[T]]) -> T:
         """Run something with an engine of one's own."""

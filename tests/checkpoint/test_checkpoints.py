@@ -18,6 +18,7 @@ from avactl_worker.checkpoint import CheckpointError, Checkpoints, load
 from avactl_worker.checkpoint.stores import Directory
 
 from tools.elastic import environment
+from tools.waiting import patience
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_a_save_that_is_under_way_delays_the_next(
     write = Directory.write
 
     def slow(self: Directory, step: int, chunks: Any) -> None:
-        assert goes_on.wait(60)
+        assert goes_on.wait(patience())
         write(self, step, chunks)
 
     monkeypatch.setattr(Directory, "write", slow)
@@ -359,7 +360,7 @@ def test_sigterm_saves_and_ends(tmp_path: Path) -> None:
         assert process.stdout.readline() == f"step {last + 1}\n"
         process.stdout.readline()
         process.send_signal(signal.SIGTERM)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=patience())
         last = int((out.split() or [str(last + 2)])[-1])
         assert process.returncode == 143
         assert errors == f"terminated: saved step {last} to {tmp_path}\n"

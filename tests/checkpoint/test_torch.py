@@ -98,7 +98,7 @@ late = []
 def slow(self, sources):
     if sources and threading.current_thread() is not threading.main_thread():
         late.append(len(sources))
-        assert gate.wait(60)
+        assert gate.wait(patience())
     fill(self, sources)
 
 snapshot.Block._fill = slow

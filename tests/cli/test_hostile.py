@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Run
+from tools.waiting import patience
 
 CLUSTER = "apiVersion: avactl.dev/v1\nkind: Cluster\nmetadata: {name: main}\n"
 TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
@@ -28,7 +29,7 @@ def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
     line = command.replace("avactl", f"{sys.executable} -m avactl.cli.main")
     env = {name: value for name, value in os.environ.items() if not name.startswith("AVACTL_")}
     env["XDG_CACHE_HOME"] = str(cwd.parent / "cache")
-    return subprocess.run(["sh", "-c", line], cwd=cwd, env=env, capture_output=True, check=False, timeout=30)
+    return subprocess.run(["sh", "-c", line], cwd=cwd, env=env, capture_output=True, check=False, timeout=patience())
 
 
 def test_a_huge_file_is_told_at_once(tmp_path: Path, avactl: Run) -> None:

@@ -24,6 +24,7 @@ from avactl.workbench.scaffold import create, template
 from avactl.workbench.scaffold.choice import ENGINES, Choice, ChoiceError, requirement_line, source_of
 from tests.cli.running import Run
 from tests.diff.repository import Repository
+from tools.waiting import patience
 
 GITHUB = {
     "pulumi": {"avactl.yml", "avactl-apply.yml", "avactl-drift.yml", "avactl-stack.yml"},
@@ -242,7 +243,7 @@ def test_in_a_terminal_it_asks(tmp_path: Path) -> None:
                 said += os.read(parent, 65536)
             except OSError:  # the terminal is closed
                 break
-        assert process.wait(60) == 0, said
+        assert process.wait(patience()) == 0, said
     assert b"Which pipelines?" not in said
     assert {path.name for path in (tmp_path / "here" / "clusters").iterdir()} == {"east.yaml", "west.yaml"}
     assert "mode: argocd" in (tmp_path / "here" / "clusters" / "east.yaml").read_text()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from avactl_client import Channel
 
 from tools.controlplane.process import free_port
+from tools.waiting import patience, wait_until
 
-PATIENCE = 60.0
+PATIENCE = patience()
 _PROGRAM = Path(__file__).with_name("program.py")
 
 
@@ -58,14 +56,6 @@ class Servers:
         return list(self.addresses.values())
 
 
-def until(true: Callable[[], Any]) -> None:
-    """Wait until this is true."""
-    ends = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < ends
-        time.sleep(0.05)
-
-
 def connected(channel: Channel, count: int) -> None:
     """Wait until this number of servers get calls."""
-    until(lambda: sum(channel.servers().values()) == count)
+    wait_until(lambda: sum(channel.servers().values()) == count)

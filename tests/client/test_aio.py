@@ -15,6 +15,7 @@ import pytest
 from avactl_client.aio import Channel
 
 from tests.client.servers import PATIENCE, Servers
+from tools.waiting import wait_until_async
 
 LONG = 30.0
 """Deadline that no call reaches."""
@@ -38,8 +39,7 @@ def run(servers: Servers, test: Callable[[Channel], Awaitable[None]], **more: An
 
 
 async def connected(channel: Channel, count: int) -> None:
-    while sum(channel.servers().values()) != count:
-        await asyncio.sleep(0.05)
+    await wait_until_async(lambda: sum(channel.servers().values()) == count)
 
 
 async def one(channel: Channel) -> str:
@@ -72,8 +72,8 @@ def test_calls_of_each_kind(servers: Servers) -> None:
         assert await writes.read() == b"a x"
         await writes.done_writing()
         assert await writes.read() is grpc.aio.EOF
-        while any(each.calls or each.waiting for each in channel._pool.ledger.balancer.servers.values()):
-            await asyncio.sleep(0.05)
+        used = channel._pool.ledger.balancer.servers
+        await wait_until_async(lambda: not any(each.calls or each.waiting for each in used.values()))
 
     run(servers, test)
 
@@ -156,8 +156,7 @@ def test_servers_come_and_go(servers: Servers) -> None:
         servers.start("b")
         await connected(channel, 2)
         address = servers.addresses.pop("a")
-        while address in channel.servers():
-            await asyncio.sleep(0.05)
+        await wait_until_async(lambda: address not in channel.servers())
         assert {await one(channel) for _ in range(20)} == {"b"}
         servers.kill("b")
         with pytest.raises(grpc.aio.AioRpcError):
@@ -190,20 +189,19 @@ def test_deadlines_and_cancellation(servers: Servers) -> None:
         call = channel.unary_unary("/test/One")(b"", timeout=LONG)
         told: list[Any] = []
         call.add_done_callback(told.append)
-        while not any(each.calls for each in channel._pool.ledger.balancer.servers.values()):
-            await asyncio.sleep(0.05)
+        used = channel._pool.ledger.balancer.servers
+        await wait_until_async(lambda: any(each.calls for each in used.values()))
         assert call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         assert (call.cancelled(), await call.code()) == (True, grpc.StatusCode.CANCELLED)
         # A caller that is cancelled cancels its call.
         waits = asyncio.ensure_future(channel.unary_unary("/test/One")(b"").response())
-        await asyncio.sleep(0.1)
+        await wait_until_async(lambda: any(each.calls for each in used.values()))
         waits.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waits
-        while any(each.calls for each in channel._pool.ledger.balancer.servers.values()):
-            await asyncio.sleep(0.05)
+        await wait_until_async(lambda: not any(each.calls for each in used.values()))
         assert told == [call]
 
     run(servers, test)
@@ -224,8 +222,6 @@ def test_a_channel_ends_when_it_is_closed_or_forgotten(servers: Servers) -> None
         gc.collect()
         assert await method(b"", timeout=LONG) == b"a"
         del method, channel
-        while asyncio.all_tasks() != before:
-            gc.collect()
-            await asyncio.sleep(0.05)
+        await wait_until_async(lambda: (gc.collect(), asyncio.all_tasks())[1] == before)
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE))

@@ -18,8 +18,9 @@ import pytest
 from avactl_client import Channel
 from avactl_client.names import TargetError, WeightsFile, resolve, split
 
-from tests.client.servers import Servers, connected, until
+from tests.client.servers import Servers, connected
 from tools.controlplane.process import free_port
+from tools.waiting import wait_until
 
 LONG = 30.0
 """Deadline that no call reaches."""
@@ -57,7 +58,7 @@ def test_calls_of_each_kind(servers: Servers, channel: Channel) -> None:
     assert channel.stream_unary("/test/Count")(iter(letters), timeout=LONG) == b"a abcdefghijklmnopqrstuvwxyz"
     assert list(channel.stream_stream("/test/Echo")(iter(letters))) == [b"a " + each for each in letters]
     # The measurements are complete: no call is outstanding.
-    until(lambda: all(each.calls == each.waiting == 0 for each in channel._pool._ledger.balancer.servers.values()))
+    wait_until(lambda: all(each.calls == each.waiting == 0 for each in channel._pool._ledger.balancer.servers.values()))
 
 
 def test_serializers_and_interceptors(servers: Servers, channel: Channel) -> None:
@@ -161,7 +162,7 @@ def test_a_server_that_refuses_is_out_and_comes_back(servers: Servers, channel: 
     assert {one(channel) for _ in range(50)} == {"b"}
     servers.kill("a")
     servers.start("a")
-    until(lambda: {one(channel) for _ in range(20)} == {"a", "b"})
+    wait_until(lambda: {one(channel) for _ in range(20)} == {"a", "b"})
 
 
 def test_all_servers_away_and_back(servers: Servers, channel: Channel) -> None:
@@ -183,9 +184,9 @@ def test_all_servers_away_and_back(servers: Servers, channel: Channel) -> None:
 def test_servers_come_and_go_with_dns(servers: Servers, channel: Channel) -> None:
     assert one(channel) == "a"
     servers.start("b")
-    until(lambda: {one(channel) for _ in range(10)} == {"a", "b"})
+    wait_until(lambda: {one(channel) for _ in range(10)} == {"a", "b"})
     address = servers.addresses.pop("a")
-    until(lambda: list(channel.servers()) == list(servers.addresses.values()))
+    wait_until(lambda: list(channel.servers()) == list(servers.addresses.values()))
     assert {one(channel) for _ in range(20)} == {"b"}
     assert address not in channel.servers()
     # Without an answer of DNS, the known servers stay.
@@ -225,7 +226,7 @@ def test_deadlines_and_cancellation(servers: Servers) -> None:
         assert future.cancel()
         with pytest.raises(grpc.FutureCancelledError):
             future.result(LONG)
-        until(lambda: told == [future])
+        wait_until(lambda: told == [future])
         assert future.cancelled()
 
 
@@ -241,7 +242,7 @@ def test_an_address_that_does_not_answer_delays_no_call(servers: Servers) -> Non
 def test_connectivity_is_reported(servers: Servers, channel: Channel) -> None:
     states: list[Any] = []
     channel.subscribe(states.append)
-    until(lambda: states and states[-1] is grpc.ChannelConnectivity.READY)
+    wait_until(lambda: states and states[-1] is grpc.ChannelConnectivity.READY)
     grpc.channel_ready_future(channel).result(LONG)
     channel.unsubscribe(states.append)
 
@@ -258,7 +259,7 @@ def test_a_channel_ends_when_it_is_closed_or_forgotten(servers: Servers) -> None
     assert method(b"", timeout=LONG) == b"a"  # stubs keep their channel
     del method, channel
     gc.collect()
-    until(lambda: not [each for each in threading.enumerate() if each.name == "avactl-client"])
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name == "avactl-client"])
 
 
 def test_weights_of_the_file_decide_first(servers: Servers, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from avactl.compiler import compile_tree
 from avactl.compiler.driver import compile_change
 from avactl.compiler.incremental.compile import compile_cached
 from avactl.compiler.patches.merge import PatchError, json_patched, merged
+from avactl.contracts.pod_annotations import RUN_DIGEST
 from avactl.program import kubernetes_schema
-from avactl.program.lowering.pods import RUN_ANNOTATION
 from avactl.spec.repository.tree import DirTree, MemoryTree
 from avactl.spec.schema.base import JsonOperation
 from tests.conftest import ROOT
@@ -132,7 +132,7 @@ def test_a_patched_job_is_a_new_run_of_all_roles() -> None:
         jobs = [body for body in bodies("TrainingJob", patches, **more) if body["kind"] == "Job"]
         holders = [each for job in jobs for each in (job["metadata"], job["spec"]["template"]["metadata"])]
         assert len(holders) == 4
-        return {each["annotations"][RUN_ANNOTATION] for each in holders}
+        return {each["annotations"][RUN_DIGEST.name] for each in holders}
 
     assert len(runs([])) == len(runs([only])) == 1
     assert runs([]) != runs([only])

@@ -1,12 +1,12 @@
 """What the session's plane does is what a cluster does."""
 
 import subprocess
-import time
 from typing import Any
 
 import pytest
 
 from tools.controlplane import ApiError, ControlPlane, KubeClient, UnknownKindError, build_binaries
+from tools.waiting import wait_until
 
 
 def config_map(namespace: str, name: str = "settings", **data: str) -> dict[str, Any]:
@@ -132,6 +132,14 @@ def test_discovery_finds_kinds_that_come_later(kube: KubeClient, namespace: str)
         kube.delete(*crd)
 
 
+def _may_list(client: KubeClient, namespace: str) -> bool:
+    try:
+        client.list("v1", "ConfigMap", namespace)
+    except ApiError:
+        return False
+    return True
+
+
 def test_service_account_has_its_own_rights(control_plane: ControlPlane, kube: KubeClient, namespace: str) -> None:
     token = control_plane.service_account_token(namespace, "default")
     with control_plane.client(token) as client:
@@ -143,15 +151,7 @@ def test_service_account_has_its_own_rights(control_plane: ControlPlane, kube: K
         binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "roleRef": role}
         kube.apply({**binding, "metadata": {"name": "view", "namespace": namespace}, "subjects": [subject]})
         # The authorizer learns of a new binding through a watch of its own, a moment later.
-        give_up = time.monotonic() + 30
-        while True:
-            try:
-                client.list("v1", "ConfigMap", namespace)
-                break
-            except ApiError:
-                if time.monotonic() > give_up:
-                    raise
-                time.sleep(0.1)
+        wait_until(lambda: _may_list(client, namespace))
 
 
 def test_quota_counts(kube: KubeClient, namespace: str) -> None:

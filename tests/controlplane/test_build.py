@@ -5,13 +5,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tools.controlplane import BuildError, UnavailableError, build_binaries
 from tools.controlplane.build import Module
+from tools.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 GO = shutil.which("go")
@@ -119,9 +119,7 @@ def test_killed_builder_leaves_nothing_half_done(
         # Half a binary, and then not a step further.
         wrap_go(tmp_path / "bin", f'touch "$5"; touch {started}; sleep 60', slow)
         builder = start_builder(module)
-        while not started.exists():
-            assert builder.poll() is None
-            time.sleep(0.02)
+        wait_until(started.exists, failed=lambda: builder.poll() is not None)
         os.kill(builder.pid, signal.SIGKILL)
         builder.communicate()
     cache = tmp_path / "cache"

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from avactl.kube.client import UnreachableError
 from tools.controlplane import ApiError, ControlPlane, StartError, process
+from tools.waiting import wait_until
 
 NewPlane = Callable[..., ControlPlane]
 ROOT = Path(__file__).parents[2]
@@ -28,11 +28,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_dead(pids: list[int], seconds: float = 10.0) -> list[int]:
-    deadline = time.monotonic() + seconds
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return [pid for pid in pids if alive(pid)]
+def wait_dead(pids: list[int]) -> None:
+    wait_until(lambda: not [pid for pid in pids if alive(pid)], f"{pids} end")
 
 
 def test_restarts_keep_data_and_address(new_plane: NewPlane) -> None:
@@ -93,7 +90,7 @@ def test_close_leaves_nothing(new_plane: NewPlane) -> None:
     pids = [plane.pid(name) for name in ("etcd", "kube-apiserver", "kube-controller-manager")]
     assert all(alive(pid) for pid in pids)
     plane.close()
-    assert wait_dead(pids, 0) == []
+    assert [pid for pid in pids if alive(pid)] == []
     assert not folder.exists()
     with plane:
         assert plane.layout.folder != folder
@@ -147,7 +144,7 @@ with ControlPlane(controller_manager=True) as plane:
         folder, *pids = parent.stdout.readline().split()
         os.kill(parent.pid, signal.SIGKILL)
     assert len(pids) == 3
-    assert wait_dead([int(pid) for pid in pids]) == []
+    wait_dead([int(pid) for pid in pids])
     assert Path(folder).exists()
     with ControlPlane():
         assert not Path(folder).exists()

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from avactl.datasets.stores.opening import open_store
 from tests.cli.running import Run
 from tests.datasets.conftest import fill
 from tests.datasets.test_pack import packed, tree
+from tools.waiting import patience, wait_until
 
 FILES = {f"{number % 11}/{number:04}.jpg": random.Random(number).randbytes(number % 900) for number in range(1500)}
 
@@ -51,13 +51,6 @@ def _has_written(process: int, out: Path, least: int) -> bool:
     return len(list((out / ".pack").glob("shard-*.json"))) >= least or gone(process)
 
 
-def wait(until: Callable[[], object], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not until():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 @pytest.mark.parametrize("rounds", [4, pytest.param(60, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("format", ["webdataset", "tfrecord", "recordio"])
 def test_kill_at_any_point(tmp_path: Path, avactl: Run, format: str, rounds: int) -> None:
@@ -71,14 +64,14 @@ def test_kill_at_any_point(tmp_path: Path, avactl: Run, format: str, rounds: int
         # Between all shards and none, at a moment that the machine's speed does not decide.
         least = min(shards * number // rounds + rng.randrange(3), shards - 1)
         process = subprocess.Popen(command("data", "out", *options), cwd=tmp_path, stdout=subprocess.DEVNULL)
-        wait(partial(_has_worker, process.pid))
-        wait(partial(_has_written, process.pid, out, least))
+        wait_until(partial(_has_worker, process.pid))
+        wait_until(partial(_has_written, process.pid, out, least))
         time.sleep(rng.random() * 0.02)
         workers = children(process.pid)
         process.send_signal(signal.SIGKILL)
         killed += process.wait() == -signal.SIGKILL
         for worker in workers:
-            wait(partial(gone, worker))  # they end with the process that started them
+            wait_until(partial(gone, worker))  # they end with the process that started them
         counts.append(len(list((out / ".pack").glob("shard-*.json"))))
         for path in (out / ".pack").glob("shard-*.json"):
             name = path.stem
@@ -103,7 +96,7 @@ def test_kill_while_a_store_is_written(tmp_path: Path, s3: str, bucket: str, ava
     rng = random.Random(3)
     for _ in range(15):
         process = subprocess.Popen(command(*args), cwd=tmp_path, stdout=subprocess.DEVNULL)
-        wait(partial(_has_worker, process.pid))
+        wait_until(partial(_has_worker, process.pid))
         time.sleep(rng.random() * 2)
         process.kill()
         process.wait()
@@ -121,9 +114,9 @@ def test_a_worker_that_is_killed_ends_the_run(tmp_path: Path, avactl: Run) -> No
         stderr=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
     )
-    wait(lambda: children(process.pid))
+    wait_until(lambda: children(process.pid))
     os.kill(children(process.pid)[0], signal.SIGKILL)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=patience())
     assert process.returncode == 3
     assert b"the process that wrote shard-0" in told
     assert b"Traceback" not in told
@@ -134,11 +127,11 @@ def test_two_runs_into_one_directory(tmp_path: Path, avactl: Run) -> None:
     fill(tmp_path / "data", FILES)
     args = ("data", "out", "--format", "recordio", "--shard-size", "2k")
     with subprocess.Popen(command(*args), cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
-        wait(lambda: children(process.pid))
+        wait_until(lambda: children(process.pid))
         process.send_signal(signal.SIGSTOP)
         try:
             done = avactl("dataset", "pack", *args)
         finally:
             process.send_signal(signal.SIGCONT)
         assert (done.returncode, "another run packs into" in done.stderr) == (2, True), done.stderr
-        assert process.wait(60) == 0
+        assert process.wait(patience()) == 0

@@ -43,7 +43,7 @@ def test_merged_or_declined(world: World) -> None:
         world.new_version("v4")
         world.until(lambda: len(fake.pulls) == 2)
         fake.close()
-        world.until(lambda: world.ended(3), patience=150)
+        world.until(lambda: world.ended(3))
         assert world.state().reason == "Declined"
         assert world.served() == "2"
     assert TOKEN not in (world.folder / "delivery.log").read_text()

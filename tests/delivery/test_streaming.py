@@ -30,7 +30,7 @@ _TRIGGER, _TRAIN, _OUTPUT = "  trigger: {dataset: {name: digits}}\n", "    templ
 STREAMING = "".join((
     JOB,
     PIPELINE.partition(_TRIGGER)[0],
-    "  trigger: {checkpoint: {every: 3s}}\n  concurrency: queue\n",
+    "  trigger: {checkpoint: {every: 1s}}\n  concurrency: queue\n",
     '  train: {job: stream, output: "export/*", marker: _SUCCESS}\n',
     PIPELINE.partition(_OUTPUT)[2],
 ))  # fmt: skip

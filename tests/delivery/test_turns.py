@@ -12,6 +12,7 @@ from avactl.contracts.names import CONFIG_LABEL, PIPELINE_CONFIG
 from avactl.daemons.delivery.daemon import Daemon, Options
 from avactl.kube.access import Access
 from avactl.kube.client import Client
+from tools.waiting import wait_until_async
 
 
 class Repository:
@@ -46,18 +47,14 @@ def test_a_pipeline_that_waits_holds_up_no_other_team(monkeypatch: pytest.Monkey
             metadata: dict[str, Any] = {"name": name, "labels": {CONFIG_LABEL: PIPELINE_CONFIG}, "resourceVersion": "1"}
             daemon._maps.put({"metadata": metadata})
         acting = asyncio.ensure_future(daemon._work())
-        async with asyncio.timeout(30):
-            while begun["pipeline.vision.digits"] < 5:
-                await asyncio.sleep(0.01)
+        await wait_until_async(lambda: begun["pipeline.vision.digits"] >= 5)
         assert sum(count for name, count in begun.items() if ".slow." in name) == 4
         assert daemon._is_alive()
         waits = daemon._passes._begun
         waits[next(iter(waits))] -= daemon.stuck_after_s
         assert not daemon._is_alive()
         going.set()
-        async with asyncio.timeout(30):
-            while begun["pipeline.slow.p19"] < 2:
-                await asyncio.sleep(0.01)
+        await wait_until_async(lambda: begun["pipeline.slow.p19"] >= 2)
         acting.cancel()
 
     asyncio.run(scenario())

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from avactl.daemons.delivery.plans import read_state
 from tests.delivery.kubelet import Kubelet
 from tests.kinds.compiling import DIGEST
 from tools.controlplane import ControlPlane, KubeClient
+from tools.waiting import PATIENCE_S, wait_until
 
 PLATFORM = f"""\
 apiVersion: avactl.dev/v1
@@ -114,7 +114,6 @@ for number in range(500):
     right += min((0, 1), key=lambda each: abs(point - centers[each])) == label
 json.dump({"accuracy": right / 500}, open(os.environ["AVACTL_METRICS"], "w"))
 """
-PATIENCE = 120.0
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
 
 
@@ -264,20 +263,17 @@ class World:
                 found[version] = found.get(version, 0) + 1
         return found
 
-    def until(self, true: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    def until(self, true: Callable[[], Any], patience: float = PATIENCE_S) -> Any:
         """Wait until this is true; fails with the end of the logs."""
-        ends = time.monotonic() + patience
-        while time.monotonic() < ends:
-            found = true()
-            if found:
-                return found
-            time.sleep(0.1)
+        return wait_until(true, timeout=patience, details=self._situation)
+
+    def _situation(self) -> str:
         logs = [
             f"--- {path.name}\n{path.read_text()[-3000:]}"
             for path in (*self.folder.glob("*.log"), self.folder / "pods" / "pods.log")
             if path.exists()
         ]
-        raise AssertionError("\n".join([f"not within {patience:g} s: {self.held()}", *logs]))
+        return "\n".join([str(self.held()), *logs])
 
     def events(self) -> list[tuple[str, str]]:
         """Return the daemon's events in order: reason and note."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from tests.kinds.compiling import body, compiled
 from tools import image
 from tools.controlplane import KubeClient
 from tools.realnode import RealNode
+from tools.waiting import wait_until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -136,21 +136,21 @@ def _other(before: str, line: str) -> bool:
 
 
 def _await_pods(kube: KubeClient, namespace: str, selector: str, count: int) -> list[dict[str, Any]]:
-    deadline = time.monotonic() + TIMEOUT
-    while True:
-        found = kube.list("v1", "Pod", namespace, label_selector=selector)
-        if len(found) == count and all(is_ready(pod) for pod in found):
-            return found
-        assert time.monotonic() < deadline, [pod["status"] for pod in found]
-        time.sleep(0.5)
+    def pods() -> list[dict[str, Any]]:
+        return kube.list("v1", "Pod", namespace, label_selector=selector)
+
+    def ready() -> list[dict[str, Any]]:
+        found = pods()
+        return found if len(found) == count and all(is_ready(pod) for pod in found) else []
+
+    return wait_until(ready, timeout=TIMEOUT, poll=0.5, details=lambda: [pod["status"] for pod in pods()])
 
 
 def _line(node: RealNode, pod: str, wanted: Callable[[str], bool]) -> str:
     """Return the last line of the job's log once it is the wanted one."""
-    deadline = time.monotonic() + TIMEOUT
-    while True:
+
+    def last() -> str:
         lines = node.logs("vision", pod, "--tail=1").splitlines()
-        if lines and wanted(lines[-1]):
-            return lines[-1]
-        assert time.monotonic() < deadline, lines
-        time.sleep(0.2)
+        return lines[-1] if lines else ""
+
+    return wait_until(lambda: line if wanted(line := last()) else "", timeout=TIMEOUT, details=last)

@@ -27,6 +27,7 @@ from tools.definitions import GATEWAY_API, definitions
 from tools.frameworks.build import DIGITS, build_digits
 from tools.realnode import RealNode
 from tools.traefik.gateway import KINDS
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 TEAM, SERVICE, PODS = "vision", "digits", 3
@@ -107,10 +108,7 @@ class Service(NamedTuple):
         return list(self.pods().values()) == [str(version)] * PODS and self.state().get("phase") == "steady"
 
     def until(self, true: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not true():
-            assert time.monotonic() < deadline, (self.state(), self.pods())
-            time.sleep(0.2)
+        wait_until(true, timeout=PATIENCE, details=lambda: (self.state(), self.pods()))
 
     def serves(self, version: int) -> bool:
         """Return True if the gateway answers with this version, and with no other."""

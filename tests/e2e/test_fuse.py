@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.pods import Cluster, sh
+from tools.waiting import wait_until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -83,7 +83,9 @@ def test_a_running_pod_sees_a_mount_again_that_was_lost(cluster: Cluster, fuse_p
 
 
 def await_line(cluster: Cluster, pod: str, line: str) -> None:
-    give_up = time.monotonic() + 60
-    while line not in (log := cluster.logs(pod).splitlines()):
-        assert time.monotonic() < give_up, f"no line {line!r}; the last ones: {log[-5:]}"
-        time.sleep(0.2)
+    wait_until(
+        lambda: line in cluster.logs(pod).splitlines(),
+        f"the line {line!r}",
+        poll=0.2,
+        details=lambda: cluster.logs(pod).splitlines()[-5:],
+    )

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -15,6 +12,7 @@ from tests.e2e.pods import TIMEOUT
 from tests.jobs.following import Following
 from tools.controlplane import KubeClient
 from tools.realnode import RealNode
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -35,14 +33,6 @@ spec:
   command: [sh, -c, 'i=0; while ! [ -e ~/end ]; do i=$((i+1)); echo "line $i"; sleep 0.1; done; exit $(cat ~/end)']
   workers: {replicas: 2, cpu: 100m, memory: 32Mi}
 """
-
-
-def until(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + TIMEOUT
-    while not (found := what()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return found
 
 
 def test_an_experiment_from_start_to_end(
@@ -77,17 +67,17 @@ def test_an_experiment_from_start_to_end(
     logs = Following([*words, "logs", place, "-f", *config])
     wait = Following([*words, "wait", place, *config])
     try:
-        until(lambda: "worker-0 │ line 9" in logs.lines and "worker-1 │ line 9" in logs.lines)
+        wait_until(lambda: "worker-0 │ line 9" in logs.lines and "worker-1 │ line 9" in logs.lines)
         node.plane.kill("kube-apiserver")
-        until(lambda: "no answer" in logs)
+        wait_until(lambda: "no answer" in logs)
         node.plane.start("kube-apiserver")
         seen = len(logs.lines)
-        until(lambda: len(logs.lines) > seen + 50)
+        wait_until(lambda: len(logs.lines) > seen + 50)
         first = pod(1)
         end(1, 3)
-        until(lambda: "worker-1 │ failed: worker: exit code 3" in logs)
-        until(lambda: pod(1) not in ("", first))
-        until(lambda: logs.lines.count("worker-1 │ line 5") == 2)
+        wait_until(lambda: "worker-1 │ failed: worker: exit code 3" in logs)
+        wait_until(lambda: pod(1) not in ("", first))
+        wait_until(lambda: logs.lines.count("worker-1 │ line 5") == 2)
         end(0, 0)
         end(1, 0)
         assert (logs.end(), wait.end()) == (0, 0)
@@ -100,4 +90,4 @@ def test_an_experiment_from_start_to_end(
     assert counted == [f"worker-0 │ line {number + 1}" for number in range(len(counted))]
     # Everything of the experiment is deleted by the cluster.
     kube.wait_gone("batch/v1", "Job", f"{name}-worker", "logs", timeout=TIMEOUT)
-    until(lambda: not kube.list("v1", "Service", "logs", label_selector="avactl.dev/experiment"))
+    wait_until(lambda: not kube.list("v1", "Service", "logs", label_selector="avactl.dev/experiment"))

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from tools.controlplane import KubeClient
 from tools.realnode import RealNode
 from tools.realnode.keeper import TUNABLES
 from tools.realnode.machine import Machine
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -91,7 +91,7 @@ with RealNode() as node, node.client() as kube:
     container = {"name": "main", "image": node.image(image.busybox()), "command": ["sleep", "1000"]}
     metadata = {"name": "left", "namespace": "default"}
     kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}})
-    kube.wait_for("v1", "Pod", "left", until=lambda pod: pod["status"]["phase"] == "Running", timeout=120)
+    kube.wait_for("v1", "Pod", "left", until=lambda pod: pod["status"]["phase"] == "Running")
     print(node.log("kubelet").parent, flush=True)
     sys.stdin.readline()
 """
@@ -143,17 +143,13 @@ def test_nothing_is_left(node: RealNode, end: str) -> None:
         elif end == "killed":
             os.kill(owner.pid, signal.SIGKILL)
             # The keeper of the namespaces cleans up by itself.
-            give_up = time.monotonic() + 60
-            while folder.exists() and time.monotonic() < give_up:
-                time.sleep(0.1)
+            wait_until(lambda: not folder.exists())
         else:
             (keeper,) = keepers(folder)
             os.kill(keeper, signal.SIGKILL)
             os.kill(owner.pid, signal.SIGKILL)
             owner.wait()
-            give_up = time.monotonic() + 60
-            while any(trace.startswith("/proc") for trace in traces(folder.name)) and time.monotonic() < give_up:
-                time.sleep(0.1)
+            wait_until(lambda: not any(trace.startswith("/proc") for trace in traces(folder.name)))
             # The next node cleans up.
             Machine().close()
     assert not folder.exists()

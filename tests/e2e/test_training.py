@@ -16,6 +16,7 @@ from tests.e2e.pods import TIMEOUT
 from tools import image
 from tools.controlplane import KubeClient
 from tools.realnode import RealNode
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
@@ -112,10 +113,7 @@ class Run(NamedTuple):
         return held
 
     def wait(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + TIMEOUT
-        while not condition():
-            assert time.monotonic() < deadline, self.state()
-            time.sleep(0.2)
+        wait_until(condition, timeout=TIMEOUT, details=self.state)
 
     def succeeded(self, role: str = "worker") -> bool:
         conditions = self.kube.get("batch/v1", "Job", f"{self.name}-{role}", TEAM)["status"].get("conditions") or []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from tools.image import program
 from tools.image.images import PYTHON
 from tools.realnode import RealNode
 from tools.traefik.gateway import KINDS
+from tools.waiting import wait_until
 
 HOST = "digits.ai.example.com"
 GATEWAY, NAMESPACE, PORT = "public", "gateways", 8443
@@ -79,10 +79,8 @@ class Traffic(NamedTuple):
             "load", self.image, [*command, f"/results/{name}"], volumes=volumes, volumeMounts=mounts, resources=COMPUTE
         )
         file = self.results / name
-        deadline = time.monotonic() + TIMEOUT
-        while not (file.exists() and file.stat().st_size):  # the first answers
-            assert time.monotonic() < deadline, cluster.logs("load")
-            time.sleep(0.1)
+        # The first answers.
+        wait_until(lambda: file.exists() and file.stat().st_size, details=lambda: cluster.logs("load"))
         answers: list[Answer] = []
         yield answers
         self.node.exec(cluster.namespace, "load", "kill", "1")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +21,7 @@ from avactl.daemons.elastic.status import Summary
 from avactl.workbench.jobs.progress import read
 from avactl.workbench.jobs.state import TrainingJob, unusual
 from tools.elastic import ElasticJob, environment
+from tools.waiting import patience, wait_until
 
 COUNTS, DROPPED = 1, 2
 
@@ -303,11 +303,13 @@ def test_steps_of_processes_with_a_straggler_when_workers_and_the_master_are_kil
         processes = [start(index) for index in range(4)]
         kills = 0
         try:
-            deadline = time.monotonic() + 300
+            part = 0
+
+            def logged() -> bool:
+                return len(log.read_text().splitlines()) >= 3 * steps * part / 4
+
             for part in range(1, 4):
-                while len(log.read_text().splitlines()) < 3 * steps * part / 4:
-                    assert time.monotonic() < deadline, job.log.read_text()[-4000:]
-                    time.sleep(0.01)
+                wait_until(logged, timeout=300.0, details=lambda: job.log.read_text()[-4000:])
                 if part != 2:
                     job.kill_master()
                 if part != 1:
@@ -316,9 +318,9 @@ def test_steps_of_processes_with_a_straggler_when_workers_and_the_master_are_kil
                     processes[1] = start(1)
                     kills += 1
             for each in processes[:3]:
-                assert each.wait(300) == 0
+                assert each.wait(patience(300)) == 0
             dropped = job.status()["gradients"]["dropped"]
-            assert processes[3].wait(300) == 0
+            assert processes[3].wait(patience(300)) == 0
         finally:
             for each in processes:
                 each.kill()

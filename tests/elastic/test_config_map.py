@@ -11,9 +11,9 @@ import avactl_worker
 import pytest
 
 from avactl.daemons.elastic.state.snapshot import load
-from tests.elastic.test_master import until
 from tools.controlplane import ControlPlane, KubeClient
 from tools.elastic import ElasticJob
+from tools.waiting import wait_until
 
 
 def options(plane: ControlPlane, namespace: str) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def test_a_master_on_another_machine_goes_on(job: ElasticJob, saved: Callable[[]
         for task in master.dataset("train", 300, records_per_task=10, epochs=2, seed=1):
             seen.append((task.epoch, task.start))
             if len(seen) == 20:
-                until(lambda: saved() == 190)
+                wait_until(lambda: saved() == 190)
             if len(seen) in (25, 40):
                 move(job)  # the ConfigMap does not have the last tasks: the worker says them again
     assert sorted(seen) == [(epoch, start) for epoch in range(2) for start in range(0, 300, 10)]
@@ -76,7 +76,7 @@ def test_another_run(
     with avactl_worker.connect(job.address) as master:
         for number, _ in enumerate(master.dataset("train", 300, records_per_task=10), 1):
             if number == 21:
-                until(lambda: saved() == 200)
+                wait_until(lambda: saved() == 200)
                 break
     job.options += ("--run", "second", *options)
     move(job)
@@ -84,7 +84,7 @@ def test_another_run(
         seen = [task.start for task in master.dataset("train", files, records_per_task=10)]
     assert seen == list(range(first, files, 10))
     # It is done with the data: a third run begins anew.
-    until(lambda: saved() == files)
+    wait_until(lambda: saved() == files)
     job.options += ("--run", "third")
     move(job)
     with avactl_worker.connect(job.address) as master:
@@ -95,13 +95,13 @@ def test_a_dataset_that_a_run_dropped_is_not_waited_for(job: ElasticJob, saved: 
     with avactl_worker.connect(job.address) as master:
         next(iter(master.dataset("old", 300, records_per_task=10)))
         list(master.dataset("small", 20, records_per_task=10))
-        until(lambda: saved() == 20)
+        wait_until(lambda: saved() == 20)
     for run in ("second", "third"):
         job.options += ("--run", run, "--resume")
         move(job)
         with avactl_worker.connect(job.address) as master:
             assert len(list(master.dataset("new", 300, records_per_task=10))) == 30
-            until(lambda: saved() >= 300)
+            wait_until(lambda: saved() >= 300)
 
 
 def test_a_state_that_another_master_wrote_ends_this_one(
@@ -111,20 +111,20 @@ def test_a_state_that_another_master_wrote_ends_this_one(
         tasks = iter(master.dataset("train", 300, records_per_task=10))
         for _ in range(3):
             next(tasks)
-        until(lambda: saved() == 20)
+        wait_until(lambda: saved() == 20)
         found = kube.find("v1", "ConfigMap", "job", namespace)
         assert found is not None
         mine = found["binaryData"]["state"]
         labelled = {**found, "metadata": {**found["metadata"], "labels": {"a": "b"}}}
         kube.replace(labelled)
         next(tasks)
-        until(lambda: saved() == 30)
+        wait_until(lambda: saved() == 30)
         other = kube.find("v1", "ConfigMap", "job", namespace)
         assert other is not None
         kube.replace({**other, "binaryData": {"state": mine}})
         next(tasks)
         process = job.master
         assert process is not None
-        assert until(lambda: process.poll()) == 3
+        assert wait_until(lambda: process.poll()) == 3
     assert f"another master has written the ConfigMap {namespace}/job" in job.log.read_text()
     shutil.rmtree(job.folder, ignore_errors=True)

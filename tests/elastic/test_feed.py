@@ -13,8 +13,9 @@ import pytest
 from avactl_worker.feed import Feed
 
 from tools.elastic import ElasticJob
+from tools.waiting import patience
 
-PATIENCE = 60
+PATIENCE = patience()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from avactl_worker.ring import Round
 
 from tests.test_layout import ROOT
 from tools.elastic import ElasticJob, SyncJob, environment
+from tools.waiting import patience, wait_until
 
 NAMES = [f"worker-{index}" for index in range(12)]
 KILL, STOP, CONT = signal.SIGKILL, signal.SIGSTOP, signal.SIGCONT
@@ -122,10 +122,7 @@ def test_a_worker_that_joins_does_not_break_a_round_that_is_set_up(tmp_path: Pat
 
     def set_up(current: Round) -> Callable[[], None]:
         rounds.append(current.place.size)
-        deadline = time.monotonic() + 60
-        while current.place.size == 1 and not current.wanted and not current.broken:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: current.place.size != 1 or current.wanted or current.broken)
         return lambda: None
 
     def train(name: str) -> None:
@@ -145,7 +142,7 @@ def test_a_worker_that_joins_does_not_break_a_round_that_is_set_up(tmp_path: Pat
         job.until(lambda _: rounds)
         threads[1].start()
         for each in threads:
-            each.join(60)
+            each.join(patience())
     assert sums == [6.0, 6.0], rounds
     assert rounds == [1, 2, 2]
 
@@ -190,7 +187,7 @@ def test_the_example_of_the_docs(tmp_path: Path) -> None:
     with ElasticJob(tmp_path, workers=0, records=1, records_per_task=1) as job:
         env = {**environment(), "AVACTL_MASTER": job.address, "AVACTL_WORKER_RANGE": "2:2"}
         workers = [subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=env) for _ in range(2)]
-        assert [each.wait(120) for each in workers] == [0, 0]
+        assert [each.wait(patience()) for each in workers] == [0, 0]
         [data] = job.status()["datasets"]
     assert [each["records"] for each in data["results"]] == [5_000] * 3
     assert np.allclose(np.load(tmp_path / "weights.npy"), 3.0)

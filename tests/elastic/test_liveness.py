@@ -24,11 +24,11 @@ from avactl.daemons.elastic.events import Joined, Registered, Replaced
 from avactl.daemons.elastic.service import Service
 from avactl.daemons.elastic.state.store import Store
 from tests.elastic.test_definition import definition
-from tests.elastic.test_master import until
 from tests.proxy import Proxy
 from tools.controlplane import ControlPlane
 from tools.controlplane.process import free_port
 from tools.elastic import ElasticJob, environment
+from tools.waiting import patience, wait_until, wait_until_async
 
 
 def get(port: int, path: str, timeout: float = 10.0) -> tuple[int, str]:
@@ -67,12 +67,12 @@ def test_a_master_that_waits_for_the_api_server_is_alive(
             str(proxy.kubeconfig),
         )
         with ElasticJob(tmp_path, 0, 1, 1, options=options) as job:
-            until(lambda: job.log.read_text().count("ConfigMap not read") >= 2)
+            wait_until(lambda: job.log.read_text().count("ConfigMap not read") >= 2)
             assert get(http, "/livez") == (200, "ok\n")
             assert get(http, "/readyz")[0] == 503
             assert samples(get(http, "/metrics")[1]) == {}
             proxy.faults = {}
-            until(lambda: get(http, "/readyz") == (200, "ok\n"))
+            wait_until(lambda: get(http, "/readyz") == (200, "ok\n"))
             with avactl_worker.connect(job.address, "w") as master:
                 for number, _ in enumerate(master.dataset("train", 100, records_per_task=10, epochs=2), 1):
                     if number == 13:
@@ -85,7 +85,7 @@ def test_a_master_that_waits_for_the_api_server_is_alive(
             }  # fmt: skip
             assert {name: found[name] for name in expected} == expected
             proxy.faults = {0: 1.0}
-            until(lambda: "ConfigMap not written" in job.log.read_text())
+            wait_until(lambda: "ConfigMap not written" in job.log.read_text())
             assert get(http, "/livez")[0] == get(http, "/readyz")[0] == 200
             assert job.master is not None
             job.master.send_signal(signal.SIGSTOP)
@@ -94,25 +94,32 @@ def test_a_master_that_waits_for_the_api_server_is_alive(
 
 def test_a_loop_that_does_not_turn_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk does not answer. The other loops turn."""
-    clock = {"ahead": 0.0}
+    ahead = 0.0
 
     def now() -> float:
-        return monotonic() + clock["ahead"]
+        return monotonic() + ahead
 
     for module in ("daemon", "server"):
         monkeypatch.setattr(f"avactl.daemons.elastic.{module}.monotonic", now)
     monkeypatch.setattr(daemon, "_SYNC", 0.01)
 
     async def run() -> None:
+        nonlocal ahead
         replica = Daemon(Options("127.0.0.1:0", tmp_path / "state"), None)
         assert replica._alive()
         assert not replica._ready()
         task = asyncio.ensure_future(replica.run())
-        await _until(lambda: replica._ready() and "sync" in replica._turned)
+        await wait_until_async(lambda: replica._ready() and "sync" in replica._turned)
+        server = replica._server
+        assert server is not None
+
+        async def turn() -> None:
+            began = now()
+            await wait_until_async(lambda: min(replica._turned["sync"], server.ticked) > began)
+
         for _ in range(3):
-            clock["ahead"] += STUCK
-            turned = now()
-            await _until(lambda turned=turned: min(replica._turned["sync"], replica._server.ticked) > turned)  # type: ignore[union-attr]
+            ahead += STUCK
+            await turn()
             assert replica._alive()
         stuck = asyncio.Event()
 
@@ -123,21 +130,15 @@ def test_a_loop_that_does_not_turn_is_noticed(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(asyncio, "to_thread", disk)
         assert replica._service is not None
         replica._service.store.sequence += 1
-        await _until(stuck.is_set)
-        clock["ahead"] += STUCK
+        await wait_until_async(stuck.is_set)
+        ahead += STUCK
         turned = now()
-        await _until(lambda: replica._server.ticked > turned)  # type: ignore[union-attr]
+        await wait_until_async(lambda: server.ticked > turned)
         assert not replica._alive()
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     asyncio.run(run())
-
-
-async def _until(true: Any) -> None:
-    async with asyncio.timeout(30):
-        while not true():
-            await asyncio.sleep(0.01)
 
 
 def test_the_labels_are_bounded(tmp_path: Path) -> None:
@@ -161,9 +162,9 @@ def test_the_labels_are_bounded(tmp_path: Path) -> None:
 
 def test_an_address_in_use_is_named(tmp_path: Path) -> None:
     with ElasticJob(tmp_path, 0, 1, 1) as job:
-        until(lambda: "listening" in job.log.read_text())
+        wait_until(lambda: "listening" in job.log.read_text())
         words = ("--state", str(tmp_path / "other"), "--listen", f"127.0.0.1:{free_port()}", "--http", job.address)
         command = [sys.executable, "-m", "avactl.cli.main", "elastic", "master", *words]
-        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=patience())
     assert done.returncode == 3
     assert re.search(f"`--http {job.address}`: .*address already in use", done.stderr), done.stderr

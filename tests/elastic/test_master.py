@@ -7,9 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import avactl_worker
 import grpc
@@ -20,17 +19,7 @@ from avactl_worker.session import Session
 from tests.conftest import ROOT
 from tools.controlplane.process import free_port
 from tools.elastic import ElasticJob, environment, status
-
-PATIENCE = 60.0
-
-
-def until(what: Callable[[], Any], patience: float = PATIENCE) -> Any:
-    """Return the first true value."""
-    deadline = time.monotonic() + patience
-    while not (found := what()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
+from tools.waiting import patience, wait_until
 
 
 @pytest.fixture
@@ -92,7 +81,7 @@ def test_workers_share_the_data_and_see_the_end(job: ElasticJob) -> None:
     for each in threads:
         each.start()
     for each in threads:
-        each.join(PATIENCE)
+        each.join(patience())
     pieces = [("a", start, start + 5) for start in range(0, 25, 5)] + [("b", 0, 5), ("b", 5, 8)]
     assert sorted(found) == sorted((file, epoch, start, end) for epoch in range(2) for file, start, end in pieces)
     [data] = job.status()["datasets"]
@@ -136,7 +125,7 @@ def test_a_worker_that_stops_is_lost_and_its_task_given_to_another(job: ElasticJ
     try:
         with connect(job, "other") as master:
             assert [task.start for task in master.dataset("train", 20, records_per_task=10)] == [10, 0]
-            until(lambda: '"worker lost","name":"stopped"' in job.log.read_text())
+            wait_until(lambda: '"worker lost","name":"stopped"' in job.log.read_text())
     finally:
         stopped.kill()
         stopped.communicate()
@@ -178,7 +167,7 @@ def test_two_processes_of_one_name(job: ElasticJob) -> None:
     with connect(job, "same") as first:
         data = first.dataset("train", 100, records_per_task=10)
         with connect(job, "same"), pytest.raises(avactl_worker.MasterError, match="another process joined as same"):
-            until(lambda: list(data) is None)
+            wait_until(lambda: list(data) is None)
 
 
 def test_a_process_that_has_left_does_not_join_again(job: ElasticJob) -> None:
@@ -202,11 +191,11 @@ def test_the_clock_waits_for_the_slowest_worker(job: ElasticJob) -> None:
 
         thread = threading.Thread(target=run)
         thread.start()
-        until(lambda: len(reached) == 3)
+        wait_until(lambda: len(reached) == 3)
         assert slow.tick() == 2
-        until(lambda: len(reached) == 4)
+        wait_until(lambda: len(reached) == 4)
         slow_master.close()
-        thread.join(PATIENCE)
+        thread.join(patience())
         assert reached == [1, 2, 3, 4, 5, 6]
 
 
@@ -217,7 +206,7 @@ def test_the_example_of_the_docs(job: ElasticJob) -> None:
         return subprocess.Popen(command, env={**environment(), **more}, stdout=subprocess.PIPE, text=True)
 
     workers = [start(), start()]
-    lines = [each.communicate(timeout=PATIENCE)[0] for each in workers]
+    lines = [each.communicate(timeout=patience())[0] for each in workers]
     assert [each.returncode for each in workers] == [0, 0]
     assert all("y = " in line for line in lines)
     [data] = job.status()["datasets"]

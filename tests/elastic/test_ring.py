@@ -18,8 +18,9 @@ from avactl_worker.ring import Finished, Ring, Round, RoundEnded
 from avactl_worker.step import _flattened
 
 from tools.elastic import environment
+from tools.waiting import patience
 
-PATIENCE = 60
+PATIENCE = patience()
 
 
 def rounds(size: int, listeners: list[socket.socket], token: bytes = b"t" * 16) -> list[Round]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import struct
 import subprocess
 import sys
-import time
 from mmap import mmap
 from pathlib import Path
 
 import pytest
 
 from tools.elastic import ElasticJob, environment
+from tools.waiting import wait_until
 
 WORKERS = 6
 FAR = 1 << 40
@@ -55,10 +55,17 @@ def largest_lead(folder: Path, steps: int, staleness: int, kills: int = 0) -> in
                 command, env = [sys.executable, "-c", PART, *words], {**environment(), **more}
                 processes.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
             with mmap(file.fileno(), 0) as completed:
+
+                def wait_for_step(step: int) -> None:
+                    wait_until(
+                        lambda: min(struct.unpack(f"{WORKERS}q", completed)) % FAR >= step,
+                        f"step {step} of all workers",
+                        timeout=1200.0,
+                        failed=lambda: None not in [each.poll() for each in processes],
+                    )
+
                 for kill in range(1, kills + 1):
-                    while min(struct.unpack(f"{WORKERS}q", completed)) % FAR < steps * kill // (kills + 1):
-                        assert None in [each.poll() for each in processes]
-                        time.sleep(0.01)
+                    wait_for_step(steps * kill // (kills + 1))
                     job.kill_master()
             found = [each.communicate(timeout=1200)[0] for each in processes]
         finally:

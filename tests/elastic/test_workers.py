@@ -19,6 +19,7 @@ from avactl.daemons.elastic.state.snapshot import SnapshotError, dump, load
 from avactl.daemons.elastic.state.store import Store
 from avactl.daemons.elastic.workers import Stragglers, Worker, shares
 from tools.elastic import ElasticJob
+from tools.waiting import patience
 
 HOUR = 3600.0
 
@@ -259,7 +260,9 @@ def test_a_worker_that_hangs_is_ended(tmp_path: Path) -> None:
         for index in range(4):
             more = {"AVACTL_MASTER": job.address, "AVACTL_WORKER": f"w{index}", "AVACTL_INDEX": str(index)}
             job.workers.append(job._start(command, more))
-        assert [each.wait(60) for each in job.workers if each is not None] == [0, 0, 0, m.REPLACED], job.log.read_text()
+        assert [each.wait(patience()) for each in job.workers if each is not None] == [0, 0, 0, m.REPLACED], (
+            job.log.read_text()
+        )
         begun = Counter(map(int, job.tasks.read_text().split()))
         assert (len(begun), begun.total()) == (800, 801)
         (train,) = job.status()["datasets"]

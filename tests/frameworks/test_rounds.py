@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tests.local.running import LIMIT
 from tools.elastic import ElasticJob, environment
 from tools.frameworks.build import build_environment
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.frameworks
 
@@ -26,10 +26,7 @@ def test_a_peer_that_stops_inside_a_sum_of_gradients(tmp_path: Path) -> None:
 
         stopped = start("stopped", STOP="1")
         try:
-            deadline = time.monotonic() + LIMIT
-            while job.status()["round"]["waiting"] == 0:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
+            wait_until(lambda: job.status()["round"]["waiting"], timeout=LIMIT)
             with start("other") as other:
                 output, _ = other.communicate(timeout=LIMIT)
                 assert other.returncode == 0

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 from avactl_worker.health_check.frames import MOST_BYTES, Channel, ProtocolError, SilenceError, dial, listen
 
+from tools.waiting import patience
+
 Pair = tuple[Channel, socket.socket]
 
 
@@ -27,10 +29,10 @@ def test_messages_arrive_whole_and_in_order(pair: Pair) -> None:
     messages = [{"state": "x" * size} for size in (0, 5, 16_000)]
     for message in messages:
         other.send(message)
-    assert [channel.wait(30) for _ in messages] == messages
+    assert [channel.wait(patience()) for _ in messages] == messages
     other.close()
     with pytest.raises(EOFError):
-        channel.wait(30)
+        channel.wait(patience())
 
 
 @pytest.mark.parametrize(
@@ -47,7 +49,7 @@ def test_other_bytes_are_refused_at_once(pair: Pair, data: bytes) -> None:
     channel, theirs = pair
     theirs.sendall(data)
     with pytest.raises(ProtocolError) as refused:
-        channel.wait(30)
+        channel.wait(patience())
     assert not isinstance(refused.value, SilenceError)
 
 

@@ -17,6 +17,7 @@ from avactl_worker.health_check.member import Member
 
 from avactl.contracts import names
 from tests.health_check.workers import Workers
+from tools.waiting import patience
 
 
 def test_healthy_workers_start(tmp_path: Path) -> None:
@@ -242,7 +243,7 @@ def test_a_worker_does_not_obey_a_false_coordinator(order: str) -> None:
             connection.sendall(_framed(_ORDERS[order]))
             while connection.recv(MOST_BYTES):
                 pass
-    worker.join(timeout=60)
+    worker.join(timeout=patience())
     assert [code for code, _ in ended] == [STARTS]
     assert said[0].startswith("the coordinator is lost: ") or said[1].startswith("the coordinator is lost: ")
 

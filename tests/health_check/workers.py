@@ -6,15 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 from avactl.workbench.local.addresses import AddressBlock
 from tools.elastic import environment
+from tools.waiting import patience, wait_until
 
-LIMIT = 120.0
 """Seconds until a test fails."""
 
 _BAD_NETWORK = """\
@@ -95,13 +94,10 @@ class Workers:
 
     def end(self, index: int) -> int:
         """Wait for a worker's exit code."""
-        return self.processes[index].wait(LIMIT)
+        return self.processes[index].wait(patience())
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + LIMIT
-        while not condition():
-            assert time.monotonic() < deadline, {index: self.output(index) for index in self.processes}
-            time.sleep(0.05)
+        wait_until(condition, details=lambda: {index: self.output(index) for index in self.processes})
 
     def until_printed(self, index: int, text: str) -> None:
         self.until(lambda: text in self.output(index))

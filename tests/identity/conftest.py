@@ -15,6 +15,7 @@ import yaml
 from tests import forked
 from tests.diff.repository import Repository
 from tools.controlplane import ControlPlane, KubeClient
+from tools.waiting import patience
 
 CLUSTER = """\
 apiVersion: avactl.dev/v1
@@ -60,7 +61,7 @@ class Clusters:
         left = {k: v for k, v in os.environ.items() if "TOKEN" not in k and k != "NO_COLOR"}
         left |= {"KUBECONFIG": str(kubeconfig or self.kubeconfig), "HOME": str(self.folder)}
         left |= {"XDG_CACHE_HOME": str(self.folder / "cache"), "COLUMNS": "200", **env}
-        return forked.run(words, cwd=self.repository, env=left, timeout=120)
+        return forked.run(words, cwd=self.repository, env=left, timeout=patience())
 
     def kube(self, name: str) -> KubeClient:
         """A client of a plane; close it."""

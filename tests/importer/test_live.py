@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,9 @@ from avactl.workbench.importer.session import import_objects
 from avactl.workbench.importer.sources.context import Options
 from tests.cli.running import Run
 from tools.controlplane import ApiError, ControlPlane, KubeClient
+from tools.waiting import wait_until
 
 SPACES = ("shop", "lab")
-LIMIT = 60.0
 _POD = {
     "containers": [
         {
@@ -106,13 +105,12 @@ class Cluster:
 
     def running(self, count: int) -> dict[str, tuple[str, int, str]]:
         """Wait until this many pods run; return all."""
-        deadline = time.monotonic() + LIMIT
-        while True:
+
+        def running() -> dict[str, tuple[str, int, str]]:
             pods = self.pods()
-            if len(pods) == count and {phase for _, _, phase in pods.values()} == {"Running"}:
-                return pods
-            assert time.monotonic() < deadline, pods
-            time.sleep(0.2)
+            return pods if len(pods) == count and {phase for _, _, phase in pods.values()} == {"Running"} else {}
+
+        return wait_until(running, f"{count} running pods", details=self.pods)
 
     def generations(self) -> dict[str, int]:
         """Return the generation of each workload, which every change of its spec raises."""

@@ -6,6 +6,8 @@ import subprocess
 import threading
 from collections.abc import Mapping
 
+from tools.waiting import patience
+
 
 class Following:
     """The lines that a command has printed so far."""
@@ -24,8 +26,8 @@ class Following:
             self.lines.append(line.rstrip("\n"))
 
     def end(self) -> int:
-        code = self.process.wait(120)
-        self._thread.join(60)
+        code = self.process.wait(patience())
+        self._thread.join(patience())
         return code
 
     def __contains__(self, text: str) -> bool:

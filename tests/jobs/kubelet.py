@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
+from tools.waiting import patience
+
 _BASE = datetime.fromisoformat("2026-03-01T12:00:00+00:00").timestamp()
 
 
@@ -52,7 +54,7 @@ class Kubelet:
 
     def until(self, what: Callable[[], Any]) -> None:
         with self.changed:
-            assert self.changed.wait_for(what, 60)
+            assert self.changed.wait_for(what, patience())
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from tests import forked
 from tests.jobs.kubelet import Kubelet
 from tests.kinds.compiling import DIGEST, apply, body, compiled, unchecked
 from tools.controlplane import ControlPlane, KubeClient
+from tools.waiting import wait_until
 
 SYSTEM, NAMESPACE, MEMBER = "avactl-system", "vision", "ann"
 PLATFORM = f"""
@@ -41,7 +41,6 @@ metadata: {{name: gpus, team: vision}}
 spec: {{gpus: [{{gpu: V100, guaranteed: 16}}]}}
 """
 COMPLETE = "pod-complete.stage.kwok.x-k8s.io/delay"
-_TIMEOUT = 120.0
 
 
 def job(name: str, spec: str = "") -> str:
@@ -118,11 +117,7 @@ class Lab:
 
     def until(self, what: Callable[[], Any]) -> Any:
         """Wait until `what` returns something true, and return it."""
-        deadline = time.monotonic() + _TIMEOUT
-        while not (found := what()):
-            assert time.monotonic() < deadline, (self.folder / "scheduler.log").read_text()[-2000:]
-            time.sleep(0.1)
-        return found
+        return wait_until(what, details=lambda: (self.folder / "scheduler.log").read_text()[-2000:])
 
     def state(self, name: str, state: str) -> dict[str, Any]:
         """Wait until a job has a state, and return the job."""

@@ -19,6 +19,7 @@ import yaml
 
 from tests.jobs.lab import NAMESPACE, Lab, job
 from tools.elastic import ElasticJob
+from tools.waiting import patience
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("jobs")]
 
@@ -174,7 +175,7 @@ def test_a_live_page(lab: Lab) -> None:
             pass
     except OSError:  # the other side is closed
         pass
-    assert process.wait(60) == 0
+    assert process.wait(patience()) == 0
     os.close(ours)
     done = lab.avactl("jobs", "--watch")
     assert (done.returncode, "needs a terminal" in done.stderr) == (2, True)

@@ -6,7 +6,6 @@ Then it uses each right that it has to get more, and makes all attempts again.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,6 +30,7 @@ from tests.kinds.escalations import (
 )
 from tests.kinds.test_cluster import BUILTIN, EVERY_DAEMON, WRITE_TIER, machine
 from tools.controlplane import ControlPlane, KubeClient
+from tools.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("accounts")]
 
@@ -80,7 +80,7 @@ class Sender:
     """A client that sends attempts."""
 
     def __init__(self, plane: ControlPlane, token: str) -> None:
-        self._http = httpx.Client(base_url=plane.url, verify=str(plane.ca_file), trust_env=False, timeout=30)
+        self._http = httpx.Client(base_url=plane.url, verify=str(plane.ca_file), trust_env=False, timeout=patience())
         self._token = token
 
     def send(self, attempt: Attempt, *, dry_run: bool = True) -> tuple[int, str]:
@@ -168,12 +168,12 @@ def admin(plane: ControlPlane) -> Iterator[KubeClient]:
 
 def until_enforced(sender: Sender, attempt: Attempt) -> None:
     """Wait until the policies are in force."""
-    for _ in range(300):
+
+    def refused() -> bool:
         status, text = sender.send(attempt)
-        if status == 403 and "ValidatingAdmissionPolicy" in text:
-            return
-        time.sleep(0.1)
-    pytest.fail(f"no policy refuses {attempt.name}: {status} {text}")
+        return status == 403 and "ValidatingAdmissionPolicy" in text
+
+    wait_until(refused, f"a policy refuses {attempt.name}", details=lambda: sender.send(attempt))
 
 
 _PROBES = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any
@@ -15,6 +14,7 @@ from avactl.program import registry
 from tests.conftest import ROOT
 from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
+from tools.waiting import wait_until
 
 BARE = "kind: Cluster\nmetadata: {name: main}"
 DAEMONS = f"""
@@ -482,13 +482,16 @@ def test_no_engine_takes_over_a_namespace_of_others(admin: KubeClient) -> None:
     team = body(compiled(f"{BARE}\n---\nkind: Team\nmetadata: {{name: payments}}"), "Namespace", "payments")
     other = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "payments", "labels": {"owner": "finance"}}}
     admin.create(other)
-    refusal, end = "", time.monotonic() + 30
-    while not refusal and time.monotonic() < end:  # a new policy takes a moment
+
+    def refusal() -> str:
         try:
             admin.apply(team, field_manager="pulumi", force=True, dry_run=True)
         except ApiError as error:
-            refusal = str(error)
-    assert "`kubectl label namespace NAME app.kubernetes.io/managed-by=avactl`" in refusal
+            return str(error)
+        return ""
+
+    # A new policy takes a moment.
+    assert "`kubectl label namespace NAME app.kubernetes.io/managed-by=avactl`" in wait_until(refusal)
     with pytest.raises(ApiError, match="is not avactl's"):
         admin.apply(team, field_manager="pulumi", force=True)
     other["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "avactl"  # type: ignore[index]

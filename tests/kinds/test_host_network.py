@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from tests.kinds.compiling import DIGEST, apply, body, codes, compiled, unchecke
 from tests.kinds.tenancy_attempts import container, pod_spec, workload
 from tests.kinds.training import field
 from tools.controlplane import ApiError, ControlPlane, KubeClient
+from tools.waiting import wait_until
 
 FAST = "vision-fast"
 STRICT = container()["securityContext"]
@@ -147,14 +147,7 @@ def plane(
 
 def _wait_for_policy(kube: KubeClient) -> None:
     """Wait until the API server applies the admission policy, which takes it a moment."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            kube.create(workload("Pod", {**pod_spec(), "hostPID": True}, namespace=FAST), dry_run=True)
-        except ApiError:
-            return
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: kube.refusal(workload("Pod", {**pod_spec(), "hostPID": True}, namespace=FAST)))
 
 
 def node(name: str) -> dict[str, Any]:
@@ -170,11 +163,8 @@ def test_two_pods_of_a_job_never_share_a_machine(plane: ControlPlane) -> None:
     def pods(kube: KubeClient, job: str = "net-worker") -> list[dict[str, Any]]:
         return kube.list("v1", "Pod", FAST, label_selector=f"batch.kubernetes.io/job-name={job}")
 
-    def wait(kube: KubeClient, until: Any) -> None:
-        deadline = time.monotonic() + 90
-        while not until():
-            assert time.monotonic() < deadline, [pod.get("status") for pod in kube.list("v1", "Pod", FAST)]
-            time.sleep(0.1)
+    def wait(kube: KubeClient, until: Callable[[], object]) -> None:
+        wait_until(until, details=lambda: [pod.get("status") for pod in kube.list("v1", "Pod", FAST)])
 
     with plane.client() as kube:
         wait(kube, lambda: len(pods(kube)) == 2)

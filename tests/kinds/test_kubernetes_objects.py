@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from avactl.spec.repository.tree import DirTree, MemoryTree
 from tests.conftest import ROOT
 from tests.kinds.compiling import apply
 from tests.kinds.test_pod_settings import PLATFORM
-from tools.controlplane import ApiError, ControlPlane
+from tools.controlplane import ControlPlane
+from tools.waiting import wait_until
 
 SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True,
             "seccompProfile": {"type": "RuntimeDefault"}}  # fmt: skip
@@ -348,12 +348,7 @@ def test_the_api_server_takes_them(new_plane: Callable[..., ControlPlane]) -> No
         pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
                "metadata": {**template["metadata"], "name": "check", "namespace": "vision"}}  # fmt: skip
         with plane.client(plane.service_account_token("kube-system", "job-controller")) as controller:
-            for _ in range(400):
-                try:
-                    controller.create({**pod, "spec": {**pod["spec"], "nodeName": "x"}}, dry_run=True)
-                except ApiError as error:
-                    if " node-name: " in str(error):
-                        break
-                time.sleep(0.05)
+            probe = {**pod, "spec": {**pod["spec"], "nodeName": "x"}}
+            wait_until(lambda: " node-name: " in controller.refusal(probe))
             controller.create(pod, dry_run=True)
     plane.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,17 +13,9 @@ from pathlib import Path
 import pytest
 
 from avactl.kinds.serving.follow import FOLLOW_SCRIPT
+from tools.waiting import patience, wait_until
 
 needs_rclone = pytest.mark.skipif(shutil.which("rclone") is None, reason="needs rclone: apt-get install rclone")
-DEADLINE = 60
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    """Wait until something holds; the time is no part of the test."""
-    end = time.monotonic() + DEADLINE
-    while not holds():
-        assert time.monotonic() < end, f"not after {DEADLINE} s: {what}"
-        time.sleep(0.05)
 
 
 class Pod:
@@ -83,7 +74,7 @@ class Pod:
             assert process.poll() is None
         finally:
             process.terminate()
-            process.wait(DEADLINE)
+            process.wait(patience())
 
     def live(self) -> set[str]:
         base = self.volume / "live"
@@ -114,15 +105,15 @@ def test_models_come_and_go_while_the_server_runs(pod: Pod) -> None:
     assert not pod.ready()
     with pod.following():
         pod.loaded.add("/a/3")
-        until(pod.ready, "ready")
+        wait_until(pod.ready, "ready")
         pod.publish("b/1/saved_model.pb")
         pod.declare("b", "b/1 s3_a:b/1 all", config="config { b 1 }", health="/b/1")
-        until(lambda: "b 1" in pod.models(), "b in the list")
+        wait_until(lambda: "b 1" in pod.models(), "b in the list")
         assert "b/1/saved_model.pb" in pod.live()
         assert pod.ready()  # although b is not loaded yet
         pod.withdraw("a")
-        until(lambda: "a 3" not in pod.models(), "a not in the list")
-        until(lambda: pod.live() == {"b/1/saved_model.pb"}, "the files of a are gone")
+        wait_until(lambda: "a 3" not in pod.models(), "a not in the list")
+        wait_until(lambda: pod.live() == {"b/1/saved_model.pb"}, "the files of a are gone")
 
 
 @needs_rclone
@@ -162,7 +153,7 @@ def test_a_repository_has_the_declared_versions_only(pod: Pod) -> None:
     assert pod.live() == {"d/config.pbtxt", "d/labels.txt", "d/3/model.onnx"}
     pod.declare("d", base, four)
     with pod.following():
-        until(lambda: pod.live() == {"d/config.pbtxt", "d/labels.txt", "d/4/model.onnx"}, "version 4 instead of 3")
+        wait_until(lambda: pod.live() == {"d/config.pbtxt", "d/labels.txt", "d/4/model.onnx"}, "version 4 instead of 3")
 
 
 @needs_rclone
@@ -172,8 +163,8 @@ def test_a_model_that_stops_serving_makes_the_pod_unready(pod: Pod) -> None:
     assert pod.once().returncode == 0
     pod.loaded.add("/a/3")
     with pod.following():
-        until(pod.ready, "ready")
+        wait_until(pod.ready, "ready")
         pod.loaded.clear()
-        until(lambda: not pod.ready(), "not ready")
+        wait_until(lambda: not pod.ready(), "not ready")
         pod.loaded.add("/a/3")
-        until(pod.ready, "ready again")
+        wait_until(pod.ready, "ready again")

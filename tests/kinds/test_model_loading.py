@@ -10,8 +10,9 @@ from pathlib import Path
 
 import httpx
 
-from tests.kinds.test_model_follower import Pod, needs_rclone, until
+from tests.kinds.test_model_follower import Pod, needs_rclone
 from tools.objectstore import ACCESS_KEY, SECRET_KEY, ObjectStore
+from tools.waiting import wait_until
 
 VERSIONS = 100
 
@@ -90,17 +91,17 @@ def added_while_serving(pod: Pod) -> None:
     pod.declare("a", "a/1 s3_a:models/a/1 all", config="config { a 1 }", health="/a/1")
     assert pod.once().returncode == 0
     with pod.following():
-        until(pod.ready, "ready")
+        wait_until(pod.ready, "ready")
         client = Client(f"{url}/a/1")
         with client.asking(), httpx.Client(trust_env=False) as other:
             declare_b(VERSIONS - 1)
-            until(lambda: other.get(f"{url}/b/{VERSIONS - 1}").status_code == 200, "the new model answers")
+            wait_until(lambda: other.get(f"{url}/b/{VERSIONS - 1}").status_code == 200, "the new model answers")
             declare_b(VERSIONS - 1, VERSIONS)
-            until(lambda: other.get(f"{url}/b/{VERSIONS}").status_code == 200, "its next version answers")
+            wait_until(lambda: other.get(f"{url}/b/{VERSIONS}").status_code == 200, "its next version answers")
             # Of all that the store has, the declared ones only.
             assert pod.live() == {f"{name}/model" for name in ("a/1", f"b/{VERSIONS - 1}", f"b/{VERSIONS}")}
             declare_b(VERSIONS)
-            until(lambda: pod.live() == {"a/1/model", f"b/{VERSIONS}/model"}, "the version before is gone")
+            wait_until(lambda: pod.live() == {"a/1/model", f"b/{VERSIONS}/model"}, "the version before is gone")
             assert other.get(f"{url}/b/{VERSIONS}").content == f"b/{VERSIONS}".encode() * 1000
             assert pod.ready()
         assert client.requests > 0

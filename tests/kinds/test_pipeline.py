@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from avactl.change.plan.workloads import WorkloadId, workloads
+from avactl.base.object_identity import ObjectKey
+from avactl.change.plan.workloads import workloads
 from avactl.compiler import Compilation, compile_tree
 from avactl.contracts import names
 from avactl.kinds import Pipeline
@@ -187,7 +188,7 @@ def test_a_plan_is_for_the_time_of_a_run() -> None:
     found = workloads(compiled(joined(CLUSTER, TEAM, POOL, PIPELINE)).manifests, "main")
     counts = {id_.name: work.count() for id_, work in found.items() if id_.kind == "Job"}
     assert counts == {"ranker-train-chief": 1, "ranker-train-server": 1, "ranker-train-worker": 1}
-    assert found[WorkloadId("Job", "vision", "ranker-train-chief")].owner.name == "ranker"
+    assert found[ObjectKey("batch", "Job", "vision", "ranker-train-chief")].owner.name == "ranker"
     idle = PIPELINE.replace("  publish", "  suspended: true\n  publish")
     assert workloads(compiled(joined(CLUSTER, TEAM, POOL, idle)).manifests, "main").keys() == {
         each for each in found if each.kind != "Job"

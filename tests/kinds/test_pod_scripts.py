@@ -18,6 +18,7 @@ from avactl.kinds.training.addressing import INDEX_SCRIPT
 from avactl.kinds.training.init_containers import workspace_code
 from avactl.program.lowering import pods
 from tests.kinds.on_base import objects
+from tools.waiting import patience, wait_until
 
 JOB = """
 apiVersion: avactl.dev/v1
@@ -129,7 +130,7 @@ def test_hydras_agent_ends_with_its_daemons(tmp_path: Path, interpreter: str, op
                     process.wait(3)
                 server.accept()[0].close()
                 daemon.close()
-            assert process.wait(30) == 0
+            assert process.wait(patience()) == 0
         finally:
             process.kill()
             process.wait()
@@ -160,7 +161,12 @@ def snapshot(home: Path, target: Path, job: str) -> subprocess.CompletedProcess[
     # Linux takes command lines of a quarter of the stack.
     command = ["sh", "-c", 'ulimit -s 512 && exec "$@"', "sh", *container["command"]]
     return subprocess.run(
-        command, env={**env, "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False, timeout=120
+        command,
+        env={**env, "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=patience(),
     )
 
 
@@ -303,14 +309,11 @@ def test_an_mpi_worker_starts_each_command_once(tmp_path: Path) -> None:
         (tmp_path / "next").rename(tmp_path / "command")
 
     def wait_for(lines: list[str]) -> None:
-        deadline = time.monotonic() + 10
-        while not log.exists() or log.read_text().split() != lines:
-            assert time.monotonic() < deadline, log.read_text() if log.exists() else "nothing"
-            time.sleep(0.05)
+        wait_until(lambda: (log.read_text().split() if log.exists() else []) == lines, details=log.read_text)
 
     def stop(worker: subprocess.Popen[bytes]) -> None:
         worker.terminate()
-        assert worker.wait(5) == 143
+        assert worker.wait(patience()) == 143
 
     launch("one")
     worker = subprocess.Popen(["sh", "-c", script])
@@ -383,10 +386,7 @@ def test_a_watcher_does_not_follow_links_of_the_program_beside_it(tmp_path: Path
     }  # fmt: skip
     watcher = subprocess.Popen(["sh", "-c", followers.FOLLOW_SCRIPT], env=env)
     try:
-        deadline = time.monotonic() + 30
-        while not (shared / "command").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until((shared / "command").exists)
     finally:
         watcher.kill()
         watcher.wait()
@@ -417,5 +417,5 @@ def test_prefixes_are_created_once_and_only_below_a_mounted_store(tmp_path: Path
     assert run.poll() is None
     assert not calls.exists()  # a directory here would be in the way of the mount
     table.write_text("s3://results on /results (s3, capacity=-1B)\n")
-    assert run.wait(10) == 0
+    assert run.wait(patience()) == 0
     assert calls.read_text() == "fs -Dalluxio.user.file.writetype.default=CACHE_THROUGH mkdir /results/new\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,7 +19,8 @@ from avactl.spec.schema.pod_requests import beside
 from avactl.spec.schema.pod_settings import PodSettings, merged
 from tests.conftest import ROOT
 from tests.kinds.compiling import DIGEST, apply, codes, unchecked
-from tools.controlplane import ApiError, ControlPlane
+from tools.controlplane import ControlPlane
+from tools.waiting import wait_until
 
 TEXT = (ROOT / "docs/expressing.md").read_text()
 NEEDS = {need: (yaml.safe_load(write), sets) for need, write, sets in
@@ -356,11 +356,4 @@ def test_the_api_server_takes_pods_with_all_needs(new_plane: Callable[..., Contr
 
 def _in_force(client: Any, refused: dict[str, Any]) -> None:
     """Wait until the admission policies are in force."""
-    for _ in range(400):
-        try:
-            client.create(refused, dry_run=True)
-        except ApiError as error:
-            if " node-name: " in str(error):
-                return
-        time.sleep(0.05)
-    pytest.fail("the admission policies do not take effect")
+    wait_until(lambda: " node-name: " in client.refusal(refused))

@@ -9,13 +9,14 @@ import pytest
 from avactl.apply.doctor.checks import check
 from avactl.apply.doctor.live import Live
 from avactl.apply.doctor.needs import needs_of
-from avactl.apply.pulumi.resource_plan import needs
+from avactl.base.object_identity import ObjectKey
 from avactl.change.diff.fields import Change
 from avactl.change.diff.rules import POD_RESTART, classify
-from avactl.change.plan.workloads import WorkloadId, workloads
+from avactl.change.plan.workloads import GROUPS, KINDS, workloads
 from avactl.compiler import Compilation, compile_tree
 from avactl.policy.builtin import pods
 from avactl.program import registry
+from avactl.program.dependencies import dependencies
 from avactl.program.manifest import templates_of
 from avactl.spec.repository.tree import MemoryTree
 from tests.definitions import define_groups
@@ -141,7 +142,7 @@ def test_an_autoscaler_counts_groups() -> None:
     groups_of = next(m for m in result.manifests if m.kind == "LeaderWorkerSet")
     assert "replicas" not in groups_of.body["spec"]
     assert groups_of.owned == ("spec.replicas",)
-    work = workloads(result.manifests, "main")[WorkloadId("LeaderWorkerSet", "vision", "classifier")]
+    work = workloads(result.manifests, "main")[ObjectKey(KINDS[GROUPS], GROUPS, "vision", "classifier")]
     assert (work.fewest, work.most) == (1, 2)
     assert (work.count(), work.count(4), work.count(6)) == (2, 4, 4)
 
@@ -162,7 +163,7 @@ def test_quota_and_graph_count_every_machine() -> None:
 def test_both_templates_are_seen_everywhere() -> None:
     body = objects(VLLM)["LeaderWorkerSet", "classifier"]
     assert [path[-2] for _, path in pods(body)] == ["leaderTemplate", "workerTemplate"]
-    assert ("ConfigMap", "vision", "checks") in set(needs(body))
+    assert ObjectKey("", "ConfigMap", "vision", "checks") in dependencies(body)
     for name in ("leaderTemplate", "workerTemplate"):
         change = Change(("spec", "leaderWorkerTemplate", name, "spec", "nodeName"), "changed", "a", "b")
         assert classify("LeaderWorkerSet", change, body)[0] is POD_RESTART

@@ -10,13 +10,14 @@ import pytest
 from avactl.apply.doctor.checks import check
 from avactl.apply.doctor.live import Live
 from avactl.apply.doctor.needs import needs_of
-from avactl.apply.pulumi.resource_plan import needs
+from avactl.base.object_identity import ObjectKey
 from avactl.change.diff.fields import Change
 from avactl.change.diff.rules import IN_PLACE, POD_RESTART, classify
-from avactl.change.plan.workloads import WorkloadId, workloads
+from avactl.change.plan.workloads import KINDS, ROLES, workloads
 from avactl.compiler import Compilation, compile_tree
 from avactl.policy.builtin import pods
 from avactl.program import registry
+from avactl.program.dependencies import dependencies
 from avactl.program.manifest import groups_at, templates_of
 from avactl.program.registry import ObjectEffect
 from avactl.spec.repository.tree import MemoryTree
@@ -260,7 +261,7 @@ def test_quota_graph_and_plan_count_both_roles() -> None:
     assert (facts["replicas"], facts["prefill"], facts["GPUs"]) == (3, 2, "12 V100 + 4 V100")
     found = workloads(result.manifests, "main")
     for role, count in (("prefill", 2), ("decode", 3)):
-        assert found[WorkloadId("DisaggregatedSet", "vision", f"classifier-{role}")].count() == count
+        assert found[ObjectKey(KINDS[ROLES], ROLES, "vision", f"classifier-{role}")].count() == count
     requests = [role.compute for role in hooks.roles(compiled(PICKED).program.get(*item.key[:1], item.name, "vision"))]
     assert (requests[0].cpu, requests[0].memory) == ("9000m", str(65 * 2**30))
 
@@ -275,7 +276,7 @@ def test_all_templates_are_seen_everywhere() -> None:
     ]
     assert [groups_at(body, path)["replicas"] for path in paths] == [2, 2, 1, 1]
     assert len(list(pods(body))) == 4
-    assert ("ServiceAccount", "vision", "avactl-run") in set(needs(body))
+    assert ObjectKey("", "ServiceAccount", "vision", "avactl-run") in dependencies(body)
     for path in paths:
         change = Change((*path, "spec", "nodeName"), "changed", "a", "b")
         assert classify("DisaggregatedSet", change, body)[0] is POD_RESTART

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
 from avactl.compiler import Compilation
-from avactl.contracts.names import CAPACITY, SPOT_FROM
+from avactl.contracts.names import CAPACITY
+from avactl.contracts.pod_annotations import SPOT_FROM
 from avactl.workbench.graph import draw
 from tests.kinds import specs
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
 from tests.kinds.specs import JOB, SCHEDULED, TEAM, joined
 from tools.controlplane import ApiError, KubeClient
+from tools.waiting import wait_until
 
 PLATFORM = joined(
     SCHEDULED,
@@ -109,7 +110,7 @@ def test_an_elastic_job_keeps_its_fewest_workers_and_its_master_off_spot_machine
     result = compiled(joined(PLATFORM, ELASTIC + "  workers: {min: 2, max: 6, gpus: 4}\n  spot: allow\n"))
     worker = of_job(result)
     assert on_spot(worker)
-    assert worker["metadata"]["annotations"][SPOT_FROM] == "2"
+    assert worker["metadata"]["annotations"][SPOT_FROM.name] == "2"
     (preferred,) = worker["spec"]["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     assert preferred["preference"]["matchExpressions"] == [{"key": CAPACITY, "operator": "In", "values": ["spot"]}]
     assert not on_spot(of_job(result, "master"))
@@ -145,13 +146,15 @@ def test_services_and_workspaces() -> None:
 )
 def test_the_api_server_takes_every_object(spec: str, kube: KubeClient) -> None:
     renamed = spec.replace("name: train,", f"name: train-{'elastic' if 'min' in spec else 'gang'},")
-    deadline = time.monotonic() + 60
-    while True:
+    manifests = compiled(joined(PLATFORM, renamed)).manifests
+
+    def applied() -> bool:
         try:
-            assert apply(kube, compiled(joined(PLATFORM, renamed)).manifests)
-            return
+            return bool(apply(kube, manifests))
         except ApiError as error:
             # The policy of another test's cluster, until the API server has read the present one.
-            if error.status != 403 or time.monotonic() > deadline:
+            if error.status != 403:
                 raise
-        time.sleep(0.2)
+            return False
+
+    wait_until(applied)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from avactl.program import registry
 from avactl.program.dataset_access import TEAM_BUCKETS
 from tests.kinds.compiling import DIGEST, apply, body, cached_path, codes, compiled, names, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
+from tools.waiting import wait_until
 
 CLUSTER = f"""
 kind: Cluster
@@ -413,12 +413,7 @@ def test_another_team_cannot_bind_a_buckets_volume(admin: KubeClient, user: Call
     }
     theft = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "theft", "namespace": "web"}}
     # A policy takes effect some time after it was created.
-    for _ in range(200):
-        try:
-            bob.create({**theft, "spec": spec}, dry_run=True)
-        except ApiError:
-            break
-        time.sleep(0.05)
+    wait_until(lambda: bob.refusal({**theft, "spec": spec}))
     with pytest.raises(ApiError, match="volume-name: "):
         bob.create({**theft, "spec": spec})
     # And where the platform binds it: the volume names its claim.

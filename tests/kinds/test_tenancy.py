@@ -6,7 +6,6 @@ The objects are those that specs compile to: Roles, admission policies, quotas, 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -32,6 +31,7 @@ from tests.kinds.tenancy_attempts import (
     workload,
 )  # fmt: skip
 from tools.controlplane import ApiError, ControlPlane, KubeClient
+from tools.waiting import wait_until
 
 CLUSTER = f"""
 kind: Cluster
@@ -102,18 +102,7 @@ def ready(client: KubeClient, namespace: str) -> None:
         workload("Pod", pod_spec(), annotations={"cdi.k8s.io/x": "x"}, namespace=namespace),
         service(namespace, externalIPs=["203.0.113.7"]),
     ]
-    answer = ""
-    for _ in range(200):
-        try:
-            client.create(probes[-1], dry_run=True)
-        except ApiError as error:
-            answer = str(error)
-            if "ValidatingAdmissionPolicy" in answer:
-                probes.pop()
-                if not probes:
-                    return
-        time.sleep(0.05)
-    pytest.fail(f"the admission policies do not take effect: {answer}")
+    wait_until(lambda: all("ValidatingAdmissionPolicy" in client.refusal(probe) for probe in probes))
 
 
 @pytest.fixture(scope="module")
@@ -209,13 +198,15 @@ def test_a_pods_own_account_can_do_nothing(plane: ControlPlane, admin: KubeClien
 
 def reason(client: KubeClient, kind: str, name: str) -> str:
     """The message with which a controller could not create an object of a workload."""
-    for _ in range(200):
+
+    def message() -> str:
         for event in client.list("v1", "Event", OWN):
             about = event["involvedObject"]
             if (about["kind"], about["name"], event["reason"]) == (kind, name, "FailedCreate"):
                 return str(event["message"])
-        time.sleep(0.05)
-    pytest.fail(f"{kind} {name}: no event")
+        return ""
+
+    return wait_until(message, f"an event FailedCreate of {kind} {name}")
 
 
 def test_what_controllers_create_for_a_member_is_refused(

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from avactl.compiler import Compilation
+from avactl.contracts.pod_annotations import RUN_DIGEST
 from avactl.kinds import TrainingJob
 from avactl.kinds.training import followers, mpi
-from avactl.program.lowering.pods import RUN_ANNOTATION
 from tests.kinds.compiling import apply, body, compiled
 from tools.controlplane import ApiError, ControlPlane, KubeClient, build_binaries
+from tools.waiting import patience
 
 IMAGE = "@sha256:" + "a" * 64
 PLATFORM = f"""
@@ -191,11 +192,11 @@ def script(plane: ControlPlane, tmp_path: Path) -> Iterator[Script]:
     yield start
     for process in started:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=patience())
 
 
 def follow(script: Script, jobs: Compilation, name: str, leader: str, **more: str) -> subprocess.Popen[str]:
-    run = body(jobs, "Job", leader, "vision")["metadata"]["annotations"][RUN_ANNOTATION]
+    run = body(jobs, "Job", leader, "vision")["metadata"]["annotations"][RUN_DIGEST.name]
     env = {"LEADERS": leader, "RUN": run, "PERIOD": "1", "GRACE": "0", "COMMANDS": "", "KEY": "", **more}
     env = {"POD": "none", "ROLE": "none", "RETRIES": "3", "LINGER": "0", **env}
     return script(followers.FOLLOW_SCRIPT, f"{name}-follower", **env)
@@ -215,20 +216,20 @@ def test_a_follower_ends_with_the_job_that_it_follows(admin: KubeClient, jobs: C
     with pytest.raises(subprocess.TimeoutExpired):
         chief.wait(3)
     end(admin, "chief-chief", "Succeeded")
-    assert chief.wait(30) == 0, chief.communicate()
+    assert chief.wait(patience()) == 0, chief.communicate()
     end(admin, "kv-worker", "Failed")
-    assert workers.wait(30) == followers.FAILED
+    assert workers.wait(patience()) == followers.FAILED
     # A Job that an earlier run left behind is none of ours.
     assert other.poll() is None
 
 
 def test_leading_groups_fail_together(admin: KubeClient, jobs: Compilation, script: Script) -> None:
     servers = follow(script, jobs, "mixed", "mixed-worker", LEADERS="mixed-worker mixed-worker-cpu")
-    run = body(jobs, "Job", "mixed-worker", "vision")["metadata"]["annotations"][RUN_ANNOTATION]
+    run = body(jobs, "Job", "mixed-worker", "vision")["metadata"]["annotations"][RUN_DIGEST.name]
     names = {"OWN": "mixed-worker-cpu", "LEADERS": "mixed-worker"}
     partner = script(followers.PARTNER_SCRIPT, "mixed-follower", RUN=run, PERIOD="1", **names)
     end(admin, "mixed-worker", "Failed")
-    assert servers.wait(30) == followers.FAILED
+    assert servers.wait(patience()) == followers.FAILED
     admin.wait_for("batch/v1", "Job", "mixed-worker-cpu", "vision", until=stopped)
     assert partner.poll() is None
 
@@ -240,7 +241,7 @@ def test_a_follower_waits_for_all_leading_groups(admin: KubeClient, jobs: Compil
     with pytest.raises(subprocess.TimeoutExpired):
         servers.wait(3)
     end(admin, "pair-worker-cpu", "Succeeded")
-    assert servers.wait(30) == 0
+    assert servers.wait(patience()) == 0
 
 
 def done(job: dict[str, Any], condition: str) -> bool:
@@ -270,7 +271,7 @@ def test_a_follower_whose_sidecar_keeps_failing_stops_the_leader(
         subresource="/status",
     )
     watcher = follow(script, jobs, "tensor", "tensor-worker", POD=pod, ROLE="evaluator")
-    assert watcher.wait(30) == followers.GAVE_UP, watcher.communicate()
+    assert watcher.wait(patience()) == followers.GAVE_UP, watcher.communicate()
 
     admin.wait_for("batch/v1", "Job", "tensor-worker", "vision", until=stopped)
 

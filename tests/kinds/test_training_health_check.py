@@ -18,6 +18,7 @@ from avactl.kinds.training.init_containers import health_check
 from avactl.workbench.local.addresses import AddressBlock
 from tests.kinds.on_base import Objects, objects
 from tests.kinds.training import HEAD, container, job, pod
+from tools.waiting import patience
 
 CHECKED = HEAD + "  strategy: allReduce\n  healthCheck: {timeout: 90s}\n"
 
@@ -87,7 +88,7 @@ def test_the_compiled_check_runs(tmp_path: Path) -> None:
                 env={"PATH": os.environ["PATH"], **own}, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
             )
         )  # fmt: skip
-    printed = [each.communicate(timeout=120)[0] for each in running]
+    printed = [each.communicate(timeout=patience())[0] for each in running]
     block.close()
     assert [each.returncode for each in running] == [0, 0], printed
     assert all("health check: 2 workers passed" in text for text in printed)

@@ -13,7 +13,6 @@ from avactl.kinds.training.init_containers import health_check
 from tests.kinds.compiling import DIGEST, apply, body, compiled
 from tools.controlplane import ControlPlane, KubeClient
 
-LIMIT = 120.0
 INDEX = "batch.kubernetes.io/job-completion-index"
 PLATFORM = f"""
 kind: Cluster
@@ -56,7 +55,7 @@ def pods(kube: KubeClient, name: str) -> list[dict[str, Any]]:
 
 
 def wait(kube: KubeClient, name: str, until: Any) -> dict[str, Any]:
-    return kube.wait_for("batch/v1", "Job", name, "vision", until=until, timeout=LIMIT)
+    return kube.wait_for("batch/v1", "Job", name, "vision", until=until)
 
 
 def active(count: int) -> Any:
@@ -187,7 +186,7 @@ def test_jobs_and_pods_are_deleted_after_their_time_to_live(kube: KubeClient) ->
         for pod in pods(kube, f"short-{role}"):
             end(kube, pod, "Succeeded")
     for role in ROLES:
-        kube.wait_gone("batch/v1", "Job", f"short-{role}", "vision", timeout=LIMIT)
+        kube.wait_gone("batch/v1", "Job", f"short-{role}", "vision")
     left = kube.list("v1", "Pod", "vision", label_selector="avactl.dev/gang=short")
     for pod in left:
-        kube.wait_gone("v1", "Pod", pod["metadata"]["name"], "vision", timeout=LIMIT)
+        kube.wait_gone("v1", "Pod", pod["metadata"]["name"], "vision")

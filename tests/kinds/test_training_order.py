@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from avactl.contracts.names import AFTER
+from avactl.contracts.pod_annotations import AFTER
 from avactl.program.program import Program
 from avactl.program.registry import kind
 from tests.kinds.compiling import apply, body, codes, compiled, names, unchecked
@@ -38,8 +38,8 @@ def test_pods_name_the_jobs_that_end_the_runs_before() -> None:
     result = compiled(joined(PLATFORM, job("etl"), job("big", servers), job("train", "after: [etl, big]")))
     notes = template(body(result, "Job", "train-worker", "vision"))["metadata"]["annotations"]
     # TensorFlow's chief leads; its workers and servers follow.
-    assert notes[AFTER] == '["big-chief","etl-worker"]'
-    assert AFTER not in template(body(result, "Job", "etl-worker", "vision"))["metadata"]["annotations"]
+    assert notes[AFTER.name] == '["big-chief","etl-worker"]'
+    assert AFTER.name not in template(body(result, "Job", "etl-worker", "vision"))["metadata"]["annotations"]
 
 
 def test_a_cron_job_has_the_whole_job() -> None:

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, get_args
 
@@ -19,10 +18,10 @@ from tests.kinds.compiling import apply, body
 from tests.kinds.training import resolved
 from tests.test_layout import ROOT
 from tools.controlplane import ControlPlane, KubeClient
+from tools.waiting import wait_until
 
 EXAMPLE = ROOT / "examples" / "training"
 TEAM, SYSTEM, SCHEDULER = "research", "avactl-system", "avactl-scheduler"
-LIMIT = 120.0
 Body = dict[str, Any]
 HOST = re.compile(r"(?<![\w.-])([a-z][a-z0-9-]*-\d+(?:\.[a-z0-9.-]+)?)(?![\w-])(?::(\d+))?")
 """Host name of a pod in a value, possibly with a port."""
@@ -110,12 +109,12 @@ class Jobs(NamedTuple):
         self.wait(lambda: all(pod.get("status", {}).get("phase") == "Running" for pod in self.pods()))
 
     def wait(self, until: Callable[[], object]) -> None:
-        deadline = time.monotonic() + LIMIT
-        while not until():
-            assert time.monotonic() < deadline, [
+        wait_until(
+            until,
+            details=lambda: [
                 (pod["metadata"]["name"], pod["spec"].get("nodeName"), pod.get("status")) for pod in self.pods()
-            ]
-            time.sleep(0.1)
+            ],
+        )
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from avactl.contracts.names import PREEMPTIBLE, WORKSPACE_PRIORITY
+from avactl.contracts.names import WORKSPACE_PRIORITY
+from avactl.contracts.pod_annotations import PREEMPTIBLE
 from avactl.program.registry import kind
 from tests.kinds.on_base import Objects, api_server_says, compile_spec, objects
 from tools.controlplane import KubeClient
@@ -155,6 +156,6 @@ def test_the_api_server_takes_every_object(more: str, kube: KubeClient, namespac
 def test_the_team_preempts_a_workspace_only_if_it_says_so() -> None:
     template = stateful_set(objects(PLAIN))["template"]
     assert template["spec"]["priorityClassName"] == WORKSPACE_PRIORITY
-    assert PREEMPTIBLE not in template["metadata"]["annotations"]
+    assert PREEMPTIBLE.name not in template["metadata"]["annotations"]
     template = stateful_set(objects(PLAIN + "  preemptible: true\n"))["template"]
-    assert template["metadata"]["annotations"][PREEMPTIBLE] == "true"
+    assert template["metadata"]["annotations"][PREEMPTIBLE.name] == "true"

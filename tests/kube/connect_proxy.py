@@ -6,6 +6,8 @@ import asyncio
 import threading
 from types import TracebackType
 
+from tools.waiting import patience
+
 
 class ConnectProxy:
     """Runs in a thread of its own for the length of a `with` block."""
@@ -19,12 +21,12 @@ class ConnectProxy:
 
     def __enter__(self) -> ConnectProxy:
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(patience())
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(30)
+        self._thread.join(patience())
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -16,6 +16,7 @@ from avactl.kube.object_client import ObjectClient
 from avactl.kube.reflector import Reflector
 from avactl.kube.replica import process_identity
 from tests.kube.fake_api_server import OneLease, server
+from tools.waiting import wait_until_async
 
 
 class Nothing:
@@ -46,9 +47,7 @@ def test_watches_that_end_at_once_are_not_begun_again_without_a_pause() -> None:
     async def run() -> None:
         async with server(answer) as client:
             following = asyncio.ensure_future(Reflector(client, "/api/v1/pods", Nothing(), failed=note).run())
-            async with asyncio.timeout(5):
-                while not failed and asked < 100:
-                    await asyncio.sleep(0.001)
+            await wait_until_async(lambda: failed or asked >= 100)
             await asyncio.sleep(0.05)
             following.cancel()
 

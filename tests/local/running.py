@@ -15,10 +15,11 @@ from functools import cache
 from pathlib import Path
 
 from tests.test_layout import ROOT
+from tools.waiting import patience
 
 EXAMPLE = ROOT / "examples" / "training"
 SCRIPTS = Path(__file__).with_name("scripts")
-LIMIT = 300.0
+LIMIT = patience(300.0)
 """Seconds after which a run is taken for hanging."""
 
 
@@ -78,7 +79,8 @@ class Running:
     def wait_for(self, *texts: str) -> None:
         """Wait until all texts are in the output."""
         with self._changed:
-            assert self._changed.wait_for(lambda: all(text in self.output for text in texts), LIMIT), self.output
+            done = self._changed.wait_for(lambda: all(text in self.output for text in texts), LIMIT)
+            assert done, self.output
 
     def pods_with(self, variable: str) -> list[int]:
         """Return the first processes of the pods with a variable, `NAME=VALUE`."""

@@ -6,12 +6,12 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.local.running import LIMIT, SCRIPTS, command, copy_example, environment, local_run, rewrite, running
+from tools.waiting import wait_until
 
 
 @pytest.fixture
@@ -76,10 +76,7 @@ def test_a_killed_command_line_ends_the_pods(training: Path) -> None:
         run.wait_for("worker-0 │ started")
         pod = started(run.output)[-1]
         run.process.kill()
-        deadline = time.monotonic() + LIMIT
-        while alive([pod]) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert alive([pod]) == []
+        wait_until(lambda: not alive([pod]))
         for child in alive(started(run.output)):
             signal.pidfd_send_signal(_opened(child), signal.SIGKILL)
 

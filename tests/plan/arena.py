@@ -32,6 +32,7 @@ from avactl.scheduler.daemon import Daemon, Options
 from avactl.scheduler.writers.evictor import Evictor
 from tests.kinds.compiling import DIGEST, apply, compiled, unchecked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
+from tools.waiting import PATIENCE_S, wait_until
 
 TEAMS = ("alpha", "beta", "gamma")
 SYSTEM = "avactl-system"
@@ -273,13 +274,9 @@ class Arena:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the scheduler does not come to an end: {busy}")
 
-    def until(self, true: Any, timeout: float = 30.0) -> None:
+    def until(self, true: Any, timeout: float = PATIENCE_S) -> None:
         """Wait until it is so."""
-        deadline = time.monotonic() + timeout
-        while not true():
-            if time.monotonic() > deadline:
-                raise TimeoutError
-            time.sleep(0.05)
+        wait_until(true, timeout=timeout)
 
 
 def _busy(daemon: Daemon, pods: dict[str, Body]) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from avactl.apply.pulumi import aliases as pulumi_aliases
-from avactl.apply.pulumi.resource_plan import needs, of_stack
+from avactl.apply.pulumi.resource_plan import of_stack
 from avactl.apply.pulumi.resources import register
 from avactl.compiler import Compilation, compile_tree
+from avactl.program.dependencies import dependencies
 from tests.example_trees import EXAMPLES, example_tree
 from tests.pulumi.mocks import Registered, run
 from tests.pulumi.repository import compiled
@@ -61,7 +62,7 @@ def check(compilation: Compilation) -> None:
             assert entry.request.provider.startswith(
                 f"urn:pulumi:{manifest.stack}::avactl::pulumi:providers:kubernetes"
             )
-            needed = {f"{k} {ns}/{n}" if ns else f"{k} {n}" for k, ns, n in needs(manifest.body)}
+            needed = {str(key) for key in dependencies(manifest.body)}
             first = {f"{(dep := by_urn[urn]).type.rpartition(':')[2]} {dep.name}" for urn in entry.request.dependencies}
             assert first == needed & resources.keys()
             assert entry.aliases == []

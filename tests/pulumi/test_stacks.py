@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from tests.diff.repository import Repository as GitRepository
 from tests.pulumi.conftest import Repository
 from tests.pulumi.test_engine import run, uid
 from tools.controlplane import ControlPlane
+from tools.waiting import wait_until
 
 pytestmark = [pytest.mark.engine, pytest.mark.xdist_group("engine")]
 
@@ -122,9 +122,7 @@ def test_a_fast_run_that_was_killed_is_taken_up_again(repository: Repository) ->
     ]
     command = [sys.executable, "-m", "avactl.cli.main", "up", "--yes", "--fast", *where]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 120
-    while repository.live("PersistentVolumeClaim", "anna-home") is None and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: repository.live("PersistentVolumeClaim", "anna-home") is not None, poll=0.02)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     home = repository.live("PersistentVolumeClaim", "anna-home")

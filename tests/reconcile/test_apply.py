@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
 from typing import Any
 
 import orjson
@@ -25,6 +24,7 @@ from tests.kinds.compiling import DIGEST
 from tests.proxy import Proxy
 from tests.reconcile.world import ROOT, World
 from tools.controlplane import ApiError
+from tools.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]
 
@@ -224,17 +224,11 @@ def _probe(world: World) -> bool:
 
 
 def _until_refused(world: World) -> None:
-    ends = time.monotonic() + 60
-    while _probe(world):
-        assert time.monotonic() < ends
-        time.sleep(0.1)
+    wait_until(lambda: not _probe(world))
 
 
 def _until_taken(world: World) -> None:
-    ends = time.monotonic() + 60
-    while not _probe(world):
-        assert time.monotonic() < ends
-        time.sleep(0.1)
+    wait_until(lambda: _probe(world))
 
 
 def test_guards(world: World) -> None:
@@ -279,8 +273,8 @@ def test_a_field_that_cannot_change_in_place(world: World) -> None:
 def test_two_reconcilers_take_turns(world: World) -> None:
     world.commit({"platform.yaml": world.specs(), "job.yaml": job()})
     first, second = world.start("--once", "--no-wait", log="a"), world.start("--once", "--no-wait", log="b")
-    assert first.wait(60) == 0, (world.folder / "a").read_text()
-    assert second.wait(60) == 0, (world.folder / "b").read_text()
+    assert first.wait(patience()) == 0, (world.folder / "a").read_text()
+    assert second.wait(patience()) == 0, (world.folder / "b").read_text()
     world.want_state_of_git("lab")
     lease = world.kube.get("coordination.k8s.io/v1", "Lease", "avactl-reconcile-lab", f"{world.name}-system")
     assert not lease["spec"]["holderIdentity"]
@@ -353,17 +347,17 @@ def test_without_a_cluster_there_is_one_line(world: World) -> None:
 
 def until_restricted(world: World, token: str) -> None:
     """Wait until the policy on the account is in force."""
-    ends = time.monotonic() + 30
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "kube-system"}}
     with world.plane.client(token) as kube:
-        while time.monotonic() < ends:
+
+        def refusal() -> str:
             try:
                 kube.create(body, dry_run=True)
             except ApiError as error:
-                if "may only write in namespaces of avactl" in str(error):
-                    return
-            time.sleep(0.2)
-    pytest.fail("the policy is not in force")
+                return str(error)
+            return ""
+
+        wait_until(lambda: "may only write in namespaces of avactl" in refusal(), details=refusal)
 
 
 def test_the_compiled_account_can_do_the_whole_job(world: World) -> None:

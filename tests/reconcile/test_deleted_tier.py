@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -17,6 +15,7 @@ from avactl.contracts.names import CACHE_NAMESPACE
 from tests.kinds.compiling import DIGEST, compiled
 from tests.kinds.test_cache_daemon import ASYNC, CLIPS, CLUSTER, PUSH, READ
 from tests.reconcile.world import World
+from tools.waiting import wait_until
 
 TIER = """\
 apiVersion: avactl.dev/v1
@@ -30,7 +29,6 @@ spec:
   workers: {replicas: 2, tiers: [{medium: MEM, quota: 8Gi}]}
   underStores: [{mount: /results, url: "s3://results", secret: results-s3}]
 """
-PATIENCE = 120.0
 REMOVES = re.compile(
     r"\b(rm|rmr|rmdir|unlink|shred|rmb|deleteUfs|distributedMv|mv|truncate)\b|\bfs delete|-delete\b|\bdelete-objects?\b"
 )
@@ -83,14 +81,6 @@ def test_no_command_of_a_tier_removes_data(policy: str, daemon: str) -> None:
         assert set(re.findall(r'"preStop":\{"exec":\{"command":\["(.*?)"', text)) <= {"umount"}
 
 
-def until(what: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := what()):
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
-    return found
-
-
 @pytest.mark.controlplane
 @pytest.mark.xdist_group("reconcile")
 @pytest.mark.parametrize("policy", ["retain", "delete"])
@@ -110,7 +100,7 @@ def test_only_deletion_policy_delete_lets_the_journal_go(world: World, policy: s
         found = world.kube.list("batch/v1", "Job", CACHE_NAMESPACE)
         return {job["metadata"]["name"] for job in found if "deletionTimestamp" not in job["metadata"]}
 
-    (before,) = until(journal)
+    (before,) = wait_until(journal)
     ran = jobs()
     assert any(name in job for job in ran)
     world.commit({"tier.yaml": None})
@@ -119,17 +109,17 @@ def test_only_deletion_policy_delete_lets_the_journal_go(world: World, policy: s
     masters = f"StatefulSet {CACHE_NAMESPACE}/{name}-master"
     assert steps[masters] is (Action.keep if policy == "retain" else Action.prune), as_text(result, False)
     # No new Job runs: what could remove data would be one.
-    until(lambda: not any(name in job for job in jobs()))
+    wait_until(lambda: not any(name in job for job in jobs()))
     assert jobs() <= ran
     if policy == "delete":
-        until(lambda: not journal())
+        wait_until(lambda: not journal())
         return
     # Everything else of the tier is gone, and what is left of it stays over more runs.
     assert world.kube.find("apps/v1", "StatefulSet", f"{name}-worker", CACHE_NAMESPACE) is None
     world.once(wait=False)
     assert [claim["metadata"]["uid"] for claim in journal()] == [before["metadata"]["uid"]]
     world.kube.delete("apps/v1", "StatefulSet", f"{name}-master", CACHE_NAMESPACE)
-    until(lambda: world.kube.find("v1", "Pod", f"{name}-master-0", CACHE_NAMESPACE) is None)
+    wait_until(lambda: world.kube.find("v1", "Pod", f"{name}-master-0", CACHE_NAMESPACE) is None)
     # Even then: the claim is not the StatefulSet's.
     assert not journal()[0]["metadata"].get("ownerReferences")
     world.kube.delete("v1", "PersistentVolumeClaim", claims[0], CACHE_NAMESPACE)

@@ -8,14 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
-from avactl.apply.pulumi.resource_plan import Key
 from avactl.apply.reconcile.actions import Action, Step
 from avactl.apply.reconcile.health import Health, State
 from avactl.apply.reconcile.inventory import Records
 from avactl.apply.reconcile.reporting.events import RunEvents
 from avactl.apply.reconcile.reporting.report import Result, as_text
+from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.base.terminal import inert
-from avactl.kube.object_client import Gvk
 from tests.kube.recording_client import RecordingClient
 
 HOSTILE = "::error::x\n##[error]y\x1b[2J\r\nsection_start:1:z " + "a" * 100_000
@@ -24,7 +23,9 @@ HOSTILE = "::error::x\n##[error]y\x1b[2J\r\nsection_start:1:z " + "a" * 100_000
 def result() -> Result:
     metadata = {"name": "job", "namespace": "vision", "uid": "u"}
     live = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
-    step = Step(Action.change, "Job vision/job", Key("batch", "Job", "vision", "job"), 0, live=live, error=HOSTILE)
+    step = Step(
+        Action.change, "Job vision/job", ObjectKey("batch", "Job", "vision", "job"), 0, live=live, error=HOSTILE
+    )
     health = {"Job vision/job": Health(State.failed, HOSTILE)}
     return Result("main", "x", "c" * 40, steps=[step], health=health, problem=HOSTILE)
 

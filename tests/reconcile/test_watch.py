@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import time
-from collections.abc import Callable
 
 import httpx
 import pytest
@@ -16,17 +14,9 @@ from avactl.apply.reconcile.reconciler import Reconciler
 from avactl.kube import access
 from avactl.kube.client import Client
 from tests.reconcile.world import World
+from tools.waiting import patience, wait_until
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("reconcile")]
-LIMIT = 90.0
-
-
-def until(what: Callable[[], object], text: Callable[[], str]) -> None:
-    """Wait until something is true."""
-    ends = time.monotonic() + LIMIT
-    while not what():
-        assert time.monotonic() < ends, text()
-        time.sleep(0.1)
 
 
 def test_a_branch_is_followed_and_drift_put_back(world: World) -> None:
@@ -48,42 +38,42 @@ def test_a_branch_is_followed_and_drift_put_back(world: World) -> None:
     def metric(text: str) -> bool:
         return text in httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
 
-    until(policy, log)
-    until(lambda: metric("avactl_reconcile_leader 1.0"), log)
+    wait_until(policy, details=log)
+    wait_until(lambda: metric("avactl_reconcile_leader 1.0"), details=log)
     before = policy()
     # A value changed, and an object deleted by hand.
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace}}
-    until(lambda: metric('result="ok"'), log)
+    wait_until(lambda: metric('result="ok"'), details=log)
     world.kube.patch({**body, "data": {"policy.json": "{}"}}, field_manager="kubectl-edit")
-    until(lambda: policy() == before, log)
+    wait_until(lambda: policy() == before, details=log)
     world.kube.delete("v1", "ConfigMap", name, namespace)
-    until(lambda: policy() == before, log)
-    until(lambda: metric('avactl_reconcile_drift_total{kind="ConfigMap"}'), log)
+    wait_until(lambda: policy() == before, details=log)
+    wait_until(lambda: metric('avactl_reconcile_drift_total{kind="ConfigMap"}'), details=log)
     # A new commit.
     world.replace("platform.yaml", "guaranteed: 4", "guaranteed: 3")
     pool = ("v1", "ConfigMap", "avactl-quota-vision", namespace)
-    until(lambda: '"guaranteed": 3' in str(world.kube.get(*pool)["data"]), log)
+    wait_until(lambda: '"guaranteed": 3' in str(world.kube.get(*pool)["data"]), details=log)
     # One that does not compile changes nothing, and is told.
     broken = world.replace("platform.yaml", "guaranteed: 3", "garanteed: 2")
-    until(lambda: metric("avactl_reconcile_commit_broken 1.0"), log)
+    wait_until(lambda: metric("avactl_reconcile_commit_broken 1.0"), details=log)
     assert broken in log()
     assert '"guaranteed": 3' in str(world.kube.get(*pool)["data"])
     # Another replica stands by, and takes over when the first one ends in order.
     world.replace("platform.yaml", "garanteed: 2", "guaranteed: 2")
     world.start(*options, path=".", log="second")
-    until(lambda: "standing by" in (world.folder / "second").read_text(), log)
+    wait_until(lambda: "standing by" in (world.folder / "second").read_text(), details=log)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 0, log()
-    until(lambda: '"leading"' in (world.folder / "second").read_text(), log)
+    assert process.wait(patience()) == 0, log()
+    wait_until(lambda: '"leading"' in (world.folder / "second").read_text(), details=log)
     world.replace("platform.yaml", "guaranteed: 2", "guaranteed: 1")
-    until(lambda: '"guaranteed": 1' in str(world.kube.get(*pool)["data"]), log)
+    wait_until(lambda: '"guaranteed": 1' in str(world.kube.get(*pool)["data"]), details=log)
     # A run by hand asks for the lease, and gets it; then the replica goes on.
     assert asyncio.run(_hold_lease(world))
     second = world.folder / "second"
     assert "giving way to a run by hand" in second.read_text()
-    until(lambda: second.read_text().count('"leading"') == 2, log)
+    wait_until(lambda: second.read_text().count('"leading"') == 2, details=log)
     world.replace("platform.yaml", "guaranteed: 1", "guaranteed: 4")
-    until(lambda: '"guaranteed": 4' in str(world.kube.get(*pool)["data"]), log)
+    wait_until(lambda: '"guaranteed": 4' in str(world.kube.get(*pool)["data"]), details=log)
 
 
 async def _hold_lease(world: World) -> bool:

@@ -27,6 +27,7 @@ from avactl.kube.client import Client
 from avactl.spec.repository.tree import DirTree
 from tests import forked
 from tools.controlplane import ApiError, ControlPlane, KubeClient
+from tools.waiting import patience
 
 ROOT = Path(__file__).parents[2]
 AVA = ROOT / "examples" / "ava"
@@ -132,7 +133,7 @@ class World:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the command to its end."""
-        return forked.run(self.command(*arguments), env=self.environment(), timeout=300)
+        return forked.run(self.command(*arguments), env=self.environment(), timeout=patience(300))
 
     def start(self, *arguments: str, log: str = "log", path: str = "") -> subprocess.Popen[bytes]:
         """Start the command; it is killed after the test."""

@@ -31,22 +31,22 @@ def name(forge: FakeForge) -> str:
     return forge.me or "github-actions[bot]"
 
 
-class Clock:
+class Waits:
     """Waits that were asked for, in seconds."""
 
     def __init__(self) -> None:
-        self.waits: list[float] = []
+        self.seconds: list[float] = []
 
     def __call__(self, seconds: float) -> None:
-        self.waits.append(seconds)
+        self.seconds.append(seconds)
 
 
-def write(forge: FakeForge, body: str = BODY, *, quiet: bool = False, token: str = TOKEN, fork: bool = False) -> Clock:
-    clock = Clock()
+def write(forge: FakeForge, body: str = BODY, *, quiet: bool = False, token: str = TOKEN, fork: bool = False) -> Waits:
+    waits = Waits()
     project = "42" if forge.name == "gitlab" else "acme/platform"
     run = PipelineRun(forge.name, forge.url, project, 7, token=token, fork=fork)
-    publish(connect(run, clock), MARK, body, quiet=quiet, sleep=clock)
-    return clock
+    publish(connect(run, waits), MARK, body, quiet=quiet, sleep=waits)
+    return waits
 
 
 def answer(status: int, body: object = None, **headers: str) -> Fault:
@@ -180,9 +180,9 @@ def test_deleted_while_it_is_edited(forge: FakeForge) -> None:
 @pytest.mark.parametrize("status", [500, 502, 503, 0])
 def test_a_server_that_fails_is_asked_again(forge: FakeForge, status: int) -> None:
     forge.faults = [answer(status), answer(status)]
-    clock = write(forge)
+    waits = write(forge)
     assert forge.bodies() == [BODY]
-    assert clock.waits == [1, 2]
+    assert waits.seconds == [1, 2]
 
 
 def test_a_server_that_goes_on_failing(forge: FakeForge) -> None:
@@ -212,7 +212,7 @@ def test_not_written_and_tried_again(forge: FakeForge) -> None:
 
 def test_a_limit_that_says_how_long(forge: FakeForge) -> None:
     forge.faults = [answer(429, Retry_After="7")]
-    assert write(forge).waits[0] == 7
+    assert write(forge).seconds[0] == 7
     assert forge.bodies() == [BODY]
 
 
@@ -220,15 +220,15 @@ def test_a_limit_that_says_until_when(forge: FakeForge) -> None:
     prefix = "RateLimit" if forge.name == "gitlab" else "X_RateLimit"
     until = str(int(time.time()) + 30)
     forge.faults = [answer(429, **{f"{prefix}_Remaining": "0", f"{prefix}_Reset": until})]
-    assert 20 < write(forge).waits[0] <= 31
+    assert 20 < write(forge).seconds[0] <= 31
 
 
 def test_github_s_limits_that_come_as_403() -> None:
     with serving(FakeGitHub()) as forge:
         forge.faults = [answer(403, {"message": "You have exceeded a secondary rate limit."})]
-        assert write(forge).waits[0] == 60
+        assert write(forge).seconds[0] == 60
         forge.faults = [answer(403, Retry_After="3")]
-        assert write(forge, BODY + "x").waits[0] == 3
+        assert write(forge, BODY + "x").seconds[0] == 3
 
 
 def test_a_limit_that_is_too_long_to_wait(forge: FakeForge) -> None:

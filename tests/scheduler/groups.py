@@ -11,6 +11,7 @@ from typing import Any
 from avactl.apply.reconcile.role_sets import comparable
 from avactl.change.plan.snapshot.loader import strip
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GANG_SIZE
 from avactl.program.manifest import Manifest
 from tests.cluster_fixtures import unavailable
 from tests.kinds.compiling import compiled
@@ -60,7 +61,7 @@ def seen(pods: Iterable[dict[str, Any]], mark: str) -> dict[tuple[str, ...], Any
         spec.pop("terminationGracePeriodSeconds")  # 30 s by default
         spec["tolerations"] = sorted(spec["tolerations"], key=str)
         role = labels["app.kubernetes.io/component"]
-        size = (pod["metadata"].get("annotations") or {}).get(names.GANG_SIZE)
+        size = (pod["metadata"].get("annotations") or {}).get(GANG_SIZE.name)
         owner = pod["metadata"]["ownerReferences"][0]["kind"]
         key = (labels[mark], labels[names.LWS_GROUP_INDEX], labels[names.LWS_INDEX])
         found[key] = (role, size, owner, comparable(spec))

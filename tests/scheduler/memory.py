@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import DEVICES, GANG_SIZE, PREEMPTION
 from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.quota import Limit, Quota
 from avactl.scheduler.cache.cluster import ClusterCache
@@ -79,13 +80,13 @@ class Memory:
             self.pod_handler.put(self.items[pod.key])
 
     def _mark(self, pod: PodInfo, preemption: str) -> None:
-        self.items[pod.key]["metadata"]["annotations"][names.PREEMPTION] = preemption
+        self.items[pod.key]["metadata"]["annotations"][PREEMPTION.name] = preemption
 
     def clear(self, pods: Sequence[PodInfo]) -> None:
         for pod in pods:
             if pod.key in self.items:
                 self.items[pod.key]["status"].pop("nominatedNodeName", None)
-                self.items[pod.key]["metadata"]["annotations"].pop(names.PREEMPTION, None)
+                self.items[pod.key]["metadata"]["annotations"].pop(PREEMPTION.name, None)
 
     def unschedulable(self, pod: PodInfo, message: str) -> None:
         self.said[pod.name] = message
@@ -112,7 +113,7 @@ class Memory:
         self.pod_handler.put(item)
 
     def gang(self, team: str, name: str, members: int, gpus: int, size: int = 0, first: int = 0, **spec: Any) -> None:
-        notes = {names.GANG_SIZE: str(size or members), **spec.pop("notes", {})}
+        notes = {GANG_SIZE.name: str(size or members), **spec.pop("notes", {})}
         labels = {names.GANG_LABEL: name, **spec.pop("labels", {})}
         for number in range(first, members):
             index = {"batch.kubernetes.io/job-completion-index": str(number)}
@@ -140,7 +141,7 @@ class Memory:
         for order in self.orders:
             item = self.items[order.pod.key]
             item["spec"]["nodeName"] = order.node
-            item["metadata"]["annotations"][names.DEVICES] = order.devices
+            item["metadata"]["annotations"][DEVICES.name] = order.devices
             self.clock += 1
             self._condition(order.pod.key, "PodScheduled", "", "")
         self.orders.clear()

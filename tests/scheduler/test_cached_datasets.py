@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from avactl.contracts.names import CACHE_STATUS, START_WHEN_WARM
+from avactl.contracts.names import CACHE_STATUS
+from avactl.contracts.pod_annotations import START_WHEN_WARM
 from tests.kinds.compiling import compiled
 from tests.kinds.test_cluster import ALL_DAEMONS, TIER
 from tests.scheduler.memory import Memory
 from tests.scheduler.world import World
 
 IMAGENET = "avactl-system/imagenet/v3"
-WARM = {START_WHEN_WARM: json.dumps({IMAGENET: 90})}
+WARM = {START_WHEN_WARM.name: json.dumps({IMAGENET: 90})}
 
 
 def status(percent: float, age: float = 0, **more: Any) -> dict[str, Any]:
@@ -74,15 +75,15 @@ def test_the_progress_of_others_is_not_told() -> None:
 )
 def test_an_invalid_annotation_is_the_pods_own_problem(text: str) -> None:
     memory = Memory(daemon=True)
-    memory.pod("vision", "odd", 1, notes={START_WHEN_WARM: text})
+    memory.pod("vision", "odd", 1, notes={START_WHEN_WARM.name: text})
     memory.pod("vision", "train", 8)
     assert told(memory) == ""
-    assert memory.said["odd"].startswith(f"annotation {START_WHEN_WARM}: ")
+    assert memory.said["odd"].startswith(f"annotation {START_WHEN_WARM.name}: ")
 
 
 def test_a_hostile_annotation_is_cut_off() -> None:
     memory = Memory(daemon=True)
-    memory.pod("vision", "odd", 1, notes={START_WHEN_WARM: "9" * 200_000})
+    memory.pod("vision", "odd", 1, notes={START_WHEN_WARM.name: "9" * 200_000})
     memory.settle()
     assert len(memory.said["odd"]) < 500
 
@@ -97,7 +98,7 @@ def test_the_daemon_reads_the_status_with_its_role(world: World) -> None:
     world.policy.write_text(json.dumps({**policy, "cacheDaemon": True}))
     world.node("n0")
     key = f"{world.namespace}/imagenet/v3"
-    world.pod("train", 8, notes={START_WHEN_WARM: json.dumps({key: 90})})
+    world.pod("train", 8, notes={START_WHEN_WARM.name: json.dumps({key: 90})})
 
     def report(percent: int) -> None:
         document = json.dumps({"datasets": {key: {"percent": percent, "etaSeconds": 240}}})

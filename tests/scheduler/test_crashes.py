@@ -95,7 +95,7 @@ def test_the_api_server_restarts(world: World) -> None:
     world.plane.restart("kube-apiserver")
     for number in range(4):
         world.pod(f"after-{number}", 2)
-    world.bound(timeout=60)
+    world.bound()
     check_gpus(world)
     check_gangs(world, 1, 2)
 
@@ -110,7 +110,7 @@ def test_a_second_replica_takes_over_a_dead_one(world: World) -> None:
     world.kill(first)
     world.pod("second", 3)
     # The lease runs out first.
-    world.bound("second", timeout=40)
+    world.bound("second")
     check_gpus(world)
     holder = world.kube.get("coordination.k8s.io/v1", "Lease", LEASE, SYSTEM)["spec"]
     assert holder["leaseTransitions"] == 1

@@ -6,8 +6,9 @@ import time
 
 import pytest
 
-from tests.scheduler.world import World
+from tests.scheduler.world import LEASE, SYSTEM, World
 from tools.controlplane import ApiError
+from tools.waiting import patience
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.xdist_group("scheduler")]
 
@@ -87,6 +88,11 @@ def test_a_new_process_knows_what_is_held(world: World) -> None:
     assert world.devices("first") | world.devices("second") == set(range(8))
 
 
+def _holder(world: World) -> str:
+    lease = world.kube.get("coordination.k8s.io/v1", "Lease", LEASE, SYSTEM)
+    return str(lease["spec"].get("holderIdentity", ""))
+
+
 def test_another_replica_takes_over(world: World) -> None:
     world.node("a", gpus=8)
     world.ready()
@@ -94,11 +100,13 @@ def test_another_replica_takes_over(world: World) -> None:
     world.pod("first", 1)
     world.bound("first")
     world.start()
+    holder = _holder(world)
     leader.terminate()
-    assert leader.wait(10) == 0
-    world.pod("second", 1)
+    assert leader.wait(patience()) == 0
     # It gave its lease back: nobody waits for it to run out.
-    world.bound("second", timeout=10)
+    assert _holder(world) != holder
+    world.pod("second", 1)
+    world.bound("second")
     assert not world.devices("first") & world.devices("second")
 
 
@@ -179,4 +187,4 @@ def test_a_binding_that_is_refused_is_told_and_not_tried_at_once(world: World) -
         world.kube.delete(api, "ValidatingAdmissionPolicy", name)
     log = max(world.folder.glob("scheduler-*.log"), key=lambda each: each.stat().st_mtime).read_text()
     assert log.count('"binding rejected"') == 1
-    world.bound("refused", timeout=60)
+    world.bound("refused")

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from avactl.contracts.names import DATA_LOCALITY
+from avactl.contracts.pod_annotations import DATA_LOCALITY
 from tests.scheduler.memory import Memory
 from tests.scheduler.test_cached_datasets import IMAGENET, status, told
 
-REQUIRE = {DATA_LOCALITY: json.dumps({"require": [IMAGENET]})}
-PREFER = {DATA_LOCALITY: json.dumps({"prefer": [IMAGENET]})}
+REQUIRE = {DATA_LOCALITY.name: json.dumps({"require": [IMAGENET]})}
+PREFER = {DATA_LOCALITY.name: json.dumps({"prefer": [IMAGENET]})}
 
 
 def memory(machines: int = 4, **more: Any) -> Memory:
@@ -103,10 +103,10 @@ def test_what_others_hold_is_not_told() -> None:
 )  # fmt: skip
 def test_an_invalid_annotation_is_the_pods_own_problem(text: str) -> None:
     odd = memory()
-    odd.pod("vision", "odd", 1, notes={DATA_LOCALITY: text})
+    odd.pod("vision", "odd", 1, notes={DATA_LOCALITY.name: text})
     odd.pod("vision", "train", 8)
     assert told(odd) == ""
-    assert odd.said["odd"].startswith(f"annotation {DATA_LOCALITY}: ")
+    assert odd.said["odd"].startswith(f"annotation {DATA_LOCALITY.name}: ")
 
 
 def test_shares_of_nodes_that_are_gone_change_nothing() -> None:

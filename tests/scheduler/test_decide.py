@@ -14,6 +14,7 @@ from avactl.kube.client import Client
 from avactl.scheduler import daemon as daemons
 from avactl.scheduler.daemon import Daemon, Options
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup
+from tools.waiting import wait_until_async
 
 POLICY = PlacementPolicy(cluster="main", system_namespace="avactl-system", levels=(), gpu_driver="gpu.example.com")
 
@@ -63,14 +64,11 @@ def test_what_comes_free_right_after_a_try_is_not_left_until_the_next_tick(monke
         for reflector in daemon._reflectors:
             reflector.synced.set()
         deciding = asyncio.create_task(daemon._decide())
-        async with asyncio.timeout(20):
-            while not daemon.cache.tables.pods["default/waits"].message:
-                await asyncio.sleep(0.01)
-            daemon._retried = monotonic()
-            daemon.pod_handler.drop("default/runs")
-            daemon._wake.set()
-            while not daemon.cache.tables.pods["default/waits"].assumed:
-                await asyncio.sleep(0.01)
+        await wait_until_async(lambda: daemon.cache.tables.pods["default/waits"].message)
+        daemon._retried = monotonic()
+        daemon.pod_handler.drop("default/runs")
+        daemon._wake.set()
+        await wait_until_async(lambda: daemon.cache.tables.pods["default/waits"].assumed)
         deciding.cancel()
 
     asyncio.run(run())

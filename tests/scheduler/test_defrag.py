@@ -19,6 +19,7 @@ from tests import forked
 from tests.scheduler import offline, test_dra
 from tests.scheduler.test_dra import dra
 from tests.scheduler.world import SYSTEM, World
+from tools.waiting import patience
 
 __all__ = ["dra"]
 
@@ -245,7 +246,7 @@ def test_without_a_scheduler_nothing_is_moved(crowded: World) -> None:
     )  # fmt: skip
     crowded.wait(lambda: crowded.pods()["big"]["status"].get("nominatedNodeName"))
     command.send_signal(signal.SIGINT)
-    command.communicate(timeout=20)
+    command.communicate(timeout=patience())
     # What was written is taken back.
     assert "nominatedNodeName" not in crowded.pods()["big"]["status"]
     conditions = [

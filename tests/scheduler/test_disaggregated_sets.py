@@ -10,11 +10,14 @@ import pytest
 
 from avactl.apply.reconcile import role_sets
 from avactl.apply.reconcile.health import Health, State, health
-from avactl.change.plan.workloads import Maker, WorkloadId, surroundings, workloads
+from avactl.base.object_identity import ObjectKey
+from avactl.change.plan.workloads import Maker, surroundings, workloads
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GANG_SIZE
 from tests.kinds.compiling import DIGEST, apply
 from tests.scheduler.groups import groups, seen, specs, uids
 from tests.scheduler.world import World
+from tools.waiting import patience
 
 pytestmark = [pytest.mark.controlplane, pytest.mark.slow, pytest.mark.xdist_group("leaderworkerset")]
 API, KIND = "disaggregatedset.x-k8s.io/v1", "DisaggregatedSet"
@@ -85,7 +88,7 @@ def test_the_life_of_a_service(world: World) -> None:
             not {before[name] for name in before if "router" not in name} & set(uids(world).values())
             and judged(world).state is State.ready
         ),
-        timeout=180,
+        timeout=patience(180),
     )
     assert {pod["spec"]["containers"][0]["args"][0] for pod in servers(world).values()} == {"/opt/chat-2"}
     assert len(world.kube.list(*GROUPS, "vision")) == 2
@@ -114,8 +117,8 @@ def _is_wired(world: World) -> None:
 
     world.wait(lambda: behind() == {router["metadata"]["name"]})
     reads, generates = (next(iter(servers(world, role).values())) for role in ROLES)
-    assert reads["metadata"]["annotations"][names.GANG_SIZE] == "2"
-    assert names.GANG_SIZE not in generates["metadata"]["annotations"]
+    assert reads["metadata"]["annotations"][GANG_SIZE.name] == "2"
+    assert GANG_SIZE.name not in generates["metadata"]["annotations"]
     for role in ROLES:
         for pod in servers(world, role).values():
             labels = pod["metadata"]["labels"]
@@ -135,7 +138,7 @@ def _plans_make_the_same_pods(world: World) -> None:
     maker = Maker(surroundings(manifests, "main"), "", "x")
     mine = []
     for role in ROLES:
-        work = workloads(manifests, "main")[WorkloadId(KIND, "vision", f"chat-{role}")]
+        work = workloads(manifests, "main")[ObjectKey("disaggregatedset.x-k8s.io", KIND, "vision", f"chat-{role}")]
         mine += [made.pod for made in maker.pods(work, range(work.count()))]
     assert len(seen(mine, names.DISAGGREGATED_ROLE)) == 4
     assert seen(mine, names.DISAGGREGATED_ROLE) == seen(servers(world).values(), names.DISAGGREGATED_ROLE)

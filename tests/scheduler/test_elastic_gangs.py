@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GANG_SIZE
 from tests.scheduler.memory import Memory
 
 INDEX = "batch.kubernetes.io/job-completion-index"
@@ -27,7 +28,7 @@ def world() -> Memory:
 
 def elastic(world: Memory, *roles: str, first: int = 0) -> None:
     """The pods of the job, or those of some roles."""
-    notes = {names.GANG_SIZE: "3"}
+    notes = {GANG_SIZE.name: "3"}
     labels = {names.GANG_LABEL: "job"}
     for role, count, cpu in (("master", 1, "100m"), ("worker", 7, "1")):
         for index in range(first, count) if role in (roles or ("master", "worker")) else ():
@@ -87,7 +88,7 @@ def test_the_first_of_a_role_comes_back_before_anything_else(world: Memory, role
     world.pod("team", "thief", containers=[container("1400m" if role == "worker" else "450m")])
     world.settle()
     assert "thief" in world.where()
-    notes = {names.GANG_SIZE: "3", "batch.kubernetes.io/job-completion-index": "0"}
+    notes = {GANG_SIZE.name: "3", "batch.kubernetes.io/job-completion-index": "0"}
     cpu = "1" if role == "worker" else "100m"
     world.pod("team", f"job-{role}-0", 0, notes, labels={names.GANG_LABEL: "job"}, containers=[container(cpu)])
     world.settle()
@@ -105,7 +106,7 @@ def replaced(world: Memory, name: str, job: str = "job", **status: Any) -> None:
     item = world.items[f"team/{name}"]
     item["status"] |= {"phase": "Failed", "containerStatuses": [{"name": "main", **(status or SLOW)}]}
     world.pod_handler.put(item)
-    notes = {key: item["metadata"]["annotations"][key] for key in (names.GANG_SIZE, INDEX)}
+    notes = {key: item["metadata"]["annotations"][key] for key in (GANG_SIZE.name, INDEX)}
     world.pod("team", f"{name}-again", 0, notes, labels={names.GANG_LABEL: job}, containers=[container("1")])
 
 
@@ -123,7 +124,7 @@ def machines(count: int, job: str = "job", workers: int = 3) -> Memory:
 
 def gang(world: Memory, job: str, workers: int, size: int = 1) -> None:
     for index in range(workers):
-        notes = {names.GANG_SIZE: str(size), INDEX: str(index)}
+        notes = {GANG_SIZE.name: str(size), INDEX: str(index)}
         world.pod("team", f"{job}-{index}", 0, notes, labels={names.GANG_LABEL: job}, containers=[container("1")])
 
 
@@ -171,7 +172,7 @@ def test_a_whole_gang_avoids_the_node_too() -> None:
     replaced(world, "job-2")
     world.drop("team", "job-0", "job-1", "job-2-again")
     for index in range(2):
-        notes = {names.GANG_SIZE: "2", INDEX: str(index)}
+        notes = {GANG_SIZE.name: "2", INDEX: str(index)}
         world.pod("team", f"new-{index}", 0, notes, labels={names.GANG_LABEL: "job"}, containers=[container("1")])
     world.settle()
     where = world.where()
@@ -194,7 +195,7 @@ def test_the_node_is_avoided_no_longer_than_the_job_exists() -> None:
     replaced(world, "job-2")
     world.drop("team", "job-2", "job-2-again")
     assert not world.cache.tables.replaced
-    notes = {names.GANG_SIZE: "1", INDEX: "2"}
+    notes = {GANG_SIZE.name: "1", INDEX: "2"}
     world.pod("team", "job-2", 0, notes, labels={names.GANG_LABEL: "job"}, containers=[container("1")])
     world.settle()
     assert world.where()["job-2"] == node

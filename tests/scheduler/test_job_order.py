@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from avactl.contracts.names import AFTER
+from avactl.contracts.pod_annotations import AFTER
 from tests.scheduler.memory import Memory
 from tests.scheduler.world import World
 
@@ -31,7 +31,7 @@ def told(memory: Memory, *items: dict[str, Any]) -> str:
 
 def test_a_pod_waits_for_each_of_its_jobs_and_says_for_which() -> None:
     memory = Memory()
-    memory.pod("vision", "train", 8, notes={AFTER: '["etl-worker","split-worker"]'})
+    memory.pod("vision", "train", 8, notes={AFTER.name: '["etl-worker","split-worker"]'})
     assert told(memory) == "waits for Job etl-worker, which does not exist"
     assert told(memory, job("etl-worker", suspend=True)) == "waits for Job etl-worker, which is suspended"
     assert told(memory, job("etl-worker")) == "waits for Job etl-worker, which has not ended"
@@ -43,7 +43,7 @@ def test_a_pod_waits_for_each_of_its_jobs_and_says_for_which() -> None:
 
 def test_a_new_run_is_waited_for() -> None:
     memory = Memory()
-    memory.pod("vision", "train", 8, notes={AFTER: '["etl-worker"]'})
+    memory.pod("vision", "train", 8, notes={AFTER.name: '["etl-worker"]'})
     memory.jobs.put(job("etl-worker", "Complete"))
     memory.jobs.remove("vision/etl-worker")
     assert told(memory).endswith("which does not exist")
@@ -52,7 +52,7 @@ def test_a_new_run_is_waited_for() -> None:
 
 def test_who_waits_holds_nothing_back() -> None:
     memory = Memory()
-    memory.gang("vision", "gang", 2, 8, notes={AFTER: '["etl-worker"]'})
+    memory.gang("vision", "gang", 2, 8, notes={AFTER.name: '["etl-worker"]'})
     memory.pod("vision", "train", 8)
     assert told(memory) == ""
     assert memory.said["gang-0"].startswith("waits for Job")
@@ -63,10 +63,10 @@ def test_who_waits_holds_nothing_back() -> None:
 )
 def test_an_invalid_annotation_is_the_pods_own_problem(text: str) -> None:
     memory = Memory()
-    memory.pod("vision", "odd", 1, notes={AFTER: text})
+    memory.pod("vision", "odd", 1, notes={AFTER.name: text})
     memory.pod("vision", "train", 8)
     assert told(memory) == ""
-    assert AFTER in memory.said["odd"]
+    assert AFTER.name in memory.said["odd"]
     assert len(memory.said["odd"]) < 500
 
 
@@ -77,7 +77,7 @@ def test_the_daemon_reads_jobs_with_its_role_and_may_be_killed_meanwhile(world: 
     metadata = {"name": "etl", "namespace": world.namespace}
     upstream = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
     world.kube.create({**upstream, "spec": {"suspend": True, "template": template}})
-    world.pod("train", 8, notes={AFTER: '["etl"]'})
+    world.pod("train", 8, notes={AFTER.name: '["etl"]'})
     first = world.start()
     world.waiting("train", "waits for Job etl, which is suspended")
     world.kill(first)

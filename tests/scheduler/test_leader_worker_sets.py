@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from avactl.apply.reconcile.health import State, health
-from avactl.change.plan.workloads import Maker, WorkloadId, surroundings, workloads
+from avactl.base.object_identity import ObjectKey
+from avactl.change.plan.workloads import Maker, surroundings, workloads
 from avactl.contracts import names
 from tests.kinds.compiling import DIGEST, apply
 from tests.scheduler.groups import groups, seen, specs, uids
 from tests.scheduler.world import World
+from tools.waiting import patience
 
 # Its controller takes three minutes to build: too long for the first run of `make test`.
 pytestmark = [pytest.mark.controlplane, pytest.mark.slow, pytest.mark.xdist_group("leaderworkerset")]
@@ -71,7 +73,7 @@ def test_the_life_of_a_service(world: World) -> None:
     apply(world.kube, specs(service("2")))
     world.wait(
         lambda: not set(before.values()) & set(uids(world).values()) and health(state(world)).state is State.ready,
-        timeout=120,
+        timeout=patience(),
     )
     assert {pod["spec"]["containers"][0]["args"][0] for pod in world.pods().values()} == {"/opt/chat-2"}
     assert world.defects() == []
@@ -105,7 +107,7 @@ def _is_wired(world: World) -> None:
 def _plans_make_the_same_pods(world: World) -> None:
     """What plans make of the set is what its controller makes, as far as the scheduler reads it."""
     manifests = specs(service())
-    work = workloads(manifests, "main")[WorkloadId(KIND, "vision", "chat")]
+    work = workloads(manifests, "main")[ObjectKey("leaderworkerset.x-k8s.io", KIND, "vision", "chat")]
     maker = Maker(surroundings(manifests, "main"), "", "x")
     mine = [made.pod for made in maker.pods(work, range(work.count()))]
     assert len(seen(mine, names.LWS_NAME)) == 4

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from avactl.base.quantity import MOST, amount, whole
+from avactl.contracts.pod_annotations import MAX_TEXT_CHARS
 from avactl.scheduler.cel.compiler import CelError, Device, compile_selector
-from avactl.scheduler.objects.limits import TEXT, bounded, quote
+from avactl.scheduler.objects.limits import bounded, quote
 from avactl.scheduler.objects.pod_info import read_pod
 from tests.scheduler import offline
 
@@ -172,7 +173,7 @@ def test_resources_of_odd_nodes_are_bounded() -> None:
 def test_quotes_are_one_short_line() -> None:
     assert quote("plain") == "plain"
     assert quote("a\nb\x1b") == "a?b?"
-    assert len(quote("x" * 1000)) == TEXT
+    assert len(quote("x" * 1000)) == MAX_TEXT_CHARS
     assert quote("x" * 1000).endswith("…")
 
 

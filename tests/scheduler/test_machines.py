@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY
 from avactl.hardware.machine import Machine, Nvlink
 from avactl.scheduler.objects.config import Pool
 from tests.hardware.topo_matrices import library_machine
@@ -25,7 +26,7 @@ def world(machine: Machine | None, gpus: int, **status: Any) -> Memory:
 
 
 def starts(made: Memory, gpus: int, link: str = "any") -> bool:
-    made.pod("a", "p", gpus, {names.LINK: link, names.LINK_POLICY: "required"})
+    made.pod("a", "p", gpus, {LINK.name: link, LINK_POLICY.name: "required"})
     made.settle()
     return "p" in made.where()
 
@@ -82,32 +83,32 @@ def test_gpus_go_under_a_pod_and_come_back() -> None:
 @pytest.mark.parametrize("share", ["0", "1.5", "half", "-0.5", "1/2", ""])
 def test_shares_that_there_are_not(share: str) -> None:
     made = world(PCIE, 8)
-    made.pod("a", "p", 0, {names.GPU_SHARE: share})
+    made.pod("a", "p", 0, {GPU_SHARE.name: share})
     made.settle()
-    assert made.said["p"] == f"annotation {names.GPU_SHARE}: `{share}` is not a share of one GPU such as 0.5"
+    assert made.said["p"] == f"annotation {GPU_SHARE.name}: `{share}` is not a share of one GPU such as 0.5"
 
 
 def test_a_part_of_a_gpu_beside_whole_ones() -> None:
     made = world(PCIE, 8)
-    made.pod("a", "p", 1, {names.GPU_SHARE: "0.5"})
+    made.pod("a", "p", 1, {GPU_SHARE.name: "0.5"})
     made.settle()
     assert "a share of a GPU" in made.said["p"]
     made.drop("a", "p")
-    made.pod("a", "q", 0, {names.GPU_SHARE: "0.5"})
+    made.pod("a", "q", 0, {GPU_SHARE.name: "0.5"})
     made.settle()
     assert "q" in made.where()
 
 
 def test_shares_in_a_cluster_without_gpus() -> None:
     made = world(None, 0)
-    made.pod("a", "p", 0, {names.GPU_SHARE: "0.5"})
+    made.pod("a", "p", 0, {GPU_SHARE.name: "0.5"})
     made.settle()
     assert made.said["p"] == "fits on none of 1 node: 1 is excluded (1 no shareable GPUs)"
 
 
 def test_a_gang_whose_roles_never_fit_together() -> None:
     made = world(PCIE, 8)
-    labels, notes = {names.GANG_LABEL: "g"}, {names.GANG_SIZE: "3"}
+    labels, notes = {names.GANG_LABEL: "g"}, {GANG_SIZE.name: "3"}
     made.pod("a", "small", 1, notes, labels=labels)
     for name, gpus in (("chief", 4), ("worker", 5)):
         made.pod("a", name, gpus, notes, labels=labels)

@@ -8,22 +8,13 @@ from avactl.scheduler.objects.pod_info import PodInfo
 from avactl.scheduler.preemption import throttle
 from avactl.scheduler.preemption.throttle import PreemptionThrottle
 from avactl.scheduler.queue.scheduling_queue import QueuedPodGroup, SchedulingQueue
-
-
-class Clock:
-    """The time that a test says it is."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.fake_clock import FakeClock
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
     """Time as the test wants it; nothing is saved."""
-    clock = Clock()
-    monkeypatch.setattr(throttle, "monotonic", clock)
+    clock = FakeClock().set_in(monkeypatch, throttle)
     monkeypatch.setattr(throttle, "MAX_SAVED_S", 0.0)
     return clock
 
@@ -40,14 +31,14 @@ def parked(queue: SchedulingQueue, name: str, group: str) -> QueuedPodGroup:
     return unit
 
 
-def plan_in_vain(pace: PreemptionThrottle, clock: Clock, unit: str, group: str) -> None:
+def plan_in_vain(pace: PreemptionThrottle, clock: FakeClock, unit: str, group: str) -> None:
     """A plan of one second."""
     assert pace.may_begin(unit, group)
     clock.now += 1.0
     pace.record_failure(group, 7, "")
 
 
-def test_a_vain_plan_is_remembered_until_something_is_freed(clock: Clock) -> None:
+def test_a_vain_plan_is_remembered_until_something_is_freed(clock: FakeClock) -> None:
     pace = PreemptionThrottle(SchedulingQueue(), 0.1)
     assert pace.recall_failure("g", 7) is None
     plan_in_vain(pace, clock, "u", "g")
@@ -55,7 +46,7 @@ def test_a_vain_plan_is_remembered_until_something_is_freed(clock: Clock) -> Non
     assert pace.recall_failure("g", 8) is None
 
 
-def test_vain_plans_take_their_share_and_each_group_has_its_turn(clock: Clock) -> None:
+def test_vain_plans_take_their_share_and_each_group_has_its_turn(clock: FakeClock) -> None:
     queue = SchedulingQueue()
     for name in ("b1", "b2", "c1"):
         parked(queue, name, name[0])
@@ -77,7 +68,7 @@ def test_vain_plans_take_their_share_and_each_group_has_its_turn(clock: Clock) -
         plan_in_vain(pace, clock, unit.key, expected[0])
 
 
-def test_what_was_saved_goes_first(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_saved_goes_first(clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(throttle, "MAX_SAVED_S", 2.0)
     made = PreemptionThrottle(SchedulingQueue(), 0.1)
     for wait in (0.0, 1000.0):
@@ -92,7 +83,7 @@ def test_what_was_saved_goes_first(clock: Clock, monkeypatch: pytest.MonkeyPatch
         assert made.may_begin("d", "d")
 
 
-def test_a_unit_that_does_not_take_its_turn_holds_up_nobody_for_long(clock: Clock) -> None:
+def test_a_unit_that_does_not_take_its_turn_holds_up_nobody_for_long(clock: FakeClock) -> None:
     queue = SchedulingQueue()
     parked(queue, "b1", "b")
     pace = PreemptionThrottle(queue, 0.1)

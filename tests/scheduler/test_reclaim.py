@@ -166,7 +166,7 @@ def test_a_second_replica_takes_over_in_the_middle(teams: World, killed: bool) -
         first.terminate()
     with guest(teams):
         teams.pod("thief", 8)
-        teams.waiting("thief", timeout=40)
+        teams.waiting("thief")
         finalizers(teams, "young", None)
     finished(teams)
 
@@ -257,7 +257,7 @@ def crashes(teams: World, kills: int) -> None:
         teams.free_lease()
         held_once(teams)
     teams.start("--gang-grace", "3")
-    teams.bound(timeout=60)
+    teams.bound()
 
     def settled() -> bool:
         with guest(teams):

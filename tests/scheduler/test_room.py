@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from avactl.contracts import names
 from avactl.hardware.placement.allocation import MILLI_PER_GPU
 from avactl.scheduler.preemption import preemptor
+from tests.fake_clock import FakeClock
 from tests.scheduler.memory import Memory
 
 HIGH: dict[str, Any] = {"priority": 10_000}
@@ -317,12 +318,11 @@ def test_victims_that_do_not_go_are_not_waited_for_for_ever(lent: Memory, monkey
     lent.pod_handler.put(stuck)
     lent.settle()
     assert len(lent.evictions) == 1
-    monotonic = time.monotonic()
-    monkeypatch.setattr(preemptor, "monotonic", lambda: monotonic + 200)
+    clock = FakeClock(time.monotonic() + 200).set_in(monkeypatch, preemptor)
     monkeypatch.setattr(time, "time", lambda: now + 200)
     lent.settle()
     assert not [key for key in lent.cache.tables.state.bookings if isinstance(key, tuple)]
-    monkeypatch.setattr(preemptor, "monotonic", lambda: monotonic + 300)
+    clock.advance(100)
     lent.cache.tables.change_epoch += 1
     lent.settle()
     # Its machine is lost, perhaps: another one is asked.

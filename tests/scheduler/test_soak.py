@@ -17,6 +17,7 @@ from tests.scheduler.auditor import Auditor, patient, unsettled, waiting
 from tests.scheduler.workload import Workload
 from tests.scheduler.world import LEASE, SYSTEM, World
 from tools.controlplane import KubeClient
+from tools.waiting import patience
 
 pytestmark = pytest.mark.controlplane
 FAULTS = {409: 0.02, 429: 0.03, 500: 0.015, 410: 0.04, 0: 0.02, -1: 0.02, -500: 0.01}
@@ -106,7 +107,7 @@ class Chaos:
         """Take the dead away, and mostly their lease: nobody has to wait until it runs out."""
         leader, dead = self._leader(), []
         for process in self._dead:
-            process.wait(10)
+            process.wait(patience())
         # What it has sent is done by the time that somebody else leads: a lease runs for seconds.
         time.sleep(0.3)
         self._dead.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GANG_SIZE, SPOT_FROM
 from tests.scheduler.memory import Memory
 
 SPOT = {"key": names.CAPACITY, "value": names.SPOT, "effect": "NoSchedule"}
@@ -26,7 +27,7 @@ def machines(*kinds: str) -> Memory:
 
 
 def workers(world: Memory, least: int, most: int, spot_from: str) -> None:
-    notes = {names.GANG_SIZE: str(least), names.SPOT_FROM: spot_from}
+    notes = {GANG_SIZE.name: str(least), SPOT_FROM.name: spot_from}
     for index in range(most):
         indexed = {**notes, "batch.kubernetes.io/job-completion-index": str(index)}
         asked: dict[str, Any] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from avactl.contracts.names import TIMED_OUT, TIMEOUT
+from avactl.contracts.names import TIMED_OUT
+from avactl.contracts.pod_annotations import TIMEOUT
 from tests.scheduler.world import World
 
 
@@ -14,12 +15,13 @@ def _timed_out(world: World, name: str) -> bool:
 
 
 def test_the_clock_starts_when_a_pod_is_bound(world: World) -> None:
-    world.pod("waits", 8, notes={TIMEOUT: "1"})
-    world.pod("hostile", 0, notes={TIMEOUT: "9" * 5000})
+    world.pod("waits", 8, notes={TIMEOUT.name: "1"})
+    world.pod("hostile", 0, notes={TIMEOUT.name: "9" * 5000})
     world.start()
     world.waiting("waits")
+    world.waiting("hostile", f"annotation {TIMEOUT.name}: its value has 5000 characters")
     world.node("n0")
-    world.bound("waits", "hostile")
+    world.bound("waits")
     world.pod("unlimited", 0)
     world.bound("unlimited")
     world.wait(lambda: _timed_out(world, "waits"))
@@ -38,7 +40,7 @@ def test_a_job_whose_time_is_up_fails_without_another_try(world: World) -> None:
             "spec": {
                 "completionMode": "Indexed", "completions": 1, "parallelism": 1, "backoffLimitPerIndex": 3,
                 "podReplacementPolicy": "Failed", "podFailurePolicy": {"rules": rules},
-                "template": {"metadata": {"annotations": {TIMEOUT: "1"}}, "spec": pod},
+                "template": {"metadata": {"annotations": {TIMEOUT.name: "1"}}, "spec": pod},
             },
         }
     )  # fmt: skip

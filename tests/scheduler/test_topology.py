@@ -15,6 +15,7 @@ from tests.kinds.compiling import DIGEST, apply, body, compiled
 from tests.scheduler import offline
 from tests.scheduler.world import SYSTEM, World
 from tools.controlplane import ApiError, KubeClient
+from tools.waiting import patience
 
 SPECS = f"""
 kind: Cluster
@@ -177,7 +178,7 @@ def test_the_condition_follows_the_machine(machine: World, tmp_path: Path) -> No
     machine.pod("linked", 2, notes=links)
     assert set(machine.bound("linked").values()) == {"b"}
     process.terminate()
-    assert process.wait(10) == 0
+    assert process.wait(patience()) == 0
     # Nothing but its own condition of its own node.
     with machine.plane.client(token) as kube:
         mine_only = {"status": {"conditions": [{"type": CONDITION, "status": "True"}]}}

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.scheduler.auditor import API, ENDS_AFTER, GPUS, GPUS_OF_CLAIMS, HALF, Object, patient
 from tests.scheduler.world import SYSTEM, World
+from tools.waiting import patience
 
 TEAMS = {"vision": (32, 16), "speech": (24, 24), "guest": (0, 60)}
 """GPUs that are guaranteed, and those that may be borrowed."""
@@ -130,7 +131,7 @@ class Workload:
     def calm(self) -> None:
         """Nothing comes or goes any more; all machines are there."""
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(patience())
         for name in list(self._sick):
             self._gpus(name, GPUS)
         for name in self._away:
@@ -142,7 +143,7 @@ class Workload:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(patience())
         for space, team in self.spaces.items():
             self._kube.delete("v1", "ConfigMap", f"avactl-quota-{team}", SYSTEM)
             for path in ("apis/batch/v1", "apis/apps/v1", "api/v1"):

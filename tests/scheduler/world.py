@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import orjson
 
 from tests.kinds.compiling import DIGEST, apply, body, compiled
 from tools.controlplane import ApiError, ControlPlane, KubeClient
+from tools.waiting import PATIENCE_S, wait_until
 
 SPECS = f"""
 kind: Cluster
@@ -222,7 +222,7 @@ class World:
         """Where each pod is; empty: nowhere."""
         return {name: item["spec"].get("nodeName", "") for name, item in self.pods().items()}
 
-    def bound(self, *names: str, timeout: float = 30.0) -> dict[str, str]:
+    def bound(self, *names: str, timeout: float = PATIENCE_S) -> dict[str, str]:
         """Wait until these pods are bound (all if none is named), and return where."""
 
         def there() -> bool:
@@ -232,7 +232,7 @@ class World:
         self.wait(there, timeout)
         return self.nodes_of()
 
-    def waiting(self, name: str, words: str = "", timeout: float = 30.0) -> str:
+    def waiting(self, name: str, words: str = "", timeout: float = PATIENCE_S) -> str:
         """Wait until a pod's condition says these words, and return all that it says."""
         text = ""
 
@@ -270,13 +270,9 @@ class World:
         text = orjson.dumps(data).decode()
         self.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {file: text}})
 
-    def wait(self, until: Callable[[], object], timeout: float = 30.0) -> None:
+    def wait(self, until: Callable[[], object], timeout: float = PATIENCE_S) -> None:
         """Wait until it is true; TimeoutError, with logs and pods, after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        while not until():
-            if time.monotonic() > deadline:
-                raise TimeoutError("\n".join([f"not so after {timeout:g} s", *self.logged(), *self._situation()]))
-            time.sleep(0.05)
+        wait_until(until, timeout=timeout, details=lambda: "\n".join([*self.logged(), *self._situation()]))
 
     def logged(self) -> list[str]:
         """Return the last lines of the last two daemons, without those on watches."""

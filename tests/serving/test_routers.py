@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from tests.kinds.compiling import DIGEST, compiled
 from tools.controlplane import ControlPlane, KubeClient, UnavailableError
 from tools.controlplane.process import free_port, spawn, tail
 from tools.frameworks.build import build_routers
+from tools.waiting import wait_until
 
 # The routers are a download of 60 MB: too much for the first run of `make test`.
 pytestmark = [pytest.mark.controlplane, pytest.mark.slow, pytest.mark.xdist_group("routers")]
@@ -38,7 +38,6 @@ kind: Team
 metadata: {{name: vision}}
 spec: {{members: {{groups: [vision]}}}}
 """
-PATIENCE = 90.0
 # Loopback addresses that stand for pods: of each role, of a pod that only computes, and of another service.
 ADDRESSES = {"prefill": "127.0.1.1", "decode": "127.0.1.2", "worker": "127.0.1.3", "other": "127.0.1.4"}
 
@@ -202,8 +201,4 @@ def test_a_request_reaches_a_pod_of_each_role(
 
 
 def wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    ends = time.monotonic() + PATIENCE
-    while not condition():
-        assert process.poll() is None, tail(log, 30)
-        assert time.monotonic() < ends, tail(log, 30)
-        time.sleep(0.3)
+    wait_until(condition, details=lambda: tail(log, 30), failed=lambda: process.poll() is not None)

@@ -12,6 +12,7 @@ from avactl.contracts.names import ROLLOUT
 from avactl.daemons.serving.daemon import Daemon, Options
 from avactl.kube.access import Access
 from avactl.kube.client import Client
+from tools.waiting import wait_until_async
 
 
 def deployment(key: str) -> dict[str, Any]:
@@ -39,10 +40,11 @@ class Passes:
             await self.going.wait()
 
     async def until(self, key: str, count: int) -> None:
-        async with asyncio.timeout(30):
-            while self.begun[key] < count:
-                self.daemon._wake.set()
-                await asyncio.sleep(0.01)
+        def begun() -> bool:
+            self.daemon._wake.set()
+            return self.begun[key] >= count
+
+        await wait_until_async(begun, f"{count} passes over {key}")
 
 
 def test_a_team_s_slow_queries_hold_up_no_other_team(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,13 +72,9 @@ def test_what_changes_during_a_pass_is_seen_by_the_next(monkeypatch: pytest.Monk
         acting = asyncio.ensure_future(passes.daemon._work())
         await passes.until("slow/web", 1)
         passes.daemon._wake.set()
-        async with asyncio.timeout(30):
-            while not any(passes.daemon._passes._active.values()):
-                await asyncio.sleep(0.01)
+        await wait_until_async(lambda: any(passes.daemon._passes._active.values()))
         passes.going.set()
-        async with asyncio.timeout(30):
-            while passes.begun["slow/web"] < 2:
-                await asyncio.sleep(0.01)
+        await wait_until_async(lambda: passes.begun["slow/web"] >= 2)
         acting.cancel()
 
     asyncio.run(scenario())

@@ -7,13 +7,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tests.kinds.compiling import DIGEST, apply, compiled
 from tools.controlplane import ControlPlane, KubeClient
+from tools.waiting import PATIENCE_S, wait_until
 
 PLATFORM = f"""
 kind: Cluster
@@ -32,7 +32,6 @@ kind: Team
 metadata: {{name: TEAM}}
 spec: {{members: {{groups: [tenants]}}}}
 """
-PATIENCE = 90.0
 ROUTES = "gateway.networking.k8s.io/v1"
 
 
@@ -169,18 +168,18 @@ spec:
                 return each["status"], each["reason"], each.get("message", "")
         return "", "", ""
 
-    def until(self, true: Callable[[], Any], patience: float = PATIENCE) -> Any:
+    def until(self, true: Callable[[], Any], patience: float = PATIENCE_S) -> Any:
         """Wait until this is true; fails with the daemon's log."""
-        ends = time.monotonic() + patience
-        while time.monotonic() < ends:
-            found = true()
-            if found:
-                return found
-            if any(process.poll() is not None for process in self._processes):
-                break
-            time.sleep(0.1)
+        return wait_until(
+            true,
+            timeout=patience,
+            details=self._situation,
+            failed=lambda: [process.args for process in self._processes if process.poll() is not None],
+        )
+
+    def _situation(self) -> str:
         log = self.log.read_text()[-6000:] if self.log.exists() else ""
-        raise AssertionError(f"not within {patience:g} s: {self.state()} {self.ready()} {self.condition()}\n{log}")
+        return f"{self.state()} {self.ready()} {self.condition()}\n{log}"
 
     def scale(self, pods: int) -> None:
         """Do what `kubectl scale` or an autoscaler does."""

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import sysconfig
 import textwrap
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ import pytest
 from avactl.spec.python_files import sandbox_runner
 from avactl.spec.python_files.sandbox import LAYERS
 from tests.source.layers import DARWIN, NO_HOOK, NO_NAMESPACES, NOTHING, OLD_LANDLOCK, PIPE, change, run
+from tools.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's layers are Linux's")
 
@@ -207,16 +207,10 @@ def test_the_child_dies_with_a_killed_parent(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
-        while "Seccomp:\t2" not in status_of(child):
-            assert alive(child)
-            time.sleep(0.05)
+        wait_until(lambda: "Seccomp:\t2" in status_of(child), failed=lambda: not alive(child))
         parent.send_signal(signal.SIGKILL)
     try:
-        for _ in range(600):
-            if not alive(child):
-                break
-            time.sleep(0.05)
-        assert not alive(child)
+        wait_until(lambda: not alive(child))
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL)

@@ -20,6 +20,7 @@ from tools.alluxio.build import build_jars, java
 from tools.alluxio.components import COMMON, COMPONENTS, classpath, fuse_script, properties, shell_script
 from tools.controlplane import StartError, process
 from tools.controlplane.folder import OwnedFolder
+from tools.waiting import patience
 
 START_TIMEOUT = 240.0  # seconds
 DUMP = 2.0  # seconds, for a dump of all threads
@@ -182,7 +183,9 @@ class Alluxio(process.Processes):
         for index in range(self._kinds["master"]):
             try:
                 reply = httpx.get(
-                    f"http://127.0.0.1:{self.port(f'master-{index}', 'web')}{path}", trust_env=False, timeout=10
+                    f"http://127.0.0.1:{self.port(f'master-{index}', 'web')}{path}",
+                    trust_env=False,
+                    timeout=patience(30),
                 )
                 return reply.raise_for_status().json()
             except httpx.HTTPError as failure:
@@ -206,7 +209,7 @@ class Alluxio(process.Processes):
                 Path(path).mkdir(parents=True, exist_ok=True)
             options = [*COMMON, *component.options, *self._options.get(kind, ()), *properties(own)]
             self.spawn(name, [self._java, "-cp", classpath(self._jars), *options, component.main])
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + patience(START_TIMEOUT)
         for name in names:
             while not self._ready(name):
                 self._check(name, deadline)

@@ -15,6 +15,7 @@ from pathlib import Path
 from tools.alluxio.cluster import Alluxio
 from tools.controlplane import StartError, UnavailableError, process
 from tools.fuse import require_fuse
+from tools.waiting import patience
 
 START_TIMEOUT = 180.0  # seconds
 POLL = 0.05  # seconds
@@ -95,7 +96,7 @@ class Fuse:
     def start(self) -> None:
         """Start the FUSE container, and wait until it is mounted. Raises StartError."""
         self._cluster.spawn("fuse", [*self._enter(), "bash", self._command])
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + patience(START_TIMEOUT)
         while not self.mounted(self.path):
             if not self._cluster.running("fuse") or time.monotonic() > deadline:
                 raise StartError(f"FUSE did not start:\n{process.tail(self._cluster.log('fuse'), 30)}")
@@ -124,7 +125,7 @@ class Fuse:
         name, marker = f"pod-{self._pods}", self._base / f".pod-{self._pods}"
         source, target = self._volumes / Path(volume).name, self._cluster.folder / name
         target.mkdir()
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + patience(START_TIMEOUT)
         while not _is_directory(self.volume(volume)):
             if time.monotonic() > deadline:
                 raise StartError(f"no volume {source}:\n{process.tail(self._cluster.log('volumes'), 30)}")
@@ -146,7 +147,7 @@ class Fuse:
         return [_tool("nsenter"), "--target", str(self._cluster.pid("machine")), "--mount"]
 
     def _wait(self, name: str, marker: Path) -> None:
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + patience(START_TIMEOUT)
         while not marker.exists():
             if not self._cluster.running(name) or time.monotonic() > deadline:
                 raise StartError(f"{name} did not start:\n{process.tail(self._cluster.log(name), 30)}")

@@ -3,7 +3,6 @@
 import asyncio
 import re
 import threading
-import time
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from pathlib import Path
 from ssl import create_default_context
@@ -11,10 +10,12 @@ from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
+from avactl.base.object_identity import Gvk
 from avactl.kube.access import Access
-from avactl.kube.client import JSON, MERGE, Client
-from avactl.kube.object_client import APPLY, Gvk, ObjectClient, Resource
+from avactl.kube.client import JSON, MERGE, ApiError, Client
+from avactl.kube.object_client import APPLY, ObjectClient, Resource
 from tools.controlplane.process import Closing
+from tools.waiting import PATIENCE_S, wait_until
 
 POLL = 0.05  # seconds
 
@@ -84,6 +85,14 @@ class KubeClient(Closing):
         path = resource.path(manifest["metadata"].get("namespace") or "default")
         return self.request("POST", path, body=manifest, query=query)
 
+    def refusal(self, manifest: Manifest) -> str:
+        """Return why the API server would not create an object; "" if it would."""
+        try:
+            self.create(manifest, dry_run=True)
+        except ApiError as error:
+            return str(error)
+        return ""
+
     def replace(self, manifest: Manifest, *, subresource: str = "", dry_run: bool = False) -> Reply:
         """Replace an object; `subresource` is for instance `/status`."""
         query = {"fieldValidation": "Strict", **_dry(dry_run)}
@@ -136,14 +145,15 @@ class KubeClient(Closing):
         return self.request("DELETE", path, query={"propagationPolicy": propagation, **_dry(dry_run)})
 
     def wait_gone(
-        self, api_version: str, kind: str, name: str, namespace: str | None = None, *, timeout: float = 30.0
+        self, api_version: str, kind: str, name: str, namespace: str | None = None, *, timeout: float = PATIENCE_S
     ) -> None:
         """Wait until the object is not there; TimeoutError after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
-        while self.find(api_version, kind, name, namespace) is not None:
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{kind} {namespace or ''}/{name} is still there after {timeout:g} s")
-            time.sleep(POLL)
+        wait_until(
+            lambda: self.find(api_version, kind, name, namespace) is None,
+            f"{kind} {namespace or ''}/{name} is gone",
+            timeout=timeout,
+            poll=POLL,
+        )
 
     def wait_for(
         self,
@@ -153,26 +163,31 @@ class KubeClient(Closing):
         namespace: str | None = None,
         *,
         until: Callable[[dict[str, Any]], object],
-        timeout: float = 30.0,
+        timeout: float = PATIENCE_S,
     ) -> dict[str, Any]:
         """Wait until the object is there and `until` of it is true, and return it; TimeoutError after `timeout` s."""
-        deadline = time.monotonic() + timeout
-        while (found := self.find(api_version, kind, name, namespace)) is None or not until(found):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{kind} {namespace or ''}/{name} is not as awaited after {timeout:g} s: {found}")
-            time.sleep(POLL)
-        return found
+        last: dict[str, Any] | None = None
 
-    def define(self, definition: Manifest, *, timeout: float = 60.0) -> None:
+        def found() -> dict[str, Any] | None:
+            nonlocal last
+            last = self.find(api_version, kind, name, namespace)
+            return last if last is not None and until(last) else None
+
+        awaited = f"{kind} {namespace or ''}/{name} is as awaited"
+        return wait_until(found, awaited, timeout=timeout, poll=POLL, details=lambda: last)
+
+    def define(self, definition: Manifest, *, timeout: float = PATIENCE_S) -> None:
         """Apply a CustomResourceDefinition, and wait until discovery lists its kind: later than it is Established."""
         self.apply(definition)
         spec = definition["spec"]
-        deadline = time.monotonic() + timeout
-        for version in (each["name"] for each in spec["versions"] if each["served"]):
-            while not self._is_served(Gvk(f"{spec['group']}/{version}", spec["names"]["kind"])):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{definition['metadata']['name']} is not served after {timeout:g} s")
-                time.sleep(POLL)
+        served = [version["name"] for version in spec["versions"] if version["served"]]
+        kinds = [Gvk(f"{spec['group']}/{name}", spec["names"]["kind"]) for name in served]
+        wait_until(
+            lambda: all(map(self._is_served, kinds)),
+            f"{definition['metadata']['name']} is served",
+            timeout=timeout,
+            poll=POLL,
+        )
 
     def resource(self, api_version: str, kind: str) -> Resource:
         """Return the resource of a kind by discovery; cached, and refreshed for an unknown kind."""

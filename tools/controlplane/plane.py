@@ -16,6 +16,7 @@ from tools.controlplane.build import build_binaries
 from tools.controlplane.client import KubeClient
 from tools.controlplane.components import API_SERVER, COMPONENTS, CONTROLLER_MANAGER, SCHEDULER, Layout
 from tools.controlplane.folder import OwnedFolder
+from tools.waiting import patience
 
 ADMIN = "admin"
 START_TIMEOUT = 120.0  # seconds until a component must be ready; 3 are usual, a loaded machine of 2 cores is not
@@ -180,7 +181,7 @@ class ControlPlane(process.Processes):
             raise
 
     def _wait(self, component: str, child: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_TIMEOUT
+        deadline = time.monotonic() + patience(START_TIMEOUT)
         while not self._ready(component):
             if child.poll() is not None:
                 raise StartError(f"ended with status {child.returncode} while it started")

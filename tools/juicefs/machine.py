@@ -15,6 +15,7 @@ from tools.controlplane.folder import OwnedFolder
 from tools.fuse import require_fuse
 from tools.juicefs.build import build_binary
 from tools.objectstore import ACCESS_KEY, SECRET_KEY, ObjectStore
+from tools.waiting import patience
 
 TIMEOUT = 60.0  # seconds
 POLL = 0.05  # seconds
@@ -127,7 +128,7 @@ class Machine(process.Processes):
         return Path(f"/proc/{self.pid('machine')}/root{path}")
 
     def _wait(self, name: str, ready: Any) -> None:
-        deadline = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + patience(TIMEOUT)
         while not ready():
             if self._processes[name].poll() is not None or time.monotonic() > deadline:
                 raise StartError(f"{name} did not start:\n{process.tail(self.log(name), 30)}")

@@ -14,6 +14,7 @@ import yaml
 
 from tools.controlplane import ApiError, ControlPlane, KubeClient, process
 from tools.controlplane.build import Module, build_binaries
+from tools.waiting import patience
 
 HERE = Path(__file__).parent
 MODULE = Module(HERE, "-s -w", {"lws-manager": "sigs.k8s.io/lws/cmd"})
@@ -95,7 +96,7 @@ class LeaderWorkerSets(process.Processes):
             "metadata": {"name": "trial", "namespace": NAMESPACE},
             "spec": {"leaderWorkerTemplate": {"size": 1, "workerTemplate": {"spec": {"containers": [container]}}}},
         }  # fmt: skip
-        ends = time.monotonic() + PATIENCE
+        ends = time.monotonic() + patience(PATIENCE)
         while True:
             try:
                 self._kube.create(trial, dry_run=True)

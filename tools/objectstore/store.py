@@ -12,6 +12,7 @@ import httpx
 from tools.controlplane import process
 from tools.controlplane.folder import OwnedFolder
 from tools.objectstore.proxy import Faults, Proxy, Traffic
+from tools.waiting import patience
 
 START_TIMEOUT = 60.0  # seconds
 BUFFER = str(1024 * 1024)  # bytes
@@ -35,7 +36,7 @@ class ObjectStore:
         environment = {"PATH": os.defpath, "TMPDIR": str(self._folder.path), "MOTO_S3_DEFAULT_KEY_BUFFER_SIZE": BUFFER}
         self._server = process.spawn(command, log, environment, cwd=self._folder.path)
         try:
-            deadline = time.monotonic() + START_TIMEOUT
+            deadline = time.monotonic() + patience(START_TIMEOUT)
             while not self._answers():
                 if self._server.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"moto's server did not start:\n{process.tail(log, 20)}")

@@ -12,6 +12,7 @@ import yaml
 from tools.controlplane import ControlPlane, StartError, build_binaries, process
 from tools.controlplane.build import Module
 from tools.controlplane.folder import OwnedFolder
+from tools.waiting import patience
 
 MODULE = Module(
     Path(__file__).parent,
@@ -77,7 +78,7 @@ class Prometheus(process.Processes):
         log = folder / f"{name}.log"
         child = process.spawn(command, log, {"HOME": str(folder)}, cwd=folder)
         self._processes[name] = child
-        ends = time.monotonic() + TIMEOUT
+        ends = time.monotonic() + patience(TIMEOUT)
         while not self._answers():
             if child.poll() is not None or time.monotonic() > ends:
                 raise StartError(f"Prometheus did not start:\n{process.tail(log, 20)}")

@@ -13,6 +13,7 @@ from tools.controlplane.build import NODE_BINARIES
 from tools.image import Image
 from tools.realnode import config, requirements
 from tools.realnode.machine import OWN_NETWORK, Machine, relay
+from tools.waiting import patience
 
 START_TIMEOUT = 120.0  # seconds
 POLL = 0.05  # seconds
@@ -235,7 +236,7 @@ def _kubelet_client(folder: Path) -> tuple[Path, Path]:
 
 
 def _wait(what: str, log: Path, running: subprocess.Popen[bytes] | None, ready: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + START_TIMEOUT
+    deadline = time.monotonic() + patience(START_TIMEOUT)
     while not ready():
         ended = running is not None and running.poll() is not None
         if ended or time.monotonic() > deadline:

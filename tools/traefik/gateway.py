@@ -18,6 +18,7 @@ from tools.controlplane import ControlPlane, KubeClient, StartError, process
 from tools.controlplane.folder import OwnedFolder
 from tools.definitions import GATEWAY_API, definitions
 from tools.traefik.build import build_binary
+from tools.waiting import patience
 
 KINDS = ("gatewayclasses", "gateways", "httproutes", "grpcroutes", "tlsroutes", "referencegrants", "backendtlspolicies")
 """Plural names of the kinds that Traefik watches; it starts only once all of them are served."""
@@ -79,7 +80,7 @@ class Traefik(process.Processes):
         log = self.folder / f"{name}.log"
         child = process.spawn(command, log, {"HOME": str(self.folder)}, cwd=self.folder)
         self._processes[name] = child
-        ends = time.monotonic() + TIMEOUT
+        ends = time.monotonic() + patience(TIMEOUT)
         while not self._answers():
             if child.poll() is not None or time.monotonic() > ends:
                 raise StartError(f"Traefik did not start:\n{process.tail(log, 20)}")

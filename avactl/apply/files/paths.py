@@ -39,7 +39,7 @@ def _kind(group: str, kind: str) -> str:
 
 def object_path(manifest: Manifest) -> str:
     """Return the unique path of an object's file below the output directory, with `/`."""
-    cluster, group, kind, namespace, name = manifest.id
+    cluster, (group, kind, namespace, name) = manifest.id
     team = manifest.item.team
     owner = _safe(team) if team else PLATFORM
     place = _safe(namespace) if namespace else NO_NAMESPACE

@@ -6,7 +6,8 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from avactl.apply.pulumi.resource_plan import Key, component_name, component_type, manifest_parent, manifest_urn
+from avactl.apply.pulumi.resource_plan import component_name, component_type, manifest_parent, manifest_urn
+from avactl.base.object_identity import ObjectKey
 from avactl.compiler.rename import Candidate, content, match_renames
 from avactl.program.manifest import Body, Manifest
 
@@ -30,7 +31,7 @@ class PastObject(NamedTuple):
 class Past:
     """The former stack: objects by key, components by type and name."""
 
-    objects: Mapping[tuple[Key, bool], PastObject] = field(default_factory=dict)
+    objects: Mapping[tuple[ObjectKey, bool], PastObject] = field(default_factory=dict)
     """(key, True for a patch) → the object."""
     components: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(kind, component name) → URN."""
@@ -48,7 +49,7 @@ class Aliases:
 
 def from_state(deployment: Mapping[str, Any] | None) -> Past:
     """Read the former stack from an export (`pulumi stack export`)."""
-    objects: dict[tuple[Key, bool], PastObject] = {}
+    objects: dict[tuple[ObjectKey, bool], PastObject] = {}
     components: dict[tuple[str, str], str] = {}
     for resource in (deployment or {}).get("resources") or ():
         token, name = resource["type"], resource["urn"]
@@ -59,20 +60,20 @@ def from_state(deployment: Mapping[str, Any] | None) -> Past:
             if "apiVersion" in body and "metadata" in body:
                 needed = tuple(resource.get("dependencies") or ())
                 entry = PastObject(name, resource.get("parent", ""), body, bool(resource.get("protect")), needed)
-                objects[Key.of(body), token.endswith("Patch")] = entry
+                objects[ObjectKey.of(body), token.endswith("Patch")] = entry
     return Past(objects, components)
 
 
 def from_manifests(manifests: Iterable[Manifest], stack: str) -> Past:
     """Build the former stack from the manifests of an older revision."""
-    objects: dict[tuple[Key, bool], PastObject] = {}
+    objects: dict[tuple[ObjectKey, bool], PastObject] = {}
     components: dict[tuple[str, str], str] = {}
     for manifest in manifests:
         item = manifest.item
         parent = manifest_parent(manifest, stack)
         components[item.kind, component_name(item)] = parent
         entry = PastObject(manifest_urn(manifest, stack), parent, manifest.body, manifest.holds_data)
-        objects[Key.of(manifest.body), manifest.patch] = entry
+        objects[ObjectKey.of(manifest.body), manifest.patch] = entry
     return Past(objects, components)
 
 
@@ -87,10 +88,10 @@ def aliases(past: Past, manifests: Iterable[Manifest], stack: str) -> Aliases:
     specs = _renamed(past, wanted)
     bases = _bases(past)
     names = {key: bases[urn] for key, urn in specs.items() if urn in bases}
-    present = {(Key.of(manifest.body), manifest.patch) for manifest in wanted}
+    present = {(ObjectKey.of(manifest.body), manifest.patch) for manifest in wanted}
     objects: dict[str, str] = {}
     for manifest in wanted:
-        before = past.objects.get((Key.of(manifest.body), manifest.patch))
+        before = past.objects.get((ObjectKey.of(manifest.body), manifest.patch))
         if before is None and manifest.item.key in names:
             before = _former(past, present, manifest, names[manifest.item.key])
         now = manifest_urn(manifest, stack)
@@ -113,7 +114,7 @@ def kept(past: Past, manifests: Iterable[Manifest], former: Aliases) -> list[Pas
 
     Excludes those of renamed specs, which the engine would refuse to replace by empty ones.
     """
-    present = {(Key.of(manifest.body), manifest.patch) for manifest in manifests}
+    present = {(ObjectKey.of(manifest.body), manifest.patch) for manifest in manifests}
     followed = set(former.objects.values())
     return [
         entry
@@ -153,7 +154,7 @@ def _renamed(past: Past, wanted: list[Manifest]) -> dict[tuple[str, str, str], s
     found: dict[_Name, str] = {}
     for here, manifests in new.items():
         for manifest in manifests:
-            before = past.objects.get((Key.of(manifest.body), manifest.patch))
+            before = past.objects.get((ObjectKey.of(manifest.body), manifest.patch))
             if before is not None and gone.get(before.parent, ("",))[0] == here[0]:
                 found[here] = before.parent
                 del gone[before.parent]
@@ -187,9 +188,9 @@ def _candidate(key: Hashable, here: _Name, name: str, bodies: list[Body]) -> Can
     return Candidate(key, (kind, team), content(by_kind, name))
 
 
-def _former(past: Past, present: set[tuple[Key, bool]], manifest: Manifest, former: str) -> PastObject | None:
+def _former(past: Past, present: set[tuple[ObjectKey, bool]], manifest: Manifest, former: str) -> PastObject | None:
     """Return the former object that an object replaces under a new name, unless it is still declared."""
-    key, name = Key.of(manifest.body), manifest.item.name
+    key, name = ObjectKey.of(manifest.body), manifest.item.name
     if not (key.name == name or key.name.startswith(f"{name}-")):
         return None
     before = (key._replace(name=former + key.name.removeprefix(name)), manifest.patch)

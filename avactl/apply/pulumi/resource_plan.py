@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from avactl.program.manifest import Body, Manifest, templates_of
+from avactl.program.manifest import Manifest
 from avactl.program.program import Item
 
 if TYPE_CHECKING:
@@ -36,22 +35,6 @@ Job, claim templates of a StatefulSet, selectors, roleRef, names).
 def of_stack(compilation: Compilation, cluster: str, team: str | None = None) -> list[Manifest]:
     """Return the manifests of a stack in apply order: the platform's on a cluster, or a team's."""
     return [m for m in compilation.manifests if m.cluster == cluster and m.item.team == team]
-
-
-class Key(NamedTuple):
-    """Identity of an object in one cluster. Excludes the API version, which may change."""
-
-    group: str
-    kind: str
-    namespace: str
-    name: str
-
-    @classmethod
-    def of(cls, body: Body) -> Key:
-        """Return the key of an object."""
-        metadata = body["metadata"]
-        group = body["apiVersion"].rpartition("/")[0]
-        return cls(group, body["kind"], metadata.get("namespace", ""), metadata["name"])
 
 
 def type_token(manifest: Manifest) -> str:
@@ -90,64 +73,3 @@ def manifest_urn(manifest: Manifest, stack: str) -> str:
 def manifest_parent(manifest: Manifest, stack: str) -> str:
     """Return the URN of the component of an object's spec in a stack."""
     return urn(stack, "", component_type(manifest.item.kind), component_name(manifest.item))
-
-
-def needs(body: Body) -> Iterator[tuple[str, str, str]]:
-    """Yield an object's dependencies as (kind, namespace, name): created before it, deleted after it.
-
-    Only dependencies of the API server or of a pod's start, to keep edges few and applies parallel.
-    """
-    metadata, kind = body["metadata"], body["kind"]
-    namespace = metadata.get("namespace", "")
-    if namespace:
-        yield ("Namespace", "", namespace)
-    spec = body.get("spec") or {}
-    if (reference := body.get("roleRef")) is not None:
-        # RBAC escalation check: the API server reads the role that is bound.
-        yield (reference["kind"], namespace if reference["kind"] == "Role" else "", reference["name"])
-    elif kind in ("PersistentVolumeClaim", "PersistentVolume"):
-        if name := spec.get("storageClassName"):
-            yield ("StorageClass", "", name)
-        if name := spec.get("volumeName"):
-            yield ("PersistentVolume", "", name)
-    elif kind in ("HorizontalPodAutoscaler", "ScaledObject"):
-        target = spec["scaleTargetRef"]
-        yield (target["kind"], namespace, target["name"])
-    elif kind == "ResourceClaimTemplate":
-        for request in spec["spec"]["devices"].get("requests", ()):
-            if name := request.get("exactly", {}).get("deviceClassName"):
-                yield ("DeviceClass", "", name)
-    elif pods := [pod for _, template in templates_of(body) if isinstance(pod := template.get("spec"), dict)]:
-        if name := spec.get("serviceName"):
-            yield ("Service", namespace, name)
-        for found, name in dict.fromkeys(need for pod in pods for need in _pod_needs(pod)):
-            yield (found, "" if found == "PriorityClass" else namespace, name)
-
-
-def _pod_needs(pod: Body) -> Iterator[tuple[str, str]]:
-    if name := pod.get("serviceAccountName"):
-        yield ("ServiceAccount", name)
-    if name := pod.get("priorityClassName"):
-        yield ("PriorityClass", name)
-    if name := pod.get("subdomain"):
-        yield ("Service", name)
-    for claim in pod.get("resourceClaims", ()):
-        if name := claim.get("resourceClaimTemplateName"):
-            yield ("ResourceClaimTemplate", name)
-    for volume in pod.get("volumes", ()):
-        if claim := volume.get("persistentVolumeClaim"):
-            yield ("PersistentVolumeClaim", claim["claimName"])
-        for source in (volume, *volume.get("projected", {}).get("sources", ())):
-            if config := source.get("configMap"):
-                yield ("ConfigMap", config["name"])
-    for container in (*pod.get("initContainers", ()), *pod.get("containers", ())):
-        for name in _env_maps(container):
-            yield ("ConfigMap", name)
-
-
-def _env_maps(container: Body) -> Iterator[str]:
-    sources: list[Any] = [entry.get("configMapRef") for entry in container.get("envFrom", ())]
-    sources += [entry.get("valueFrom", {}).get("configMapKeyRef") for entry in container.get("env", ())]
-    for source in sources:
-        if source:
-            yield source["name"]

@@ -9,7 +9,9 @@ import pulumi
 
 from avactl.apply.pulumi import resource_plan as pulumi_plan
 from avactl.apply.pulumi.aliases import Aliases
+from avactl.base.object_identity import ObjectKey
 from avactl.compiler import Compilation
+from avactl.program.dependencies import dependencies
 from avactl.program.manifest import Manifest
 
 _NO_ALIASES = Aliases()
@@ -98,9 +100,9 @@ def register_objects(
     Without a `connection` the parents' or the program's provider is used. Objects that hold data are protected: the
     engine refuses to delete them. With `forgets` it drops them from its state instead, for unattended runs.
     """
-    made: dict[tuple[str, str, str], KubernetesObject] = {}
+    made: dict[ObjectKey, KubernetesObject] = {}
     for manifest in manifests:
-        first = [made[key] for key in dict.fromkeys(pulumi_plan.needs(manifest.body)) if key in made]
+        first = [made[key] for key in dependencies(manifest.body) if key in made]
         replaced = pulumi_plan.REPLACED_ON.get(manifest.kind)
         keeps = manifest.holds_data and not forgets
         opts = pulumi.ResourceOptions(
@@ -116,7 +118,7 @@ def register_objects(
             delete_before_replace=True if replaced else None,
             aliases=_alias(former.get(pulumi_plan.manifest_urn(manifest, pulumi.get_stack())) if former else None),
         )
-        made[manifest.kind, manifest.namespace, manifest.name] = KubernetesObject(manifest, opts)
+        made[ObjectKey.of(manifest.body)] = KubernetesObject(manifest, opts)
     return list(made.values())
 
 

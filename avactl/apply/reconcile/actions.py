@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from avactl.apply.pulumi.resource_plan import Key, needs
 from avactl.apply.reconcile.desired import (
     DELETION_POLICY,
     HOLDS_DATA,
@@ -25,9 +24,11 @@ from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT, applied, find, has
 from avactl.apply.reconcile.diffing.object_diff import Comparison, Difference, compare
 from avactl.apply.reconcile.inventory import Record, identity
+from avactl.base.object_identity import ObjectKey
 from avactl.change.diff.model import Disruption
 from avactl.change.diff.rules import deletion_of, holds_own_data
 from avactl.contracts import names
+from avactl.program.dependencies import dependencies
 
 Body = dict[str, Any]
 _MARK = ("f:metadata", "f:labels", f"f:{INVENTORY}")
@@ -56,7 +57,7 @@ class Step:
 
     action: Action
     title: str
-    key: Key
+    key: ObjectKey
     rank: int
     wanted: Wanted | None = None
     live: Body | None = None
@@ -80,7 +81,7 @@ class Step:
 
 def plan(
     wanted: Iterable[Wanted],
-    live: Mapping[Key, Body],
+    live: Mapping[ObjectKey, Body],
     inventory: str,
     record: Record,
     hands: Hands,
@@ -176,9 +177,9 @@ def _mark_recreated(steps: list[Step]) -> None:
                 claim.reason = "its volume was deleted"
 
 
-def _claim_of(volume: Body) -> Key:
+def _claim_of(volume: Body) -> ObjectKey:
     claim = volume["spec"].get("claimRef") or {}
-    return Key("", "PersistentVolumeClaim", claim.get("namespace", ""), claim.get("name", ""))
+    return ObjectKey("", "PersistentVolumeClaim", claim.get("namespace", ""), claim.get("name", ""))
 
 
 def _released(each: Wanted, live: Body) -> list[Difference]:
@@ -191,7 +192,7 @@ def _released(each: Wanted, live: Body) -> list[Difference]:
     return [Difference(path, old, ABSENT) for path in paths if (old := find(live, path)) is not ABSENT]
 
 
-def _prunes(live: Mapping[Key, Body], declared: Collection[Key], inventory: str) -> list[Step]:
+def _prunes(live: Mapping[ObjectKey, Body], declared: Collection[ObjectKey], inventory: str) -> list[Step]:
     """Return the steps for objects that carry our inventory's label and are no longer in git."""
     gone = {
         key: body
@@ -223,16 +224,14 @@ def holds_data(live: Mapping[str, Any]) -> bool:
     return lost and notes.get(DELETION_POLICY) != "delete" and PATCHED not in notes
 
 
-def _kept(gone: Mapping[Key, Body], live: Mapping[Key, Body]) -> dict[Key, str]:
+def _kept(gone: Mapping[ObjectKey, Body], live: Mapping[ObjectKey, Body]) -> dict[ObjectKey, str]:
     """Return the objects that are not pruned, with the reason: those that hold data, and all that these need."""
-    kept: dict[Key, str] = {key: "it holds data" for key, body in gone.items() if holds_data(body)}
-    by_name = {(key.kind, key.namespace, key.name): key for key in gone}
+    kept: dict[ObjectKey, str] = {key: "it holds data" for key, body in gone.items() if holds_data(body)}
     ahead = list(kept)
     while ahead:
         key = ahead.pop()
-        for name in needs(live[key]):
-            other = by_name.get(name)
-            if other is not None and other not in kept:
+        for other in dependencies(live[key]):
+            if other in gone and other not in kept:
                 kept[other] = f"needed by {title(live[key])}"
                 ahead.append(other)
     return kept

@@ -9,7 +9,6 @@ from itertools import groupby
 from time import monotonic
 from typing import Any
 
-from avactl.apply.pulumi.resource_plan import Key
 from avactl.apply.reconcile.actions import Action, Step, holds_data
 from avactl.apply.reconcile.desired import PATCHED, inventory_of, marks
 from avactl.apply.reconcile.diffing import managed_fields
@@ -17,6 +16,7 @@ from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import ABSENT
 from avactl.apply.reconcile.diffing.object_diff import Difference, compare
 from avactl.apply.reconcile.health import State, health
+from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.change.diff.fields import Change, Entry
 from avactl.change.diff.model import ABSENT as NOTHING
 from avactl.change.diff.model import Disruption
@@ -24,7 +24,7 @@ from avactl.change.diff.rules import classify
 from avactl.compiler.normalise import RANK
 from avactl.kinds.cluster.daemons import builtin
 from avactl.kube.client import ApiError, UnreachableError
-from avactl.kube.object_client import FIELD_MANAGER, Body, Gvk, ObjectClient
+from avactl.kube.object_client import FIELD_MANAGER, Body, ObjectClient
 
 APPLIED = frozenset({Action.create, Action.change, Action.recreate, Action.restore})
 _HANDOVER = f"{FIELD_MANAGER}-handover"
@@ -39,8 +39,6 @@ _LACKS_RIGHTS = re.compile(
     rf"cannot [a-z]+ resource|attempting to grant RBAC permissions|ValidatingAdmissionPolicy '{builtin.NAME}'"
 ).search
 """Matches refusals that depend on the account: by RBAC, and by the policy on the account of the built-in reconciler."""
-
-Name = tuple[str, str, str]
 
 
 def to_do(steps: Iterable[Step]) -> bool:
@@ -109,19 +107,19 @@ class Applier:
         """`patience`: seconds to wait for an object to be deleted; `done` is called after each step."""
         self._api, self._inventory, self._hands = api, inventory, hands
         self._patience, self._done = patience, done
-        self._failed: dict[Name, str] = {}
-        self._pending: dict[Name, asyncio.Event] = {}
+        self._failed: dict[ObjectKey, str] = {}
+        self._pending: dict[ObjectKey, asyncio.Event] = {}
         """Objects being applied; each event is set when its step has ended, successfully or not."""
 
     async def run(self, steps: list[Step]) -> None:
         """Execute all steps and record the result in each. Raises LostLeaseError."""
         for step in steps:
             if step.error:
-                self._failed[_name(step.key)] = step.title
+                self._failed[step.key] = step.title
         forward = sorted((step for step in steps if step.action in APPLIED), key=lambda step: step.rank)
         for _, group in groupby(forward, key=_wave):
             several = list(group)
-            self._pending = {_name(step.key): asyncio.Event() for step in several}
+            self._pending = {step.key: asyncio.Event() for step in several}
             await asyncio.gather(*map(self._in_turn, several))
             kinds = (step for step in several if step.key.kind == "CustomResourceDefinition" and not step.error)
             await asyncio.gather(*map(self._established, kinds))
@@ -132,17 +130,17 @@ class Applier:
     async def _in_turn(self, step: Step) -> None:
         """Apply after the steps that this one depends on."""
         assert step.wanted is not None
-        for name in step.wanted.needs:
-            if name in self._pending:
-                await self._pending[name].wait()
+        for key in step.wanted.dependencies:
+            if key in self._pending:
+                await self._pending[key].wait()
         try:
             await self._apply(step)
         finally:
-            self._pending[_name(step.key)].set()
+            self._pending[step.key].set()
 
     async def _apply(self, step: Step) -> None:
         assert step.wanted is not None
-        blocked = next((self._failed[name] for name in step.wanted.needs if name in self._failed), None)
+        blocked = next((self._failed[key] for key in step.wanted.dependencies if key in self._failed), None)
         try:
             if blocked is not None:
                 step.error, step.blocked = f"depends on {blocked}, which could not be applied", True
@@ -153,7 +151,7 @@ class Applier:
         except (ApiError, UnreachableError, _StillThereError) as error:
             _fail(step, error)
         if step.error:
-            self._failed[_name(step.key)] = step.title
+            self._failed[step.key] = step.title
         self._done(step)
 
     async def _put(self, step: Step) -> None:
@@ -251,13 +249,13 @@ class Applier:
                 return
             if monotonic() > ends:
                 step.error = "the kind is not served yet: " + (health(live).reason if live else "it was deleted")
-                self._failed[_name(step.key)] = step.title
+                self._failed[step.key] = step.title
                 return
             await asyncio.sleep(_POLL)
 
     async def _prune(self, step: Step) -> None:
         live = step.live
-        if any(namespace == step.key.namespace for _, namespace, _ in self._failed):
+        if any(key.namespace == step.key.namespace for key in self._failed):
             step.action, step.reason = Action.wait, "not pruned: an object that may replace it could not be applied"
             return
         try:
@@ -301,10 +299,6 @@ def _wave(step: Step) -> int:
     if step.rank <= RANK["CustomResourceDefinition"]:
         return 0
     return 1 if step.rank < RANK["DaemonSet"] else 2 if step.rank < len(RANK) else 3
-
-
-def _name(key: Key) -> Name:
-    return (key.kind, key.namespace, key.name)
 
 
 def _fail(step: Step, error: Exception) -> None:

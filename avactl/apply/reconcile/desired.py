@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from avactl.apply.pulumi.resource_plan import Key, needs
 from avactl.apply.reconcile.diffing.field_policy import left, without
 from avactl.apply.reconcile.diffing.managed_fields import Path
+from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.change.diff.model import Disruption
 from avactl.change.diff.rules import deletion
 from avactl.compiler import Compilation
 from avactl.compiler.normalise import RANK
 from avactl.contracts import names
-from avactl.kube.object_client import Gvk
+from avactl.contracts.pod_annotations import RUN_DIGEST
+from avactl.program.dependencies import dependencies
 from avactl.program.manifest import Manifest
 
 INVENTORY = f"{names.GROUP}/inventory"
@@ -27,7 +28,6 @@ DELETION_POLICY = f"{names.GROUP}/deletion-policy"
 """Annotation `delete` of objects that hold data and whose spec allows deletion."""
 PATCHED = f"{names.GROUP}/patched"
 """Annotation of objects that exist without avactl: pruning removes our fields and leaves the object."""
-RUN = f"{names.GROUP}/run"
 
 Body = dict[str, Any]
 
@@ -39,15 +39,15 @@ class Wanted(NamedTuple):
     body: Body
     """The body as applied: with labels and annotations, without controller-owned fields."""
     gvk: Gvk
-    key: Key
+    key: ObjectKey
     rank: int
     leave: tuple[Path, ...]
     """Fields owned by controllers."""
 
     @property
-    def needs(self) -> list[tuple[str, str, str]]:
-        """Return the objects that must exist first, as (kind, namespace, name)."""
-        return list(dict.fromkeys(needs(self.body)))
+    def dependencies(self) -> list[ObjectKey]:
+        """Return the objects that must exist first."""
+        return dependencies(self.body)
 
     def digest(self) -> bytes:
         """Digest of the declared object."""
@@ -89,7 +89,7 @@ def _wanted(manifest: Manifest, inventory: str) -> Wanted:
         # With a TTL a finished Job would be deleted, be missing, and run again.
         body = without(body, ["spec.ttlSecondsAfterFinished"])
     return Wanted(
-        manifest, body, Gvk.of(body), Key.of(body), rank_of(manifest.kind), left(manifest.kind, manifest.owned)
+        manifest, body, Gvk.of(body), ObjectKey.of(body), rank_of(manifest.kind), left(manifest.kind, manifest.owned)
     )
 
 
@@ -108,7 +108,7 @@ def inventory_of(live: Mapping[str, Any]) -> str:
 def run_of(job: Mapping[str, Any]) -> str:
     """Return the run ID of a Job, from its immutable pod template, which cannot be forged afterwards."""
     template = job["spec"].get("template") or {}
-    found: str = ((template.get("metadata") or {}).get("annotations") or {}).get(RUN, "")
+    found: str = ((template.get("metadata") or {}).get("annotations") or {}).get(RUN_DIGEST.name, "")
     return found
 
 

@@ -7,26 +7,26 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from avactl.apply.pulumi.resource_plan import Key
 from avactl.apply.reconcile.desired import INVENTORY, Wanted
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.object_diff import compare
+from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.kube.client import Client
-from avactl.kube.object_client import Gvk, ObjectClient
+from avactl.kube.object_client import ObjectClient
 from avactl.kube.reflector import Reflector
 
 
 class _Kind:
     """Watch handler of one kind: compares each object it receives and keeps none."""
 
-    def __init__(self, gvk: Gvk, wanted: Mapping[Key, Wanted], hands: Hands, differs: Callable[[], None]) -> None:
+    def __init__(self, gvk: Gvk, wanted: Mapping[ObjectKey, Wanted], hands: Hands, differs: Callable[[], None]) -> None:
         self._gvk, self._wanted, self._hands, self._differs = gvk, wanted, hands, differs
         self._names = {f"{key.namespace}/{key.name}" if key.namespace else key.name for key in wanted}
         self._seen: set[str] = set()
 
     def put(self, item: dict[str, Any]) -> None:
         item["apiVersion"], item["kind"] = self._gvk
-        key = Key.of(item)
+        key = ObjectKey.of(item)
         self._seen.add(f"{key.namespace}/{key.name}" if key.namespace else key.name)
         each = self._wanted.get(key)
         if each is None:
@@ -55,7 +55,7 @@ class Watcher:
     async def watch(self, wanted: Iterable[Wanted]) -> None:
         """Watch for differences from these objects from now on."""
         await self.stop()
-        kinds: dict[Gvk, dict[Key, Wanted]] = {}
+        kinds: dict[Gvk, dict[ObjectKey, Wanted]] = {}
         for each in wanted:
             kinds.setdefault(each.gvk, {})[each.key] = each
         missing = await self._api.find_kinds(set(kinds))

@@ -11,11 +11,11 @@ from typing import Any
 
 import orjson
 
-from avactl.apply.pulumi.resource_plan import Key
 from avactl.apply.reconcile.desired import Wanted
+from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.contracts import names
 from avactl.kube.client import ApiError
-from avactl.kube.object_client import Gvk, ObjectClient
+from avactl.kube.object_client import ObjectClient
 
 _ID, _DIGEST = 6, 6
 """Bytes per object (identity and content digest): one ConfigMap holds 65,000 objects."""
@@ -58,7 +58,7 @@ class Record:
         return self.objects.get(identity(wanted.key)) == wanted.digest()
 
 
-def identity(key: Key) -> bytes:
+def identity(key: ObjectKey) -> bytes:
     """Return the identity digest of an object."""
     return blake2b("\0".join(key).encode(), digest_size=_ID).digest()
 

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from avactl.apply.pulumi.resource_plan import Key
 from avactl.apply.reconcile.desired import INVENTORY, Wanted, inventory_of
 from avactl.apply.reconcile.inventory import Record, kinds_of
+from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.compiler.normalise import APPLY_ORDER
 from avactl.kube.client import ApiError
-from avactl.kube.object_client import Body, Gvk, ObjectClient
+from avactl.kube.object_client import Body, ObjectClient
 
 _FEW = 8
 """Up to so many missing objects of a kind are fetched one by one; more are listed."""
@@ -39,7 +39,7 @@ ALWAYS = frozenset(Gvk(version, kind) for version, kinds in _VERSIONS.items() fo
 class Observed(NamedTuple):
     """The live objects of a run."""
 
-    live: dict[Key, Body]
+    live: dict[ObjectKey, Body]
     unserved: frozenset[Gvk]
     """Kinds that the API server does not serve."""
     unseen: frozenset[Gvk]
@@ -50,7 +50,7 @@ async def observe(api: ObjectClient, wanted: Collection[Wanted], record: Record)
     """Read all relevant live objects. Raises ApiError and UnreachableError."""
     declared = kinds_of(wanted)
     unserved = await api.find_kinds(set(declared | record.kinds | ALWAYS))
-    live: dict[Key, Body] = {}
+    live: dict[ObjectKey, Body] = {}
     unseen: set[Gvk] = set()
 
     async def look(gvk: Gvk) -> None:
@@ -62,7 +62,7 @@ async def observe(api: ObjectClient, wanted: Collection[Wanted], record: Record)
             if error.forbidden:
                 unseen.add(gvk)
             return
-        live.update((Key.of(body), body) for body in found)
+        live.update((ObjectKey.of(body), body) for body in found)
 
     served = (declared | record.kinds | ALWAYS) - unserved
     if not record.version:
@@ -76,7 +76,9 @@ async def observe(api: ObjectClient, wanted: Collection[Wanted], record: Record)
     return Observed(live, frozenset(unserved), frozenset(unseen))
 
 
-async def find(api: ObjectClient, missing: Iterable[Wanted], live: dict[Key, Body], *, marked: bool = False) -> None:
+async def find(
+    api: ObjectClient, missing: Iterable[Wanted], live: dict[ObjectKey, Body], *, marked: bool = False
+) -> None:
     """Add declared objects that exist without the label: created by others, or with the label removed.
 
     `marked`: include objects of these kinds that have the label.
@@ -93,7 +95,7 @@ async def find(api: ObjectClient, missing: Iterable[Wanted], live: dict[Key, Bod
     async def many(gvk: Gvk, several: list[Wanted]) -> None:
         keys = {each.key for each in several}
         for body in await api.items(gvk):
-            if (key := Key.of(body)) in keys or (marked and inventory_of(body)):
+            if (key := ObjectKey.of(body)) in keys or (marked and inventory_of(body)):
                 live[key] = body
 
     few = 0 if marked else _FEW

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 from time import monotonic
 from typing import Any
 
-from avactl.apply.pulumi.resource_plan import Key
 from avactl.apply.reconcile import role_sets
 from avactl.apply.reconcile.actions import Action, Step
 from avactl.apply.reconcile.desired import INVENTORY, title
@@ -23,9 +22,10 @@ from avactl.apply.reconcile.health import (
     is_starting,
     of_pods,
 )
+from avactl.base.object_identity import Gvk, ObjectKey
 from avactl.contracts.names import DISAGGREGATED_NAME, LWS_NAME
 from avactl.kube.client import ApiError
-from avactl.kube.object_client import Body, Gvk, ObjectClient
+from avactl.kube.object_client import Body, ObjectClient
 
 _POLL = (0.5, 3.0)
 
@@ -88,18 +88,20 @@ async def wait_gone(api: ObjectClient, steps: Collection[Step], *, patience: flo
     await asyncio.gather(*map(one, pruned))
 
 
-async def _refresh(api: ObjectClient, inventory: str, wanted: Mapping[Key, Gvk], live: dict[Key, Body]) -> None:
+async def _refresh(
+    api: ObjectClient, inventory: str, wanted: Mapping[ObjectKey, Gvk], live: dict[ObjectKey, Body]
+) -> None:
     """Reread these objects if their kind has a health check."""
 
     async def look(gvk: Gvk) -> None:
         for body in await api.items(gvk, f"{INVENTORY}={inventory}"):
-            if (key := Key.of(body)) in wanted:
+            if (key := ObjectKey.of(body)) in wanted:
                 live[key] = body
 
     await asyncio.gather(*(look(gvk) for gvk in set(wanted.values()) if gvk.kind in JUDGED))
 
 
-async def _groups(api: ObjectClient, live: Mapping[Key, Body]) -> dict[Key, list[Mapping[str, Any]]]:
+async def _groups(api: ObjectClient, live: Mapping[ObjectKey, Body]) -> dict[ObjectKey, list[Mapping[str, Any]]]:
     """Return the LeaderWorkerSets that the controllers of DisaggregatedSets have made of them."""
     sets = {key: body for key, body in live.items() if key.kind == role_sets.KIND}
     if not sets or await api.find_kinds({role_sets.GROUPS}):
@@ -123,16 +125,16 @@ def _selector(live: Body) -> Mapping[str, str]:
     return found
 
 
-async def _look_closer(api: ObjectClient, late: Mapping[Key, Body]) -> dict[Key, Health]:
+async def _look_closer(api: ObjectClient, late: Mapping[ObjectKey, Body]) -> dict[ObjectKey, Health]:
     """Return the health of unready objects that wait for capacity or a storage class, or whose containers crash."""
-    found: dict[Key, Health] = {}
-    spaces: dict[str, list[Key]] = defaultdict(list)
+    found: dict[ObjectKey, Health] = {}
+    spaces: dict[str, list[ObjectKey]] = defaultdict(list)
     for key in late:
         if key.kind in WITH_PODS or key.kind == "Job":
             spaces[key.namespace].append(key)
     await api.find_kinds({Gvk("v1", "Pod"), Gvk("storage.k8s.io/v1", "StorageClass")})
 
-    async def workloads(namespace: str, keys: list[Key]) -> None:
+    async def workloads(namespace: str, keys: list[ObjectKey]) -> None:
         try:
             pods = await api.items(Gvk("v1", "Pod"), namespace=namespace)
         except ApiError as error:
@@ -147,7 +149,7 @@ async def _look_closer(api: ObjectClient, late: Mapping[Key, Body]) -> dict[Key,
             if said is not None:
                 found[key] = said
 
-    async def claim(key: Key) -> None:
+    async def claim(key: ObjectKey) -> None:
         found[key] = await _claim(api, late[key])
 
     await asyncio.gather(

@@ -19,10 +19,11 @@ from avactl.apply.reconcile.readiness import wait_gone, wait_healthy
 from avactl.apply.reconcile.reporting.events import RunEvents
 from avactl.apply.reconcile.reporting.listener import Listener
 from avactl.apply.reconcile.reporting.report import Result
+from avactl.base.object_identity import Gvk
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.leader import HeldError, Leader, LostError
-from avactl.kube.object_client import Gvk, LostLeaseError, ObjectClient
+from avactl.kube.object_client import LostLeaseError, ObjectClient
 from avactl.kube.replica import process_identity
 
 _FIRST = 15.0

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from avactl.base.object_identity import Gvk
 from avactl.base.quantity import quantity
 from avactl.contracts.names import DISAGGREGATED_NAME, DISAGGREGATED_ROLE
-from avactl.kube.object_client import Gvk
 
 Live = Mapping[str, Any]
 KIND, GROUPS = "DisaggregatedSet", Gvk("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")

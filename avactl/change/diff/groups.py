@@ -11,10 +11,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from avactl.base.equality import canonical, same
+from avactl.base.object_identity import ObjectId
 from avactl.change.diff.model import ABSENT, Consequence, Diff, FieldChange, IntentChange, ObjectChange
 from avactl.change.diff.objects import general, placeholder
 from avactl.program import registry
-from avactl.program.manifest import ObjectId
 
 
 class ObjectGroup(NamedTuple):
@@ -112,7 +112,7 @@ def _general_object(change: ObjectChange, intent: IntentChange) -> ObjectChange:
     name = _name(intent)
     if not name:
         return change
-    change = replace(change, id=change.id._replace(name=placeholder(change.id.name, name)))
+    change = replace(change, id=change.id._replace(key=change.id.key._replace(name=placeholder(change.id.name, name))))
     if registry.kind(intent.key.kind).has_written:
         return change
     fields = tuple(_general_field(field, name) for field in change.fields)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from avactl.base.object_identity import ObjectId
 from avactl.base.terminal import json_output
 from avactl.change.diff.model import ABSENT, Diff, FieldChange, IntentChange, ObjectChange
 from avactl.diagnostics import Diagnostic
-from avactl.program.manifest import ObjectId
 
 VERSION = 1
 
@@ -79,7 +79,7 @@ def _object(change: ObjectChange) -> dict[str, Any]:
 
 
 def _id(id: ObjectId) -> dict[str, Any]:
-    return {**id._asdict(), "namespace": id.namespace or None}
+    return {"cluster": id.cluster, **id.key._asdict(), "namespace": id.namespace or None}
 
 
 def _field(change: FieldChange) -> dict[str, Any]:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, Literal, NamedTuple
 
+from avactl.base.object_identity import ObjectId
 from avactl.diagnostics import Diagnostic
 from avactl.program import registry
-from avactl.program.manifest import Manifest, ObjectId
+from avactl.program.manifest import Manifest
 from avactl.program.program import Item
 from avactl.program.registry import Fact
 

@@ -14,6 +14,7 @@ from avactl.change.diff.model import ABSENT, Disruption, FieldChange, ObjectChan
 from avactl.change.diff.rules import classify, deletion
 from avactl.change.diff.secrets import cover, cover_text
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import Reader, read_by
 from avactl.program import registry
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
@@ -92,9 +93,7 @@ def _changed(old: Manifest, new: Manifest) -> ObjectChange:
     return ObjectChange(new.id, "changed", top, reason, tuple(fields), manifest=new)
 
 
-_DIGESTS = frozenset(
-    (names.TEMPLATE_DIGEST, *(f"{names.GROUP}/{key}" for key in ("config", "config-digest", "configuration", "run")))
-)
+_DIGESTS = frozenset((names.TEMPLATE_DIGEST, *(each.name for each in read_by(Reader.DIFF))))
 """Annotations in which avactl writes digests of what is shown as changed elsewhere."""
 _is_hexadecimal = re.compile(r"[0-9a-f]{8,64}").fullmatch
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from avactl.base.object_identity import ObjectKey
 from avactl.change.plan.cluster_state import configured
 from avactl.change.plan.cost import Hardware, hardware
-from avactl.change.plan.workloads import Surroundings, Workload, WorkloadId, surroundings, workloads
+from avactl.change.plan.workloads import Surroundings, Workload, surroundings, workloads
 from avactl.compiler import Compilation
 from avactl.program.manifest import Body
 from avactl.spec.platform.prices import Prices
@@ -18,7 +19,7 @@ class Side:
 
     known: bool
     """True if the compilation has the cluster."""
-    works: dict[WorkloadId, Workload] = field(default_factory=dict)
+    works: dict[ObjectKey, Workload] = field(default_factory=dict)
     around: Surroundings = field(default_factory=Surroundings)
     hardware: Hardware = field(default_factory=lambda: Hardware({}, frozenset()))
     prices: Prices | None = None

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from typing import NamedTuple
 
+from avactl.base.object_identity import ObjectKey
 from avactl.change.plan.model import Cost
-from avactl.change.plan.workloads import Surroundings, Workload, WorkloadId
+from avactl.change.plan.workloads import Surroundings, Workload
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GPU_SHARE, SPOT_FROM, TIMEOUT
 from avactl.program.lowering.pods import device_class
 from avactl.program.program import Program
 from avactl.scheduler.objects.pod_requirements import requests
@@ -60,7 +62,7 @@ def cost(
     around: Surroundings,
     known: Hardware,
     prices: Prices | None,
-    scaled: Mapping[WorkloadId, int],
+    scaled: Mapping[ObjectKey, int],
 ) -> Cost:
     """Return the cost of one spec's pods at full size; `scaled` has the replicas of autoscaled workloads."""
     gpus: dict[str, float] = {}
@@ -90,7 +92,7 @@ def cost(
             least += each * ((count - on_spot) * firm + on_spot * min(spot, dearest))
         if work.id.kind == "Job":
             notes = work.template["metadata"].get("annotations") or {}
-            deadline = notes.get(names.TIMEOUT) or work.spec.get("activeDeadlineSeconds")
+            deadline = notes.get(TIMEOUT.name) or work.spec.get("activeDeadlineSeconds")
             hours.append(None if deadline is None else int(deadline) / _HOUR)
         else:
             hours.append(float("inf"))
@@ -110,7 +112,7 @@ def spot_count(work: Workload, count: int) -> int:
     tolerations = template["spec"].get("tolerations") or ()
     if not any(toleration.get("key") == names.CAPACITY for toleration in tolerations):
         return 0
-    first = ((template.get("metadata") or {}).get("annotations") or {}).get(names.SPOT_FROM, "")
+    first = ((template.get("metadata") or {}).get("annotations") or {}).get(SPOT_FROM.name, "")
     return max(0, count - (int(first) if first.isdecimal() and len(first) < 10 else 0))
 
 
@@ -134,8 +136,8 @@ def _pod_gpus(work: Workload, amounts: Mapping[str, int], around: Surroundings, 
     template = work.template
     spec, notes = template["spec"], (template.get("metadata") or {}).get("annotations") or {}
     model = (spec.get("nodeSelector") or {}).get(names.GPU_LABEL, "GPU")
-    if names.GPU_SHARE in notes:
-        return {model: float(Fraction(notes[names.GPU_SHARE]))}
+    if GPU_SHARE.name in notes:
+        return {model: float(Fraction(notes[GPU_SHARE.name]))}
     found: dict[str, float] = {}
     for each in spec.get("resourceClaims") or ():
         claim = around.claims.get((work.id.namespace, each.get("resourceClaimTemplateName") or ""))

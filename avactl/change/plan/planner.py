@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from avactl.base import gc_control as collector
+from avactl.base.object_identity import ObjectKey, namespaced_name
 from avactl.change.plan import effects
 from avactl.change.plan.cluster_state import ClusterState, declared, machines, reserved
 from avactl.change.plan.compiled_side import Side
@@ -15,10 +16,9 @@ from avactl.change.plan.rollout import Change, Done, Op, place_all
 from avactl.change.plan.simulator import World
 from avactl.change.plan.spec_origin import Origin
 from avactl.change.plan.verdicts import places, reclaimable, waits
-from avactl.change.plan.workloads import Workload, WorkloadId
+from avactl.change.plan.workloads import Workload
 from avactl.compiler import Compilation
 from avactl.contracts import names
-from avactl.kube.objects import object_key
 from avactl.program.program import pool_size
 from avactl.scheduler.cache.cluster import ClusterCache
 
@@ -137,12 +137,12 @@ def declared_cluster(compilation: Compilation, cluster: str) -> ClusterCache:
 def _configure(world: World, before: Side, after: Side, *, declared_only: bool) -> None:
     """Apply the head's pools, quotas and namespaces."""
     old, new = before.configured, after.configured
-    was = {object_key(item): item for item in old["configmaps"]}
-    kept = set(map(object_key, new["configmaps"]))
+    was = {namespaced_name(item): item for item in old["configmaps"]}
+    kept = set(map(namespaced_name, new["configmaps"]))
     for key in was:
         if key not in kept:
             world.drop_config(key)
-    changed = [item for item in new["configmaps"] if declared_only or was.get(object_key(item)) != item]
+    changed = [item for item in new["configmaps"] if declared_only or was.get(namespaced_name(item)) != item]
     world.put_objects({"configmaps": changed, "namespaces": new["namespaces"]})
 
 
@@ -164,7 +164,7 @@ def _entries(change: Change, before: Side, after: Side, cluster: str) -> list[En
     return found
 
 
-def _by_owner(works: dict[WorkloadId, Workload]) -> dict[Owner, list[Workload]]:
+def _by_owner(works: dict[ObjectKey, Workload]) -> dict[Owner, list[Workload]]:
     found: dict[Owner, list[Workload]] = defaultdict(list)
     for work in works.values():
         found[work.owner].append(work)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from avactl.base.object_identity import ObjectKey
 from avactl.change.plan.model import Surge
 from avactl.change.plan.simulator import World
-from avactl.change.plan.workloads import GROUPED, Maker, Surroundings, Workload, WorkloadId
+from avactl.change.plan.workloads import GROUPED, Maker, Surroundings, Workload
 from avactl.contracts import names
 from avactl.program.manifest import Body
 from avactl.scheduler.objects.pod_info import PodInfo
@@ -72,8 +73,8 @@ class Change:
 
     def __init__(self, world: World, around: Surroundings, created: str) -> None:
         self.world = world
-        self.done: dict[WorkloadId, Done] = {}
-        self.scaled: dict[WorkloadId, int] = {}
+        self.done: dict[ObjectKey, Done] = {}
+        self.scaled: dict[ObjectKey, int] = {}
         """Replicas of autoscaled workloads, in base or head."""
         self._maker = Maker(around, created, "new")
         self._rollouts: list[Rollout] = []
@@ -83,9 +84,7 @@ class Change:
         for namespace, body in claims:
             self.world.want_claim(namespace, body)
 
-    def apply(
-        self, base: dict[WorkloadId, Workload], head: dict[WorkloadId, Workload], everything: bool = False
-    ) -> None:
+    def apply(self, base: dict[ObjectKey, Workload], head: dict[ObjectKey, Workload], everything: bool = False) -> None:
         """Do what the controllers do when head is applied over base, before the scheduler decides.
 
         With `everything`, also start unchanged workloads that have no pods.
@@ -196,7 +195,7 @@ class Change:
         return sum(1 for pod in gone if pod.node)
 
 
-def _together(work: Workload) -> WorkloadId:
+def _together(work: Workload) -> ObjectKey:
     """Return what is replaced together: all roles of a DisaggregatedSet, else the workload."""
     return work.id._replace(name=work.marks.get(names.DISAGGREGATED_NAME, work.id.name))
 

@@ -10,8 +10,9 @@ from typing import Any
 from avactl.base.terminal import shortened
 from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.snapshot.loader import SnapshotError
-from avactl.change.plan.workloads import GROUPED, Made, Workload, WorkloadId
+from avactl.change.plan.workloads import GROUPED, Made, Workload
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import DEVICES
 from avactl.program.manifest import Body
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint_set import ConstraintSet
@@ -187,21 +188,21 @@ class World:
         """Return a workload's pods that have not ended, by the number in their names."""
         id_ = work.id
         if id_.kind == "Job":
-            return self._labelled(id_, {"job-name": id_.name})
+            return self._labelled(id_.namespace, {"job-name": id_.name})
         if id_.kind in GROUPED:
             own = (work.template.get("metadata") or {}).get("labels") or {}
             select = {key: own[key] for key in _INDEXED if key in own} | dict(work.marks)
-            return sorted(self._labelled(id_, select), key=_place_in_group)
-        return self._labelled(id_, (work.spec.get("selector") or {}).get("matchLabels") or {"": ""})
+            return sorted(self._labelled(id_.namespace, select), key=_place_in_group)
+        return self._labelled(id_.namespace, (work.spec.get("selector") or {}).get("matchLabels") or {"": ""})
 
-    def _labelled(self, id_: WorkloadId, select: Mapping[str, str]) -> list[PodInfo]:
-        mark = next(((id_.namespace, label, select[label]) for label in _INDEXED if label in select), None)
+    def _labelled(self, namespace: str, select: Mapping[str, str]) -> list[PodInfo]:
+        mark = next(((namespace, label, select[label]) for label in _INDEXED if label in select), None)
         keys = self.items if mark is None else self._marked.get(mark, {})
         found = [
             pod
             for key in keys
             if (pod := self.cache.tables.pods.get(key)) is not None
-            and pod.namespace == id_.namespace
+            and pod.namespace == namespace
             and not (pod.ended or pod.deleting)
             and all(pod.labels.get(key) == value for key, value in select.items())
         ]
@@ -223,7 +224,7 @@ class World:
     def protect(self, body: Body) -> None:
         """Add a PodDisruptionBudget, with the status that its controller computes for the current pods."""
         spec, namespace = body["spec"], body["metadata"]["namespace"]
-        pods = self._labelled(WorkloadId("Pod", namespace, ""), spec["selector"]["matchLabels"])
+        pods = self._labelled(namespace, spec["selector"]["matchLabels"])
         running = sum(1 for pod in pods if pod.node)
         least = spec["minAvailable"] if "minAvailable" in spec else len(pods) - spec["maxUnavailable"]
         self.budgets.put({**body, "status": {"disruptionsAllowed": max(0, running - least)}})
@@ -297,7 +298,7 @@ class World:
         item = self.items[pod.key]
         metadata = item["metadata"]
         if order.devices:
-            notes = {**(metadata.get("annotations") or {}), names.DEVICES: order.devices}
+            notes = {**(metadata.get("annotations") or {}), DEVICES.name: order.devices}
             metadata = {**metadata, "annotations": notes}
         for given in order.claims:
             self._give(given, pod)
@@ -325,7 +326,7 @@ class World:
             return []
         self._anew += 1
         metadata = _renamed(item["metadata"], self._anew)
-        notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != names.DEVICES}
+        notes = {key: value for key, value in (metadata.get("annotations") or {}).items() if key != DEVICES.name}
         metadata["annotations"] = notes
         spec = {key: value for key, value in item["spec"].items() if key != "nodeName"}
         status: dict[str, Any] = {"phase": "Pending"}

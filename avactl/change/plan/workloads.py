@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from avactl.base.object_identity import ObjectKey
 from avactl.change.plan.model import Owner
 from avactl.change.plan.spec_origin import Origin
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import JOB_INDEX
 from avactl.program.manifest import Body, Manifest
 
 GROUPS = "LeaderWorkerSet"
@@ -46,22 +48,11 @@ _UNREACHABLE = [
 ]
 
 
-class WorkloadId(NamedTuple):
-    """One workload of a cluster."""
-
-    kind: str
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}"
-
-
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A Job, Deployment, StatefulSet, DaemonSet, LeaderWorkerSet or role of a DisaggregatedSet."""
 
-    id: WorkloadId
+    id: ObjectKey
     origin: Origin
     body: Body
     fewest: int | None = None
@@ -135,30 +126,31 @@ class Surroundings:
     """Default container requests by namespace."""
 
 
-def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, Workload]:
+def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[ObjectKey, Workload]:
     """Return the workloads of a cluster, in apply order."""
-    found: dict[WorkloadId, Workload] = {}
-    scaled: dict[WorkloadId, tuple[int, int]] = {}
+    found: dict[ObjectKey, Workload] = {}
+    scaled: dict[ObjectKey, tuple[int, int]] = {}
     origins: dict[tuple[str, str, str], Origin] = {}
     for manifest in manifests:
         if manifest.cluster != cluster:
             continue
         kind = manifest.kind
         if KINDS.get(kind) == manifest.id.group:
-            id_ = WorkloadId(kind, manifest.namespace, manifest.name)
+            id_ = manifest.id.key
             origin = origins.get(manifest.item.key)
             if origin is None:
                 origin = origins[manifest.item.key] = Origin.of(manifest.item)
             for part in _parts(id_, manifest.body):
                 found[part.id] = Workload(part.id, origin, part.body, marks=part.marks)
         elif kind == "CronJob" and _trains(manifest.body):
-            id_ = WorkloadId("Job", manifest.namespace, manifest.name)
+            id_ = ObjectKey(KINDS["Job"], "Job", manifest.namespace, manifest.name)
             job = {**manifest.body, "kind": "Job", "spec": manifest.body["spec"]["jobTemplate"]["spec"]}
             found[id_] = Workload(id_, Origin.of(manifest.item), job)
         elif kind in _SCALERS:
             spec, (low, high) = manifest.body["spec"], _SCALERS[kind]
             target = spec["scaleTargetRef"]
-            id_ = WorkloadId(target.get("kind", "Deployment"), manifest.namespace, target["name"])
+            kind = target.get("kind", "Deployment")
+            id_ = ObjectKey(KINDS.get(kind, ""), kind, manifest.namespace, target["name"])
             scaled[id_] = spec.get(low, 1), spec.get(high, 100)
     for id_, (fewest, most) in scaled.items():
         if id_ in found:
@@ -169,12 +161,12 @@ def workloads(manifests: Iterable[Manifest], cluster: str) -> dict[WorkloadId, W
 class _Part(NamedTuple):
     """Object, or part of one, that is a workload of its own."""
 
-    id: WorkloadId
+    id: ObjectKey
     body: Body
     marks: Mapping[str, str]
 
 
-def _parts(id_: WorkloadId, body: Body) -> Iterator[_Part]:
+def _parts(id_: ObjectKey, body: Body) -> Iterator[_Part]:
     """Yield the workloads of an object: the roles of a DisaggregatedSet, else the object itself."""
     if id_.kind != ROLES:
         yield _Part(id_, body, {names.LWS_NAME: id_.name} if id_.kind == GROUPS else {})
@@ -223,7 +215,7 @@ class Maker:
     def __init__(self, around: Surroundings, created: str, mark: str) -> None:
         """`created` is their time, as Kubernetes writes it; `mark` tells their names from those of other runs."""
         self._around, self._created, self._mark = around, created, mark
-        self._specs: dict[tuple[WorkloadId, bool], Body] = {}
+        self._specs: dict[tuple[ObjectKey, bool], Body] = {}
         """Pod specs, by workload and whether the pod is the first one of its replica."""
 
     def pods(self, work: Workload, numbers: Iterable[int]) -> Iterator[Made]:
@@ -282,8 +274,8 @@ class Maker:
         name = f"{id_.name}-{number}"
         if id_.kind == "Job":
             if work.spec.get("completionMode") == "Indexed":
-                labels["batch.kubernetes.io/job-completion-index"] = str(number)
-                notes["batch.kubernetes.io/job-completion-index"] = str(number)
+                labels[JOB_INDEX.name] = str(number)
+                notes[JOB_INDEX.name] = str(number)
             labels |= {"batch.kubernetes.io/job-name": id_.name, "job-name": id_.name}
             name = f"{name}-{self._mark}"
         elif id_.kind == "StatefulSet":

@@ -22,6 +22,7 @@ from avactl.cli.cluster.cluster_session import (
 )
 from avactl.cli.common import fail
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import DEVICES
 
 if TYPE_CHECKING:
     from avactl.kube.client import Client
@@ -163,7 +164,7 @@ def _stopped(status: dict[str, Any]) -> str:
 
 def _gpus(pod: dict[str, Any], devices: dict[str, str]) -> str:
     """Return the GPUs of a running pod, by index or by the devices of its claims."""
-    indexes = (pod["metadata"].get("annotations") or {}).get(names.DEVICES)
+    indexes = (pod["metadata"].get("annotations") or {}).get(DEVICES.name)
     made = {each["name"]: each.get("resourceClaimName") for each in pod["status"].get("resourceClaimStatuses") or ()}
     claims = (
         str(each.get("resourceClaimName") or made.get(each["name"])) for each in pod["spec"].get("resourceClaims") or ()

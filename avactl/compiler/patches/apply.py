@@ -8,21 +8,21 @@ from typing import Any
 
 from avactl.compiler.patches.limits import refusals, target_refusal
 from avactl.compiler.patches.merge import PatchError, changed_paths, json_patched, merged
+from avactl.contracts.pod_annotations import CONFIG_DIGEST, RUN_DIGEST
 from avactl.diagnostics import Diagnostic
 from avactl.diagnostics.suggest import did_you_mean, one_of
 from avactl.program import kubernetes_schema
 from avactl.program.kubernetes_schema import rules
 from avactl.program.lowering import k8s
-from avactl.program.lowering.pods import RUN_ANNOTATION
 from avactl.program.manifest import Manifest, Patched, templates_of, without_nulls
 from avactl.program.program import Item, Program
 from avactl.program.refused import RefusedError
-from avactl.spec.schema.base import GROUP, Patch
+from avactl.spec.schema.base import Patch
 
 COMPONENT = "app.kubernetes.io/component"
 _MOST = 50
 """Problems reported per patch and object."""
-_RESTARTS = (RUN_ANNOTATION, f"{GROUP}/config-digest")
+_RESTARTS = (RUN_DIGEST.name, CONFIG_DIGEST.name)
 """Annotations with digests of what pods are started with: a patch changes them too."""
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from avactl.base.object_identity import namespaced_name, object_reference
 from avactl.contracts.cache import DATASET_KEY, FLUSH_KEY, TIER_KEY, DatasetConfig, FlushRequest, TierConfig
 from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import CACHE_DATASET_CONFIG, CACHE_FLUSH_CONFIG, CACHE_TIER_CONFIG, CONFIG_LABEL
-from avactl.kube.objects import object_key, object_reference
 from avactl.kube.timestamps import unix_time
 
 MAX_OBJECTS = 5_000
@@ -32,7 +32,7 @@ class Configs:
 
     def put(self, item: dict[str, Any]) -> None:
         """Add or update a ConfigMap."""
-        key, metadata = object_key(item), item["metadata"]
+        key, metadata = namespaced_name(item), item["metadata"]
         kind = (metadata.get("labels") or {}).get(CONFIG_LABEL)
         if kind not in (CACHE_TIER_CONFIG, CACHE_DATASET_CONFIG, CACHE_FLUSH_CONFIG):
             return

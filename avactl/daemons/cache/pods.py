@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from avactl.kube.objects import object_key
+from avactl.base.object_identity import namespaced_name
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
@@ -24,7 +24,7 @@ class PendingPods:
     def put(self, item: dict[str, Any]) -> None:
         """Add or update a pod."""
         volumes = item["spec"].get("volumes") or ()
-        self._namespaces[object_key(item)] = (
+        self._namespaces[namespaced_name(item)] = (
             item["metadata"]["namespace"] if any("persistentVolumeClaim" in each for each in volumes) else ""
         )
 
@@ -49,7 +49,7 @@ class TierPods:
 
     def put(self, item: dict[str, Any]) -> None:
         """Add or update a pod."""
-        self.pods[object_key(item)] = item
+        self.pods[namespaced_name(item)] = item
 
     def remove(self, key: str) -> None:
         """Remove a pod."""
@@ -115,7 +115,7 @@ class TierVolumes:
         claim, path = spec.get("claimRef") or {}, (spec.get("hostPath") or {}).get("path")
         if path and claim:
             found = str(claim.get("namespace")), str(claim.get("name"))
-            self._claims[object_key(item)] = (str(path), found)
+            self._claims[namespaced_name(item)] = (str(path), found)
 
     def remove(self, key: str) -> None:
         """Remove a volume."""

@@ -58,7 +58,7 @@ class Daemon(ElectedDaemon):
         self._options = options
         self._maps = ConfigMaps(client, options.namespace)
         self._branch = Branch(repository, options.git_interval)
-        self._pipelines = Pipelines(client, self._maps, self._branch, proposals, self.leading)
+        self._pipelines = Pipelines(client, self._maps, self._branch, proposals, self.leading, 2 * options.git_interval)
         self._rollbacks = Rollbacks(client, self._maps, self._branch, proposals, options.git_interval)
         self._passes = Passes(self._wake.set, _PARALLEL)
         self._problems: dict[str, str] = {}

@@ -10,6 +10,13 @@ import orjson
 
 from avactl.base.errors import HintedError
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import (
+    DEFAULT_CONTAINER,
+    KEPT_VERSIONS,
+    LIVE_URL,
+    REJECTED_OUTPUT,
+    VERSION_LINEAGE,
+)
 from avactl.daemons.delivery.decide import STEPS, Job, Start, Status, Step
 from avactl.daemons.delivery.plans import Pipeline
 from avactl.daemons.delivery.provenance import provenance_of
@@ -131,11 +138,14 @@ def _job(template: Body, name: str, start: Start, keep: str) -> Body:
     made = template["spec"]["jobTemplate"]
     spec, run = dict(made["spec"]), str(start.run)
     pods = spec["template"]
-    notes = {**(pods["metadata"].get("annotations") or {}), names.LIVE_URL: start.live}
-    if names.REJECTED in notes:
-        notes[names.REJECTED] = start.rejected
+    notes = {**(pods["metadata"].get("annotations") or {}), LIVE_URL.name: start.live}
+    if REJECTED_OUTPUT.name in notes:
+        notes[REJECTED_OUTPUT.name] = start.rejected
     if start.step == "seal":
-        notes |= {names.LINEAGE: orjson.dumps(start.lineage, option=orjson.OPT_SORT_KEYS).decode(), names.KEEP: keep}
+        notes |= {
+            VERSION_LINEAGE.name: orjson.dumps(start.lineage, option=orjson.OPT_SORT_KEYS).decode(),
+            KEPT_VERSIONS.name: keep,
+        }
     labels = {**(pods["metadata"].get("labels") or {}), names.RUN: run}
     spec["template"] = {**pods, "metadata": {**pods["metadata"], "labels": labels, "annotations": notes}}
     metadata = made.get("metadata") or {}
@@ -218,7 +228,7 @@ def _message(pods: Iterable[Body], phase: str) -> str:
 def _reduced(pod: Body) -> Body:
     """Return the part of a pod that is read: members of the team give pods any size, and these labels to any number."""
     metadata, status = pod["metadata"], pod.get("status") or {}
-    main = (metadata.get("annotations") or {}).get(names.DEFAULT_CONTAINER)
+    main = (metadata.get("annotations") or {}).get(DEFAULT_CONTAINER.name)
     kinds = ("containerStatuses", "initContainerStatuses")
     containers = {
         kind: [
@@ -229,7 +239,7 @@ def _reduced(pod: Body) -> Body:
     return {
         "metadata": {
             "creationTimestamp": metadata.get("creationTimestamp"),
-            "annotations": {} if main is None else {names.DEFAULT_CONTAINER: str(main)[:63]},
+            "annotations": {} if main is None else {DEFAULT_CONTAINER.name: str(main)[:63]},
         },
         "status": {"phase": status.get("phase"), **containers},
     }

@@ -38,8 +38,8 @@ from avactl.kube.events import EventRecorder
 
 _TURNS = 12
 """Decisions of one pass over a pipeline."""
-_ASK = 60.0
-"""Seconds between two questions to the forge about one pull request."""
+MAX_PROPOSAL_INTERVAL_S = 60.0
+"""Longest time between two questions to the forge about one pull request."""
 GOOD = ("Deployed", "Published", "Proposed", "Unchanged", "Running")
 
 
@@ -63,11 +63,15 @@ class Pipelines:
         branch: Branch,
         proposals: Proposals | None,
         leading: Callable[[], bool],
+        proposal_interval: float,
     ) -> None:
-        """`proposals`: None if the forge is unknown; pipelines that deploy by pull request then wait."""
+        """`proposals`: None if the forge is unknown; pipelines that deploy by pull request then wait.
+        `proposal_interval`: seconds between two questions to the forge about one pull request.
+        """
         self._client, self._maps, self._branch, self._proposals = client, maps, branch, proposals
         self._leading = leading
         self._events = EventRecorder(client, DELIVERY_DAEMON, "Pipeline")
+        self._proposal_interval = min(proposal_interval, MAX_PROPOSAL_INTERVAL_S)
         self._asked: dict[str, tuple[str, float]] = {}
 
     async def advance(self, name: str) -> None:
@@ -145,7 +149,7 @@ class Pipelines:
         if self._proposals is None:
             raise DeliveryError("the forge of the repository is unknown", "set `forge` in `delivery` of the Cluster")
         known, asked = self._asked.get(name, ("", float("-inf")))
-        if known == "open" and monotonic() - asked < _ASK:
+        if known == "open" and monotonic() - asked < self._proposal_interval:
             return known
         found = await asyncio.to_thread(self._proposals.state, proposal_branch(pipeline, state.run))
         self._asked[name] = (found, monotonic())

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from avactl.contracts.delivery import MAX_ORIGINS
-from avactl.contracts.names import DEFAULT_CONTAINER
+from avactl.contracts.pod_annotations import DEFAULT_CONTAINER
 from avactl.program.lowering.pods import CODE
 
 Body = dict[str, Any]
@@ -28,7 +28,7 @@ def provenance_of(pods: Iterable[Body]) -> dict[str, list[str]]:
     commits: set[str] = set()
     for pod in pods:
         status = pod.get("status") or {}
-        main = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER)
+        main = (pod["metadata"].get("annotations") or {}).get(DEFAULT_CONTAINER.name)
         # Programs that follow others, such as parameter servers, are sidecars.
         for each in [*(status.get("containerStatuses") or ()), *(status.get("initContainerStatuses") or ())]:
             name, ended = each.get("name"), (each.get("state") or {}).get("terminated") or {}

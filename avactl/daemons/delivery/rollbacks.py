@@ -11,6 +11,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from avactl.base.object_identity import namespaced_name, object_reference
 from avactl.contracts.delivery import PLAN_KEY, SERVICE_KEY, STATE_KEY, RollbackPlan
 from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import DELIVERY_DAEMON, PIPELINE_CONFIG, ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST
@@ -28,7 +29,6 @@ from avactl.daemons.serving.revisions import find, revisions_of, template_of
 from avactl.kube import logs
 from avactl.kube.client import Client
 from avactl.kube.events import EventRecorder
-from avactl.kube.objects import object_key, object_reference
 
 _DIGEST_LENGTH = 64
 _DEPLOYS = ("deploying", "rolling", "reverting")
@@ -127,7 +127,7 @@ class Rollbacks:
         return False
 
     async def _tell(self, deployment: Body, reason: str, note: str, *, warning: bool = False) -> None:
-        logs.info("rollback", service=object_key(deployment), reason=reason, note=note)
+        logs.info("rollback", service=namespaced_name(deployment), reason=reason, note=note)
         regarding = object_reference("apps/v1", "Deployment", deployment["metadata"])
         await self._events.record(regarding, reason, note, warning=warning)
 

@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from avactl.base.object_identity import namespaced_name, object_reference
 from avactl.contracts.document import DocumentError, load
 from avactl.contracts.names import MANAGED_BY, MANAGER, ROLLOUT, ROLLOUT_STATE, SERVING_DAEMON
 from avactl.contracts.serving import RolloutConfig, RolloutState, RolloutStep
@@ -26,7 +27,6 @@ from avactl.kube.access import Access
 from avactl.kube.client import MERGE, ApiError, Client, UnreachableError, list_all
 from avactl.kube.elected_daemon import ElectedDaemon, ReplicaOptions, run_elected
 from avactl.kube.events import EventRecorder
-from avactl.kube.objects import object_key, object_reference
 from avactl.kube.passes import Passes
 from avactl.kube.reflector import Reflector
 
@@ -227,7 +227,7 @@ class Daemon(ElectedDaemon):
             metrics.ENDED.labels(plan.state.outcome).inc()
         regarding = object_reference("apps/v1", "Deployment", view.deployment["metadata"])
         for event in plan.events:
-            logs.info("event", service=object_key(view.deployment), reason=event.reason, note=event.note)
+            logs.info("event", service=namespaced_name(view.deployment), reason=event.reason, note=event.note)
             await self._events.record(regarding, event.reason, event.note, warning=event.warning)
 
     async def _update_metrics(self) -> None:

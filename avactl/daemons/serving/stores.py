@@ -12,10 +12,10 @@ from typing import Any
 
 import orjson
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts.names import ROLLOUT, ROLLOUT_STATE, TEMPLATE_DIGEST, WEIGHTS
 from avactl.daemons.serving.revisions import HASH_LABEL, NUMBER, REJECTED
 from avactl.kube import logs
-from avactl.kube.objects import object_key
 
 Body = dict[str, Any]
 PAGE, ANSWER = 50, 4 << 20
@@ -48,7 +48,7 @@ class Objects:
 
     def put(self, item: Body) -> None:
         """Add or update an object."""
-        key = object_key(item)
+        key = namespaced_name(item)
         known = self._items.get(key)
         if known is not None and _version(item) < _version(known):
             return

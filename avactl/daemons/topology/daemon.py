@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from avactl.base.object_identity import object_reference
 from avactl.base.terminal import shortened, visible
 from avactl.contracts import names
 from avactl.contracts.document import DocumentError, load_file
@@ -21,7 +22,6 @@ from avactl.kube.access import Access
 from avactl.kube.client import STRATEGIC, ApiError, Client, UnreachableError
 from avactl.kube.daemons import run_until_signal
 from avactl.kube.events import EventRecorder
-from avactl.kube.objects import object_reference
 from avactl.kube.timestamps import timestamp
 
 CONTROLLER = "avactl-topology"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from avactl.contracts.names import CACHE_NAMESPACE, POOL_LABEL, SYSTEM_PRIORITY
+from avactl.contracts.pod_annotations import CONFIGURATION
 from avactl.program.lowering import k8s
 from avactl.program.lowering.pods import pod_security
 from avactl.program.manifest import Body, Manifest
@@ -31,7 +32,7 @@ def template(item: Item, component: str, configuration: str, spec: Body) -> Body
     return {
         "metadata": {
             "labels": k8s.labels(item, component),
-            "annotations": {"avactl.dev/configuration": configuration},
+            "annotations": {CONFIGURATION.name: configuration},
         },
         "spec": spec,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import Writer, written_by
 from avactl.kinds.kubernetes_objects.spec import KubernetesObjectsSpec
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.program.checks.pod_security_levels import BASELINE, RESTRICTED, level
@@ -27,10 +28,7 @@ KINDS = {
     "resource.k8s.io/v1": ("ResourceClaim", "ResourceClaimTemplate"),
 }
 """Kinds that members of a team may write (`avactl-member`)."""
-_OWN_KEYS = (
-    names.GANG_LABEL, names.GANG_SIZE, names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.WITHIN, names.PREEMPTIBLE,
-    "kubectl.kubernetes.io/default-container",
-)  # fmt: skip
+_OWN_KEYS = (names.GANG_LABEL, *written_by(Writer.MEMBER))
 """Labels and annotations that pods without a spec may have."""
 _LEVELS = ("low", "normal", "high")
 _NEVER = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from avactl.contracts import names
+from avactl.contracts.pod_annotations import KEPT_VERSIONS, REJECTED_OUTPUT, VERSION_LINEAGE
 from avactl.kinds.pipeline.spec import PipelineSpec
 from avactl.kinds.pipeline.training import RUN, as_template, checkpoints, store_secrets
 from avactl.kinds.team.names import RUN_ACCOUNT
@@ -21,7 +21,7 @@ STAGE, VALIDATE, SEAL = "stage", "validate", "seal"
 STEPS = (STAGE, VALIDATE, SEAL)
 RESULT_FILE = pods.TERMINATION_LOG
 _COPY_TIMEOUT = 6 * 3600
-_VARIABLES = {names.LINEAGE: "AVACTL_LINEAGE", names.KEEP: "AVACTL_KEEP", names.REJECTED: "AVACTL_REJECTED"}
+_VARIABLES = {VERSION_LINEAGE: "AVACTL_LINEAGE", KEPT_VERSIONS: "AVACTL_KEEP", REJECTED_OUTPUT: "AVACTL_REJECTED"}
 """Environment variables, by the pod annotation that sets them."""
 
 
@@ -65,16 +65,16 @@ def validation_gpu(item: Item[PipelineSpec], program: Program) -> pods.GpuReques
     return pods.GpuRequest(item, program, item.spec.validation.resources, VALIDATE, 1)
 
 
-def _annotation(name: str, key: str) -> Body:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{key}']"}}}
-
-
 def _copier(item: Item[PipelineSpec], program: Program, step: str, args: list[str]) -> Manifest:
     """Return the template of a step that avactl's own image does, with the rights of the bucket's Secret only."""
-    notes = {names.LINEAGE: "{}", names.KEEP: ""} if step == SEAL else {}
+    notes = {VERSION_LINEAGE.name: "{}", KEPT_VERSIONS.name: ""} if step == SEAL else {}
     if step == STAGE and item.spec.train.job is not None:
-        notes = {names.REJECTED: ""}
-    own = [_annotation(_VARIABLES[key], key) for key in notes]
+        notes = {REJECTED_OUTPUT.name: ""}
+    own: list[Body] = [
+        {"name": variable, "valueFrom": {"fieldRef": {"fieldPath": annotation.field_path}}}
+        for annotation, variable in _VARIABLES.items()
+        if annotation.name in notes
+    ]
     container = compact(
         name=step,
         image=program.cluster_spec(item.cluster).images.avactl,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import LIVE_URL
 from avactl.diagnostics import Diagnostic, Span
 from avactl.kinds.pipeline.spec import PipelineSpec
 from avactl.kinds.training.check import check
@@ -24,9 +25,7 @@ PREFIX: Path = ("spec", "train", "template")
 RUN = "$(AVACTL_RUN)"
 """Number of the run, which Kubernetes puts into variables and arguments."""
 RUN_ENV: Body = {"name": "AVACTL_RUN", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.RUN}']"}}}
-LIVE_ENV: Body = {
-    "name": "AVACTL_LIVE_URL", "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['{names.LIVE_URL}']"}}
-}  # fmt: skip
+LIVE_ENV: Body = {"name": "AVACTL_LIVE_URL", "valueFrom": {"fieldRef": {"fieldPath": LIVE_URL.field_path}}}
 
 
 _NOT_IN_TEMPLATE: dict[str, Any] = {
@@ -197,7 +196,7 @@ def as_template(item: Item[PipelineSpec], manifest: Manifest, step: str) -> Mani
             pod[group] = [_with_run(each) if group == "containers" or _uses_run(each) else each for each in pod[group]]
     # The daemon sets the number of the run and the live URL.
     labels = {**template["metadata"]["labels"], names.PIPELINE: item.name, names.RUN: "0"}
-    notes = {**template["metadata"].get("annotations", {}), names.LIVE_URL: ""}
+    notes = {**template["metadata"].get("annotations", {}), LIVE_URL.name: ""}
     job["template"] = {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}
     body: Body = {
         "apiVersion": "batch/v1",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GANG_SIZE
 from avactl.kinds.quota.amounts import Amounts, Ask, Milli, milli
 from avactl.kinds.quota.lower import DEFAULT_CPU, DEFAULT_MEMORY
 from avactl.program import registry
@@ -165,7 +166,7 @@ def _least(body: Body, path: tuple[str, ...], template: Body, lifecycle: Lifecyc
     if lifecycle is Lifecycle.SERVICE:
         return _pods(body, path)
     metadata = template.get("metadata") or {}
-    given = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}.get(names.GANG_SIZE, "1")
+    given = {**(metadata.get("labels") or {}), **(metadata.get("annotations") or {})}.get(GANG_SIZE.name, "1")
     return min(int(given), 1_000_000) if str(given).isdecimal() else 1
 
 

@@ -6,6 +6,13 @@ from __future__ import annotations
 from math import ceil
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import (
+    CONFIG_DIGEST,
+    GANG_SIZE,
+    PROMETHEUS_PATH,
+    PROMETHEUS_PORT,
+    PROMETHEUS_SCRAPE,
+)
 from avactl.kinds.serving.autoscaling import autoscaler
 from avactl.kinds.serving.groups import WORKER, leader_worker_set
 from avactl.kinds.serving.llm import machines
@@ -151,14 +158,14 @@ def _template(
     notes: dict[str, str] = {}
     if run.files:
         # Servers read their options at startup: a changed digest starts new pods.
-        notes[f"{GROUP}/config-digest"] = k8s.digest(run.files)
+        notes[CONFIG_DIGEST.name] = k8s.digest(run.files)
     if run.metrics is not None and component == COMPONENT:
         port, path = run.metrics
-        notes["prometheus.io/scrape"] = "true"
-        notes["prometheus.io/port"] = str(port)
-        notes["prometheus.io/path"] = path
+        notes[PROMETHEUS_SCRAPE.name] = "true"
+        notes[PROMETHEUS_PORT.name] = str(port)
+        notes[PROMETHEUS_PATH.name] = path
     if machines(spec) > 1:
-        notes[names.GANG_SIZE] = str(machines(spec))
+        notes[GANG_SIZE.name] = str(machines(spec))
     labels = {**k8s.labels(item, component), CLASS_LABEL: resource_class(spec)}
     if role:
         labels[ROLE_LABEL] = role

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import orjson
 
+from avactl.contracts.pod_annotations import JOB_INDEX
 from avactl.kinds.training.roles import (
     MASTER,
     Part,
@@ -29,7 +30,6 @@ from avactl.program.manifest import Body
 from avactl.program.program import Item
 
 INDEX = "JOB_COMPLETION_INDEX"
-_INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 
 TORCH_PORT = 29500
 """torchrun's default, --master-port and --rdzv-endpoint."""
@@ -171,7 +171,7 @@ def environment(item: Item[TrainingJobSpec], part: Part) -> list[Body]:
     """Environment variables with a pod's identity and rendezvous settings."""
     spec = item.spec
     result = [
-        field(INDEX, f"metadata.annotations['{_INDEX_ANNOTATION}']"),
+        field(INDEX, JOB_INDEX.field_path),
         *env_list({"AVACTL_JOB": item.name, "AVACTL_ROLE": part.role}),
         *env_list({FIRST_INDEX: str(part.first)} if adds_index(item, part) else {"AVACTL_INDEX": f"$({INDEX})"}),
     ]

@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from avactl.contracts.names import FOLLOWER
+from avactl.contracts.pod_annotations import JOB_INDEX, RUN_DIGEST
 from avactl.kinds.training.addressing import field
 from avactl.kinds.training.roles import Part
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
-from avactl.program.lowering.pods import RUN_ANNOTATION, env_list, helper, resources
+from avactl.program.lowering.pods import env_list, helper, resources
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
 
@@ -132,8 +133,8 @@ def follow(
     prefix = f"{part.group}-" if part.group else ""
     fields = [
         field("POD", "metadata.name"),
-        field("RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
-        field("INDEX", "metadata.annotations['batch.kubernetes.io/job-completion-index']"),
+        field("RUN", RUN_DIGEST.field_path),
+        field("INDEX", JOB_INDEX.field_path),
         *env_list({"KEY": f"w{prefix}$(INDEX)"} if commands else {}),
     ]
     image = program.cluster_spec(item.cluster).images.kubectl
@@ -152,7 +153,7 @@ def watch_partners(
 ) -> Body:
     """Add the sidecar that fails the leading Job `own` when another one of `leaders` has failed."""
     env = {"OWN": own, "LEADERS": " ".join(name for name in leaders if name != own), "PERIOD": str(period(count))}
-    run = field("RUN", f"metadata.annotations['{RUN_ANNOTATION}']")
+    run = field("RUN", RUN_DIGEST.field_path)
     image = program.cluster_spec(item.cluster).images.kubectl
     mounts = [{"name": "token", "mountPath": TOKEN_PATH, "readOnly": True}]
     watcher = helper(

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from math import ceil
 
+from avactl.contracts.pod_annotations import RUN_DIGEST
 from avactl.kinds.training.addressing import field, master_port
 from avactl.kinds.training.followers import TOKEN_PATH
 from avactl.kinds.training.roles import MASTER, Part, bounds, replacing, workers_of
 from avactl.kinds.training.spec import TrainingJobSpec
 from avactl.program.lowering import k8s
-from avactl.program.lowering.pods import RUN_ANNOTATION, env_list, resources
+from avactl.program.lowering.pods import env_list, resources
 from avactl.program.manifest import Body, Manifest
 from avactl.program.ownership import Owned
 from avactl.program.program import Item, Program
@@ -63,7 +64,7 @@ def container(item: Item[TrainingJobSpec], program: Program, part: Part) -> Body
             *(["--http", f"$(POD_IP):{HTTP_PORT}"] if http else []),
         ],
         "env": [
-            field("AVACTL_RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
+            field("AVACTL_RUN", RUN_DIGEST.field_path),
             field("POD_NAME", "metadata.name"),
             field("POD_IP", "status.podIP"),
             *env_list({"AVACTL_JOB": item.name}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import RUN_DIGEST, TIMEOUT
 from avactl.kinds.training import followers, job_master, mpi
 from avactl.kinds.training.addressing import master_port, port, rendezvous
 from avactl.kinds.training.init_containers import health_check
@@ -98,7 +99,7 @@ def _job(item: Item[TrainingJobSpec], program: Program, made: list[Part], part: 
         rules.insert(0, {"action": "FailJob", "onExitCodes": missing})
     pod = template(item, program, made, part)
     if part.leads and (longest := _running_time(item, program)) is not None:
-        pod["metadata"]["annotations"][names.TIMEOUT] = str(longest)
+        pod["metadata"]["annotations"][TIMEOUT.name] = str(longest)
         pod["spec"]["activeDeadlineSeconds"] = longest + TIMED_OUT_LATER
         timed_out = [{"type": names.TIMED_OUT, "status": "True"}]
         rules.insert(0, {"action": "FailJob", "onPodConditions": timed_out})
@@ -119,7 +120,7 @@ def _finish(item: Item[TrainingJobSpec], program: Program, part: Part, body: Bod
     """Build the Job, with the digest of its run and the mutable fields."""
     spec = item.spec
     # In the template too: Kubernetes then rejects mixing pods of the old run with those of the new.
-    body["template"]["metadata"]["annotations"][pods.RUN_ANNOTATION] = run
+    body["template"]["metadata"]["annotations"][RUN_DIGEST.name] = run
     body.update(
         compact(
             parallelism=part.replicas,
@@ -130,7 +131,7 @@ def _finish(item: Item[TrainingJobSpec], program: Program, part: Part, body: Bod
         )
     )
     if spec.schedule is not None:
-        metadata = {"labels": k8s.labels(item, part.role), "annotations": {pods.RUN_ANNOTATION: run}}
+        metadata = {"labels": k8s.labels(item, part.role), "annotations": {RUN_DIGEST.name: run}}
         return k8s.manifest(
             item,
             item.cluster,
@@ -141,7 +142,7 @@ def _finish(item: Item[TrainingJobSpec], program: Program, part: Part, body: Bod
             component=part.role,
             spec=cron_job(spec.schedule, body, metadata, spec.suspended),
         )
-    notes = {pods.RUN_ANNOTATION: run}
+    notes = {RUN_DIGEST.name: run}
     if spec.on_change == "finish":
         notes[names.ON_CHANGE] = "finish"
     return k8s.manifest(

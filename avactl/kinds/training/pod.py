@@ -5,6 +5,14 @@ from __future__ import annotations
 from math import ceil
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import (
+    CHECKPOINT_EVERY,
+    DEFAULT_CONTAINER,
+    GANG_SIZE,
+    PREEMPTIBLE,
+    SPOT_FROM,
+    WITHIN,
+)
 from avactl.kinds.team.buckets import team_bucket, written_through
 from avactl.kinds.team.names import RUN_ACCOUNT
 from avactl.kinds.training import followers, job_master, mpi
@@ -84,7 +92,7 @@ def template(item: Item[TrainingJobSpec], program: Program, made: list[Part], pa
             else None,
         ),
     )
-    notes = {names.DEFAULT_CONTAINER: part.role}
+    notes = {DEFAULT_CONTAINER.name: part.role}
     if part.role == "worker" and spec.health_check is not None:
         pod = health_check.with_health_check(item, program, part, pod, spec.health_check)
     if part.role == "launcher":
@@ -122,19 +130,19 @@ def template(item: Item[TrainingJobSpec], program: Program, made: list[Part], pa
     if spec.strategy != "single":
         # Also for a single pod: the rendezvous Service selects by it.
         labels[names.GANG_LABEL] = item.name
-        notes[names.GANG_SIZE] = str(gang_size(spec, made))
+        notes[GANG_SIZE.name] = str(gang_size(spec, made))
         if spec.workers.within:
-            notes[names.WITHIN] = spec.workers.within
+            notes[WITHIN.name] = spec.workers.within
     notes |= start_when_warm(item, program)
     notes |= after(item, program)
     if part.role in DATA_ROLES:
         notes |= data_locality(item, program)
     if not spec.preemptible:
-        notes[names.PREEMPTIBLE] = "false"
+        notes[PREEMPTIBLE.name] = "false"
     if spec.checkpoint is not None and part.role in DATA_ROLES:
-        notes[names.CHECKPOINT_EVERY] = str(ceil(seconds(spec.checkpoint.every)))
+        notes[CHECKPOINT_EVERY.name] = str(ceil(seconds(spec.checkpoint.every)))
     if part.role == "worker" and spot_from(spec):
-        notes[names.SPOT_FROM] = str(spot_from(spec))
+        notes[SPOT_FROM.name] = str(spot_from(spec))
     if isinstance(part.compute, GpuLinkCompute):
         notes |= link_annotations(part.compute)
     return {"metadata": {"labels": labels, "annotations": notes}, "spec": pod}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import ceil
 
-from avactl.contracts.names import GPU_SHARE, PREEMPTIBLE, WORKSPACE_PRIORITY
+from avactl.contracts.names import WORKSPACE_PRIORITY
+from avactl.contracts.pod_annotations import CONFIG_DIGEST, GPU_SHARE, PREEMPTIBLE, USER
 from avactl.kinds.team.names import RUN_ACCOUNT, namespaces
 from avactl.kinds.workspace.spec import WorkspaceSpec
 from avactl.program.lowering import k8s, pods
@@ -12,7 +13,6 @@ from avactl.program.lowering.exposure import ingress_rules, routes
 from avactl.program.lowering.k8s import compact
 from avactl.program.manifest import Body, Manifest
 from avactl.program.program import Item, Program
-from avactl.spec.schema.base import GROUP
 from avactl.spec.schema.compute import Compute
 from avactl.spec.schema.pod_requests import on_spot, with_pod
 from avactl.spec.schema.values import seconds
@@ -94,13 +94,13 @@ def _template(
 ) -> Body:
     spec = item.spec
     shared = is_shared(spec.gpus)
-    notes: dict[str, str] = {f"{GROUP}/user": spec.user}
+    notes: dict[str, str] = {USER.name: spec.user}
     if config:
-        notes[f"{GROUP}/config-digest"] = k8s.digest(config)
+        notes[CONFIG_DIGEST.name] = k8s.digest(config)
     if shared:
-        notes[GPU_SHARE] = format(spec.gpus, "g")
+        notes[GPU_SHARE.name] = format(spec.gpus, "g")
     if spec.preemptible:
-        notes[PREEMPTIBLE] = "true"
+        notes[PREEMPTIBLE.name] = "true"
     volumes = pods.Volumes(item, program)
     volumes.claim("home", home_claim(item), spec.home)
     # Shared memory for data loaders; its content counts towards the container's memory.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Protocol
 
-from avactl.contracts import names
+from avactl.contracts.pod_annotations import DATA_LOCALITY, START_WHEN_WARM
 from avactl.diagnostics import Diagnostic, Note
 from avactl.program.cache_engines import engine_of
 from avactl.program.dataset_access import find, mounts, version_of
@@ -35,20 +35,20 @@ class Local(Protocol):
 
 
 def start_when_warm(item: Item[Awaiting], program: Program) -> dict[str, str]:
-    """Annotations of pods that start once their datasets are cached; see `names.START_WHEN_WARM`."""
+    """Annotations of pods that start once their datasets are cached; see `START_WHEN_WARM`."""
     if item.spec.start_when is None:
         return {}
     share = percent(item.spec.start_when.warm)
     wanted = {_key(item, program, dataset, version): share for dataset, version in _cached(item, program)}
-    return {names.START_WHEN_WARM: _json(wanted)} if wanted else {}
+    return {START_WHEN_WARM.name: _json(wanted)} if wanted else {}
 
 
 def data_locality(item: Item[Local], program: Program) -> dict[str, str]:
-    """Annotations of pods that run where parts of their datasets are cached; see `names.DATA_LOCALITY`."""
+    """Annotations of pods that run where parts of their datasets are cached; see `DATA_LOCALITY`."""
     if item.spec.locality is None:
         return {}
     wanted = sorted({_key(item, program, dataset, version) for dataset, version in _cached(item, program)})
-    return {names.DATA_LOCALITY: _json({item.spec.locality: wanted})} if wanted else {}
+    return {DATA_LOCALITY.name: _json({item.spec.locality: wanted})} if wanted else {}
 
 
 def _json(value: object) -> str:

@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import DEVICES, LINK, LINK_POLICY
 from avactl.program.capacity.capacity import gpu_model
 from avactl.program.lowering.k8s import compact, manifest
 from avactl.program.manifest import Body, Manifest
@@ -15,7 +16,7 @@ from avactl.spec.platform.node_pool import NodePoolSpec
 from avactl.spec.schema.compute import Compute, GpuLinkCompute
 
 VISIBLE_DEVICES = names.GPU_VARIABLES[0]
-DEVICES_FIELD = f"metadata.annotations['{names.DEVICES}']"
+DEVICES_FIELD = DEVICES.field_path
 """Field of a pod with the GPUs that the scheduler chose."""
 NO_GPUS = {VISIBLE_DEVICES: "void"}
 """Environment of pods without GPUs: CUDA images request all GPUs, which the NVIDIA runtime grants on GPU machines."""
@@ -219,7 +220,7 @@ def link_annotations(compute: GpuLinkCompute) -> dict[str, str]:
     """Return the scheduler's annotations for the link between a pod's GPUs; empty if it does not matter."""
     if compute.gpus < 2 or compute.link == "any":
         return {}
-    return {names.LINK: compute.link, names.LINK_POLICY: compute.link_policy}
+    return {LINK.name: compute.link, LINK_POLICY.name: compute.link_policy}
 
 
 def device_class(model: str) -> str:

@@ -15,16 +15,13 @@ from avactl.program.lowering.pod_collisions import refuse_collisions
 from avactl.program.lowering.pod_settings import with_settings
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
-from avactl.spec.schema.base import GROUP, EnvSource
+from avactl.spec.schema.base import EnvSource
 from avactl.spec.schema.compute import DatasetMount, GitCode
 from avactl.spec.schema.pod_settings import LONGEST_GRACE as LONGEST_GRACE
 from avactl.spec.schema.pod_settings import PodSettings
 
 USER_ID = 1000
 """Default user and group. Pod security `restricted` requires a non-zero value."""
-
-RUN_ANNOTATION = f"{GROUP}/run"
-"""Annotation of a job's objects and pods: digest of everything that defines a run. A new digest starts a new run."""
 
 TMP = "/tmp"  # noqa: S108 - in the container
 HOME = "/home/user"

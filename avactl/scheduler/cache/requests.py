@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GPU_SHARE
 from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU
 from avactl.hardware.placement.diagnosis import fits_empty, why_gang
 from avactl.hardware.placement.gang import Gang
@@ -99,7 +100,7 @@ class RequestBuilder(ChangeListener):
                 if name not in self.gpu_resources:
                     raise UnsupportedError(f"no node has resource {name}")
         if shape.share and self.gpu_count(shape):
-            raise UnsupportedError(f"requests both a share of a GPU (annotation {names.GPU_SHARE}) and whole GPUs")
+            raise UnsupportedError(f"requests both a share of a GPU (annotation {GPU_SHARE.name}) and whole GPUs")
         gpus = 1 if shape.share else self.gpu_count(shape)
         if wanted is not None and wanted.gpus:
             gpus = wanted.gpus

@@ -16,6 +16,7 @@ import orjson
 from avactl.contracts import names
 from avactl.contracts.cache import STATUS_KEY, CacheStatus, DatasetStatus
 from avactl.contracts.document import DocumentError, load
+from avactl.contracts.pod_annotations import DATA_LOCALITY, START_WHEN_WARM
 from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.kube import logs
@@ -87,13 +88,13 @@ class CachedDatasets(Constraint):
     def check_ready(self, pod: PodInfo) -> None:
         """Return if the pod may start. Raises ReportedWaitError, and RuleError for an invalid annotation."""
         self._check_locality(pod)
-        annotation = pod.annotations.get(names.START_WHEN_WARM)
+        annotation = pod.annotations.get(START_WHEN_WARM.name)
         if not annotation:
             return
         try:
             versions = read_warm(annotation)
         except ValueError as error:
-            raise RuleError(f"annotation {names.START_WHEN_WARM}: {quote(error)}") from None
+            raise RuleError(f"annotation {START_WHEN_WARM.name}: {quote(error)}") from None
         for key, percent in versions:
             progress = self._readable_progress(pod, key)
             if progress is None or progress.percent < percent:
@@ -120,7 +121,7 @@ class CachedDatasets(Constraint):
 
     def outweighs_closeness(self, pod: PodInfo) -> bool:
         """Return True for pods that are placed by their data."""
-        return bool(pod.annotations.get(names.DATA_LOCALITY))
+        return bool(pod.annotations.get(DATA_LOCALITY.name))
 
     def holders(self, pod: PodInfo, key: str) -> Mapping[str, float]:
         """Return the share of a dataset version by node; empty if it is unknown, or if the pod may not know it."""

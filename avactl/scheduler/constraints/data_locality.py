@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import orjson
 
-from avactl.contracts import names
+from avactl.contracts.pod_annotations import DATA_LOCALITY
 from avactl.hardware.placement.fragmentation import Floats
 from avactl.hardware.placement.masks import Mask
 from avactl.scheduler.cache.tables import ClusterTables
@@ -61,13 +61,13 @@ def read_locality(text: str) -> Locality:
 
 def locality_of(pod: PodInfo) -> Locality | None:
     """Return the parsed annotation of a pod; None if it has none. Raises RuleError."""
-    annotation = pod.annotations.get(names.DATA_LOCALITY)
+    annotation = pod.annotations.get(DATA_LOCALITY.name)
     if not annotation:
         return None
     try:
         return read_locality(annotation)
     except ValueError as error:
-        raise RuleError(f"annotation {names.DATA_LOCALITY}: {quote(error)}") from None
+        raise RuleError(f"annotation {DATA_LOCALITY.name}: {quote(error)}") from None
 
 
 class DataLocality:

@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
-from avactl.contracts import names
+from avactl.base.object_identity import namespaced_name
+from avactl.contracts.pod_annotations import AFTER
 from avactl.contracts.scheduling import PlacementPolicy
-from avactl.kube.objects import object_key
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint import Constraint, Watch
 from avactl.scheduler.objects.limits import quote
@@ -60,13 +60,13 @@ class JobOrder(Constraint):
 
     def check_ready(self, pod: PodInfo) -> None:
         """Return if the pod may start. Raises ReportedWaitError, and RuleError for an invalid annotation."""
-        annotation = pod.annotations.get(names.AFTER)
+        annotation = pod.annotations.get(AFTER.name)
         if not annotation:
             return
         try:
             wanted = read_after(annotation)
         except ValueError as error:
-            raise RuleError(f"annotation {names.AFTER}: {quote(error)}") from None
+            raise RuleError(f"annotation {AFTER.name}: {quote(error)}") from None
         for name in wanted:
             # Only of its own namespace: a tenant writes any annotation.
             key = f"{pod.namespace}/{name}"
@@ -78,7 +78,7 @@ class JobOrder(Constraint):
 
     def put(self, item: Mapping[str, Any]) -> None:
         """Add or update a Job."""
-        key, state = object_key(item), _state(item)
+        key, state = namespaced_name(item), _state(item)
         if self._states.get(key) != state:
             self._states[key] = state
             self.event_occurred(f"job {key}")

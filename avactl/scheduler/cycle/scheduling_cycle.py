@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from time import monotonic
 from typing import NamedTuple
 
-from avactl.contracts import names
+from avactl.contracts.pod_annotations import WITHIN
 from avactl.hardware.placement.allocation import Booking
 from avactl.hardware.placement.diagnosis import SMALL
 from avactl.hardware.placement.masks import Mask, intersect_masks, preferred_masks_first
@@ -173,7 +173,7 @@ class SchedulingCycle:
         within = unit.within if unit.gang else ""
         if within and within not in tables.levels:
             known_levels = ", ".join(tables.levels) or "none"
-            message = f"annotation {names.WITHIN}: `{quote(within)}` is not a level of the cluster ({known_levels})"
+            message = f"annotation {WITHIN.name}: `{quote(within)}` is not a level of the cluster ({known_levels})"
             return Blocked(message, WaitGroup(WaitCause.UNSUPPORTED, unit.key))
         try:
             requests = {pod.uid: self._placer.request_of(pod) for pod in pods}

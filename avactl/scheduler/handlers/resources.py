@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts import names
 from avactl.contracts.document import DocumentError, load
 from avactl.contracts.scheduling import POOL_KEY, QUOTA_KEY, PoolFacts, TeamLeaf
 from avactl.kube import logs
-from avactl.kube.objects import object_key
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.objects.config import Pool, TeamQuota
 from avactl.scheduler.objects.watch_store import CallbackStore
@@ -78,7 +78,7 @@ class ConfigMapHandler:
 
     def put(self, item: dict[str, Any]) -> None:
         """Add or update a ConfigMap."""
-        key = object_key(item)
+        key = namespaced_name(item)
         kind = (item["metadata"].get("labels") or {}).get(names.CONFIG_LABEL, "")
         data = item.get("data") or {}
         try:

@@ -7,15 +7,16 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts import names
 from avactl.contracts.document import DocumentError, load
+from avactl.contracts.pod_annotations import CHECKPOINT_EVERY
 from avactl.contracts.scheduling import PlacementPolicy
 from avactl.hardware.placement.allocation import MAX_GPUS, MILLI_PER_GPU
 from avactl.hardware.placement.expected_workload import Workload
 from avactl.hardware.placement.request import Request
 from avactl.kube.client import ApiError, Client
 from avactl.kube.live_view import LiveView
-from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector, Store
 from avactl.scheduler.cache.cluster import ClusterCache
 from avactl.scheduler.constraints.constraint_set import ConstraintSet
@@ -181,7 +182,7 @@ class ClusterView(LiveView):
     def put_claim(self, item: dict[str, Any]) -> None:
         """Add or update a ResourceClaim."""
         if item["metadata"].get("ownerReferences"):
-            self.claims[object_key(item)] = item
+            self.claims[namespaced_name(item)] = item
         self.cache.claims.put(item)
 
     def drop_claim(self, key: str) -> None:
@@ -199,7 +200,7 @@ class ClusterView(LiveView):
             self._forget_pod(before)
         if pod is not None:
             if key in self.cache.tables.pods:
-                every = (metadata.get("annotations") or {}).get(names.CHECKPOINT_EVERY, "")
+                every = (metadata.get("annotations") or {}).get(CHECKPOINT_EVERY.name, "")
                 if every.isdecimal() and len(every) <= MAX_INTERVAL_DIGITS:
                     self.checkpoints[pod.uid] = (float(every), (item.get("status") or {}).get("startTime") or "")
                 if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GANG_SIZE
 
 GANG_LABELS = frozenset((names.GANG_LABEL, names.LWS_GROUP))
 """Labels by which the pods of a gang are known."""
@@ -17,7 +18,7 @@ def gang_of(labels: Mapping[str, str], notes: Mapping[str, str]) -> tuple[str, s
     by the label of its controller. Groups whose templates name no size are not gangs: with `startupPolicy:
     LeaderReady`, the other pods are created only once the first one runs.
     """
-    size = notes.get(names.GANG_SIZE) or labels.get(names.GANG_SIZE) or ""
+    size = notes.get(GANG_SIZE.name) or labels.get(GANG_SIZE.name) or ""
     gang = labels.get(names.GANG_LABEL) or (labels.get(names.LWS_GROUP, "") if size else "")
     return (gang, size or "1") if gang else ("", "")
 

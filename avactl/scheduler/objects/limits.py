@@ -10,36 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from avactl.contracts import names
+from avactl.contracts.pod_annotations import MAX_LABEL_KEY_CHARS, MAX_TEXT_CHARS, Reader, read_by
 from avactl.scheduler.objects.gangs import GANG_LABELS
 
-TEXT = 64
-"""Maximum characters of an annotation that the scheduler reads, of a quantity, and of quoted text in messages."""
-LABEL_KEY = 317
-"""Maximum characters of a label key: 253 of a DNS subdomain, a slash, and 63."""
-_INDEX = "batch.kubernetes.io/job-completion-index"
-CONSTRAINT_ANNOTATIONS = frozenset({names.START_WHEN_WARM, names.DATA_LOCALITY, names.AFTER})
+TEXT = MAX_TEXT_CHARS
+"""Maximum characters of a quantity, and of quoted text in messages."""
+LABEL_KEY = MAX_LABEL_KEY_CHARS
+CONSTRAINT_ANNOTATIONS = frozenset(each.name for each in read_by(Reader.CONSTRAINTS))
 """Pod annotations that constraints parse when they are asked about the pod."""
-_ANNOTATIONS = {
-    **dict.fromkeys(
-        (
-            names.LINK,
-            names.LINK_POLICY,
-            names.GPU_SHARE,
-            names.PREEMPTIBLE,
-            names.GANG_SIZE,
-            names.DEVICES,
-            _INDEX,
-            names.CHECKPOINT_EVERY,
-            names.PREEMPTION,
-            names.SPOT_FROM,
-        ),
-        TEXT,
-    ),
-    names.WITHIN: LABEL_KEY,
-    **dict.fromkeys(CONSTRAINT_ANNOTATIONS, 4096),
-}
-"""Annotations that the scheduler reads, and their longest values."""
+_MAX_CHARS = {each.name: each.max_chars for each in (*read_by(Reader.SCHEDULER), *read_by(Reader.CONSTRAINTS))}
+"""Longest values of the annotations that the scheduler reads."""
 MAX_LABELS, MAX_VOLUMES, MAX_TOLERATIONS, MAX_CLAIMS = 256, 256, 128, 64
 MAX_CONTAINERS = 512
 MAX_RESOURCES = 64
@@ -65,9 +45,9 @@ BOOKED_FIELDS = (
 
 
 def quote(text: object) -> str:
-    """Quote user input for a message: one line of at most `TEXT` printable characters."""
-    shown = "".join(each if each.isprintable() else "?" for each in str(text)[: TEXT + 1])
-    return shown if len(shown) <= TEXT else f"{shown[: TEXT - 1]}…"
+    """Quote user input for a message: one line of at most `MAX_TEXT_CHARS` printable characters."""
+    shown = "".join(each if each.isprintable() else "?" for each in str(text)[: MAX_TEXT_CHARS + 1])
+    return shown if len(shown) <= MAX_TEXT_CHARS else f"{shown[: MAX_TEXT_CHARS - 1]}…"
 
 
 def bounded(item: Mapping[str, Any], same_spec: bool = False) -> tuple[Mapping[str, Any], str]:
@@ -85,7 +65,7 @@ def stripped(item: Mapping[str, Any]) -> dict[str, Any]:
     notes, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
     short_metadata = dict(metadata)
     short_metadata["annotations"] = {
-        name: notes[name] for name, most in _ANNOTATIONS.items() if name in notes and len(notes[name]) <= most
+        name: notes[name] for name, most in _MAX_CHARS.items() if name in notes and len(notes[name]) <= most
     }
     short_metadata["labels"] = dict(list(labels.items())[:MAX_LABELS])
     short_metadata["labels"].update((key, labels[key]) for key in GANG_LABELS & labels.keys())
@@ -109,7 +89,7 @@ def selector_excess(selector: Mapping[str, Any] | None) -> str:
 def _metadata_excess(metadata: Mapping[str, Any]) -> str:
     notes, labels = metadata.get("annotations"), metadata.get("labels")
     if notes:
-        for name, most in _ANNOTATIONS.items():
+        for name, most in _MAX_CHARS.items():
             if name in notes and len(notes[name]) > most:
                 return f"annotation {name}: its value has {len(notes[name])} characters; at most {most} are read"
     return f"it has {len(labels)} labels; at most {MAX_LABELS} are read" if labels and len(labels) > MAX_LABELS else ""

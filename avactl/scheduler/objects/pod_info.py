@@ -6,9 +6,19 @@ from collections.abc import Iterator, Mapping
 from sys import intern
 from typing import Any
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import (
+    DEVICES,
+    GANG_SIZE,
+    JOB_INDEX,
+    PREEMPTIBLE,
+    PREEMPTION,
+    SPOT_FROM,
+    TIMEOUT,
+    WITHIN,
+)
 from avactl.kube import logs
-from avactl.kube.objects import object_key
 from avactl.kube.timestamps import unix_time
 from avactl.scheduler.objects.gangs import gang_of
 from avactl.scheduler.objects.limits import CONSTRAINT_ANNOTATIONS, bounded, quote, stripped
@@ -20,7 +30,6 @@ BY_OTHERS = "?"
 """Preemption of a pod that another scheduler has marked."""
 PARTIAL = "PartialGang"
 """Reason of the condition if a partial gang is restarted."""
-_INDEX = "batch.kubernetes.io/job-completion-index"
 _ENDED = ("Succeeded", "Failed")
 NO_ENTRIES: Mapping[str, str] = {}
 
@@ -102,8 +111,8 @@ class PodInfo:
         """Name in the pod, and name of the ResourceClaim (empty until it is created)."""
         self.volumes, self.ephemeral_claims = _volume_claims(spec, self.name)
         """PersistentVolumeClaims by name, and those of generic ephemeral volumes."""
-        self.preemptible = notes.get(names.PREEMPTIBLE) != "false"
-        self.reclaim_only = spec.get("priorityClassName") == names.WORKSPACE_PRIORITY and names.PREEMPTIBLE not in notes
+        self.preemptible = notes.get(PREEMPTIBLE.name) != "false"
+        self.reclaim_only = spec.get("priorityClassName") == names.WORKSPACE_PRIORITY and PREEMPTIBLE.name not in notes
         """True if only other teams may preempt it, to reclaim borrowed GPUs: somebody works in it."""
         self.serving: bool = spec.get("priorityClassName") == names.SERVING_PRIORITY
         self.never_preempts: bool = spec.get("preemptionPolicy") == "Never"
@@ -115,12 +124,12 @@ class PodInfo:
         self.nominated = ""
         """Nominated node."""
         self.preemption = ""
-        """The preemption that it is part of, as victim or as preemptor (annotation `names.PREEMPTION`)."""
+        """The preemption that it is part of, as victim or as preemptor (annotation `PREEMPTION`)."""
         self.preempted_for = ""
         """The preemption of which it is a victim, `BY_OTHERS` for another scheduler's; empty if it is no victim."""
         self.has_disruption_mark = False
         """True if this scheduler has set its DisruptionTarget condition."""
-        seconds = notes.get(names.TIMEOUT, "")
+        seconds = notes.get(TIMEOUT.name, "")
         self.timeout = int(seconds) if self.managed and len(seconds) < 10 and seconds.isdecimal() else 0
         """Seconds that it may run; 0: for ever."""
         self.timed_out = False
@@ -145,11 +154,11 @@ class PodInfo:
         gang, size = gang_of(labels, notes)
         if not gang:
             return
-        index = notes.get(_INDEX, "")
+        index = notes.get(JOB_INDEX.name, "")
         self.gang = f"{self.namespace}/{gang}"
         self.gang_size = gang_size(size) or 1
         self.index = int(index) if len(index) < 10 and index.isdecimal() else -1
-        self.within = notes.get(names.WITHIN, "")
+        self.within = notes.get(WITHIN.name, "")
 
     def asks(self, item: Mapping[str, Any], refused: str = "") -> PodRequirements:
         """Return its requirements. Pods can be resized, given tolerations, and, while gated, constrained further.
@@ -160,9 +169,11 @@ class PodInfo:
         if metadata.get("generation") != 1:
             spec = as_it_runs(spec, item.get("status") or NO_ENTRIES)
         notes, labels = metadata.get("annotations") or NO_ENTRIES, metadata.get("labels") or NO_ENTRIES
-        if names.GANG_SIZE in labels:
-            notes = {names.GANG_SIZE: labels[names.GANG_SIZE], **notes}
-        if names.SPOT_FROM in notes and _small_number(notes.get(_INDEX, "")) < _small_number(notes[names.SPOT_FROM]):
+        if GANG_SIZE.name in labels:
+            notes = {GANG_SIZE.name: labels[GANG_SIZE.name], **notes}
+        if SPOT_FROM.name in notes and _small_number(notes.get(JOB_INDEX.name, "")) < _small_number(
+            notes[SPOT_FROM.name]
+        ):
             # All pods of a Job have one template, so the tolerations for spot nodes are removed here.
             kept = [each for each in spec.get("tolerations") or () if each.get("key") != names.CAPACITY]
             spec = {**spec, "tolerations": kept}
@@ -187,7 +198,7 @@ class PodInfo:
         self.gated = bool(spec.get("schedulingGates"))
         if node or not (self.assumed or self.node):
             notes = metadata.get("annotations")
-            self.devices = notes.get(names.DEVICES) if notes else None
+            self.devices = notes.get(DEVICES.name) if notes else None
         if spec.get("resourceClaims"):
             made = {each["name"]: each.get("resourceClaimName") for each in status.get("resourceClaimStatuses") or ()}
             self.claims = tuple(
@@ -195,7 +206,7 @@ class PodInfo:
                 for each in spec["resourceClaims"]
             )
         if self.managed:
-            self._read_status(status, (metadata.get("annotations") or NO_ENTRIES).get(names.PREEMPTION, ""))
+            self._read_status(status, (metadata.get("annotations") or NO_ENTRIES).get(PREEMPTION.name, ""))
 
     def _read_status(self, status: Mapping[str, Any], preemption: str) -> None:
         self.nominated, self.preemption = intern(status.get("nominatedNodeName") or ""), preemption
@@ -250,7 +261,7 @@ def read_pod(item: Mapping[str, Any], seen: float) -> PodInfo:
     try:
         return PodInfo(within, seen, refused)
     except Exception as error:
-        logs.error("invalid pod", pod=object_key(item), error=repr(error))
+        logs.error("invalid pod", pod=namespaced_name(item), error=repr(error))
         return PodInfo(stripped(item), seen, f"the scheduler cannot parse this pod: {quote(repr(error))}")
 
 

@@ -10,14 +10,11 @@ import orjson
 
 from avactl.base.quantity import amount
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, LINK, LINK_POLICY, Reader, read_by
 from avactl.scheduler.objects.limits import quote
 from avactl.scheduler.objects.node_rules import NodeRules, RuleError, selector
 
-_WORDS = {
-    names.LINK: ("nvlink", "pcieSwitch", "socket", "node", "any"),
-    names.LINK_POLICY: ("preferred", "required"),
-    names.PREEMPTIBLE: ("true", "false"),
-}
+_WORDS = {each.name: each.values for each in read_by(Reader.SCHEDULER) if each.values}
 """Annotations with a fixed set of values."""
 
 
@@ -132,19 +129,19 @@ class PodRequirements:
         for name, allowed in _WORDS.items():
             if name in notes and notes[name] not in allowed:
                 raise RuleError(f"annotation {name}: `{quote(notes[name])}` is not one of {', '.join(allowed)}")
-        size = notes.get(names.GANG_SIZE)
+        size = notes.get(GANG_SIZE.name)
         if size is not None and gang_size(size) is None:
-            raise RuleError(f"{names.GANG_SIZE}: `{quote(size)}` is not a number of pods such as 4")
-        self.link = notes.get(names.LINK, "any")
-        self.link_required = notes.get(names.LINK_POLICY) == "required"
-        text = notes.get(names.GPU_SHARE)
+            raise RuleError(f"{GANG_SIZE.name}: `{quote(size)}` is not a number of pods such as 4")
+        self.link = notes.get(LINK.name, "any")
+        self.link_required = notes.get(LINK_POLICY.name) == "required"
+        text = notes.get(GPU_SHARE.name)
         if text is not None:
             try:
                 share = amount("cpu", text)
             except ValueError:
                 share = 0
             if not 0 < share < 1000:
-                raise RuleError(f"annotation {names.GPU_SHARE}: `{quote(text)}` is not a share of one GPU such as 0.5")
+                raise RuleError(f"annotation {GPU_SHARE.name}: `{quote(text)}` is not a share of one GPU such as 0.5")
             self.share = share
 
     @property
@@ -167,7 +164,7 @@ _SPEC = (
     "schedulingGroup",
 )
 _CONTAINER = ("restartPolicy", "restartPolicyRules", "resources")
-_NOTES = (names.LINK, names.LINK_POLICY, names.GPU_SHARE)
+_NOTES = (LINK.name, LINK_POLICY.name, GPU_SHARE.name)
 
 
 def gang_size(text: str) -> int | None:
@@ -188,11 +185,10 @@ def requirements_of(spec: Mapping[str, Any], notes: Mapping[str, str], refused: 
     parts += _on_disks(spec)
     if notes:
         parts += [notes.get(key) for key in _NOTES]
-        # Right ones are no part of the shape: the pod itself reads them.
-        if notes.get(names.PREEMPTIBLE, "true") not in _WORDS[names.PREEMPTIBLE]:
-            parts.append((names.PREEMPTIBLE, notes[names.PREEMPTIBLE]))
-        if gang_size(notes.get(names.GANG_SIZE, "1")) is None:
-            parts.append((names.GANG_SIZE, notes[names.GANG_SIZE]))
+        # Accepted values are no part of the shape: the pod itself reads them.
+        parts += [(name, notes[name]) for name, allowed in _WORDS.items() if notes.get(name, allowed[0]) not in allowed]
+        if gang_size(notes.get(GANG_SIZE.name, "1")) is None:
+            parts.append((GANG_SIZE.name, notes[GANG_SIZE.name]))
     key = orjson.dumps(parts)
     found = _known.get(key)
     if found is None:

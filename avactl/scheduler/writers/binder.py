@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from avactl.contracts import names
+from avactl.contracts.pod_annotations import DEVICES
 from avactl.kube import logs
 from avactl.kube.client import MERGE, STRATEGIC, ApiError, Client, Rate, UnreachableError
 from avactl.kube.timestamps import timestamp
@@ -312,7 +312,7 @@ class Binder:
     def _binding_body(self, order: BindRequest) -> dict[str, Any]:
         metadata: dict[str, Any] = {"name": order.pod.name, "namespace": order.pod.namespace, "uid": order.pod.uid}
         if order.devices:
-            metadata["annotations"] = {names.DEVICES: order.devices}
+            metadata["annotations"] = {DEVICES.name: order.devices}
         target = {"apiVersion": "v1", "kind": "Node", "name": order.node}
         return {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
 

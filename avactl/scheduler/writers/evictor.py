@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from avactl.contracts import names
+from avactl.contracts.pod_annotations import JOB_IGNORED_FAILURES, PREEMPTION
 from avactl.kube import logs
 from avactl.kube.client import STRATEGIC, ApiError, Client, Rate, UnreachableError
 from avactl.kube.timestamps import timestamp
@@ -19,8 +19,6 @@ MAX_TRIES = 6
 MAX_CONCURRENT_REQUESTS = 32
 GONE_STATUSES = (404, 409)
 """The pod was deleted, or replaced by another of the same name."""
-_IGNORED_FAILURES = "batch.kubernetes.io/job-index-ignored-failure-count"
-"""Annotation by which the Job controller counts the preemptions of an index."""
 
 
 class Evictor:
@@ -155,7 +153,7 @@ class Evictor:
 
 def nomination_patch(pod: PodInfo, node: str | None, preemption: str | None) -> dict[str, Any]:
     """Return the status patch that nominates a pod for a node; None clears the nomination."""
-    metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: preemption}}
+    metadata = {"uid": pod.uid, "annotations": {PREEMPTION.name: preemption}}
     return {"metadata": metadata, "status": {"nominatedNodeName": node}}
 
 
@@ -172,12 +170,12 @@ def disruption_patch(pod: PodInfo, reason: str, note: str, preemption: str | Non
         "message": note,
         "lastTransitionTime": timestamp(),
     }
-    metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: preemption, _IGNORED_FAILURES: None}}
+    metadata = {"uid": pod.uid, "annotations": {PREEMPTION.name: preemption, JOB_IGNORED_FAILURES.name: None}}
     return {"metadata": metadata, "status": {"conditions": [condition]}}
 
 
 def spare_patch(pod: PodInfo) -> dict[str, Any]:
     """Return the status patch that reverts `disruption_patch`."""
     condition = {"type": DISRUPTED, "status": "False", "reason": "NotMoved", "message": "no longer being preempted"}
-    metadata = {"uid": pod.uid, "annotations": {names.PREEMPTION: None}}
+    metadata = {"uid": pod.uid, "annotations": {PREEMPTION.name: None}}
     return {"metadata": metadata, "status": {"conditions": [condition]}}

@@ -12,12 +12,13 @@ from avactl.apply.reconcile.desired import INVENTORY, Wanted, inventory_of, want
 from avactl.apply.reconcile.diffing.field_policy import Hands
 from avactl.apply.reconcile.diffing.managed_fields import dotted
 from avactl.apply.reconcile.inventory import Record, Records
+from avactl.base.object_identity import Gvk
 from avactl.change.diff import phrases
 from avactl.change.diff.fields import object_differences
 from avactl.change.diff.objects import field_changes
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client
-from avactl.kube.object_client import Gvk, ObjectClient
+from avactl.kube.object_client import ObjectClient
 from avactl.workbench.importer.model import Body, Result
 from avactl.workbench.importer.session import Imported
 

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from avactl.base.object_identity import ObjectKey
 from avactl.change.diff import phrases
 from avactl.change.diff.fields import Change, Steps, differences, object_differences
 from avactl.change.diff.model import ABSENT
@@ -63,12 +64,12 @@ def compare(specs: Iterable[Spec], compilation: Compilation) -> list[Compared]:
 def _compare(spec: Spec, made: list[Manifest]) -> Compared:
     if spec.raw:
         return Compared(spec, _raw(spec, made[0]) if made else [], [], [])
-    sources = {(each.group, each.kind, each.namespace, each.name): each for each in spec.given}
+    sources = {each.key: each for each in spec.given}
     new: list[str] = []
     lines: list[Line] = []
     added: list[str] = []
     for manifest in made:
-        given = sources.get((manifest.id.group, manifest.kind, manifest.namespace, manifest.name))
+        given = sources.get(manifest.id.key)
         if given is None:
             new.append(f"{manifest.kind} {manifest.name}")
     if spec.kind in ("TrainingJob", "ServingDeployment", "Workspace"):
@@ -274,11 +275,11 @@ def _quota(spec: Spec, made: list[Manifest]) -> list[Line]:
     return _lines(change for change in changes if change.old is not ABSENT)
 
 
-def _labels(sources: dict[tuple[str, str, str, str], Given], made: list[Manifest]) -> tuple[list[Line], list[str]]:
+def _labels(sources: dict[ObjectKey, Given], made: list[Manifest]) -> tuple[list[Line], list[str]]:
     lines = []
     added: list[str] = []
     for manifest in made:
-        given = sources.get((manifest.id.group, manifest.kind, manifest.namespace, manifest.name))
+        given = sources.get(manifest.id.key)
         if given is None or manifest.kind != "Namespace":
             continue
         before = clean(given.value)["metadata"].get("labels") or {}

@@ -78,7 +78,7 @@ def convert(objects: list[Given], options: Options, known: Known) -> Converted:
     for each in objects:
         if not each.namespace and _is_namespaced(each):
             each.value["metadata"]["namespace"] = options.namespace
-    unique = {(each.group, each.kind, each.namespace, each.name): each for each in objects}
+    unique = {each.key: each for each in objects}
     context = Context(options, [], dict(known.teams))
     outcomes: list[Outcome] = []
     for each in unique.values():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from avactl.base.object_identity import Gvk
 from avactl.contracts import names
 from avactl.diagnostics import Span
 from avactl.kube.client import ApiError, Client
-from avactl.kube.object_client import Gvk, ObjectClient
+from avactl.kube.object_client import ObjectClient
 from avactl.spec.documents.document import Document, FixedLocator
 from avactl.workbench.importer.model import LIVE, Body, Given, ImportProblem
 from avactl.workbench.importer.reading import MOST_OBJECTS

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
+from avactl.base.object_identity import ObjectKey
 from avactl.diagnostics import Span
 from avactl.spec.documents.document import Document, Path
 
@@ -53,6 +54,10 @@ class Given:
         """Namespace; empty if the object names none."""
         return str(self.value["metadata"].get("namespace") or "")
 
+    @property
+    def key(self) -> ObjectKey:
+        return ObjectKey(self.group, self.kind, self.namespace, self.name)
+
     def span(self, *path: str | int, key: bool = False) -> Span:
         """Return the location of a value of the object."""
         return self.doc.span(*self.path, *path, key=key)
@@ -70,7 +75,7 @@ class Given:
         return value
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+        return str(self.key)
 
 
 class Loss(NamedTuple):

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 from avactl.base.quantity import quantity
 from avactl.base.terminal import shortened, visible
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import GANG_SIZE, GPU_SHARE, JOB_INDEX, RUN_DIGEST
 
 INSTANCE, COMPONENT = "app.kubernetes.io/instance", "app.kubernetes.io/component"
 SELECTOR = "app.kubernetes.io/name=trainingjob"
 """Label selector of the objects of training jobs."""
-RUN = f"{names.GROUP}/run"
-INDEX = "batch.kubernetes.io/job-completion-index"
 _MOST_DIGITS = 9
 _LONGEST = 1000
 _FINISHED = {"Complete": "succeeded", "SuccessCriteriaMet": "succeeded", "Failed": "failed", "FailureTarget": "failed"}
@@ -115,13 +114,13 @@ def member(item: Mapping[str, Any]) -> Member:
         name=metadata["name"],
         uid=metadata["uid"],
         role=labels.get(COMPONENT, ""),
-        index=_number(labels.get(INDEX) or notes.get(INDEX), -1),
+        index=_number(labels.get(JOB_INDEX.name) or notes.get(JOB_INDEX.name), -1),
         state=state,
         why=clean(why),
         node=item["spec"].get("nodeName") or "",
         restarts=sum(each.get("restartCount") or 0 for each in _containers(status)),
         created=metadata["creationTimestamp"],
-        run=notes.get(RUN, ""),
+        run=notes.get(RUN_DIGEST.name, ""),
     )
 
 
@@ -196,7 +195,7 @@ def role_job(item: Mapping[str, Any]) -> RoleJob:
         team=labels.get(names.TEAM_LABEL, ""),
         leads=leads(item),
         wanted=min(most, spec.get("completions") or most),
-        gang=_number(notes.get(names.GANG_SIZE), 0),
+        gang=_number(notes.get(GANG_SIZE.name), 0),
         gpus=_gpus(template["spec"], notes),
         created=metadata["creationTimestamp"],
         started=status.get("startTime") or "",
@@ -206,7 +205,7 @@ def role_job(item: Mapping[str, Any]) -> RoleJob:
         suspended=bool(spec.get("suspend")),
         deleting="deletionTimestamp" in metadata,
         failed=status.get("failed") or 0,
-        run=(metadata.get("annotations") or {}).get(RUN, ""),
+        run=(metadata.get("annotations") or {}).get(RUN_DIGEST.name, ""),
         expires=spec.get("activeDeadlineSeconds") if names.EXPERIMENT in labels else None,
     )
 
@@ -217,7 +216,7 @@ def _gpus(spec: Mapping[str, Any], notes: Mapping[str, str]) -> Fraction:
         for container in (*spec["containers"], *(spec.get("initContainers") or ())):
             limits = (container.get("resources") or {}).get("limits") or {}
             found += sum((quantity(limits[name]) for name in names.GPU_RESOURCES if name in limits), Fraction(0))
-        return found or quantity(notes.get(names.GPU_SHARE, "0"))
+        return found or quantity(notes.get(GPU_SHARE.name, "0"))
     except ValueError:
         return found
 

@@ -7,10 +7,10 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
+from avactl.base.object_identity import namespaced_name
 from avactl.contracts import names
 from avactl.kube.client import ApiError, Client, UnreachableError
 from avactl.kube.live_view import LiveView
-from avactl.kube.objects import object_key
 from avactl.kube.reflector import Reflector
 from avactl.scheduler.inspection import pod_controllers
 from avactl.workbench.jobs import progress
@@ -35,7 +35,7 @@ class _Kept(Generic[_T]):
         self._parse = parse
 
     def put(self, item: dict[str, Any]) -> None:
-        self.items[object_key(item)] = self._parse(item)
+        self.items[namespaced_name(item)] = self._parse(item)
 
     def remove(self, key: str) -> None:
         self.items.pop(key, None)

@@ -11,6 +11,7 @@ from typing import Any
 from avactl.base.exit_codes import PROBLEMS
 from avactl.base.terminal import visible
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import LIVE_URL, VERSION_LINEAGE
 from avactl.daemons.delivery.publish import LINEAGE
 from avactl.daemons.delivery.validation import Bound, MetricsError, failures, parse_metrics
 from avactl.kinds.pipeline.spec import PipelineSpec
@@ -100,9 +101,9 @@ class _Run:
             made = body["spec"]["jobTemplate"]
             pods = made["spec"]["template"]
             labels = {**pods["metadata"]["labels"], names.RUN: str(self.number)}
-            notes = {**pods["metadata"]["annotations"], names.LIVE_URL: self.live}
-            if names.LINEAGE in notes:
-                notes[names.LINEAGE] = json.dumps({"run": self.number, "metrics": dict(self._measured)})
+            notes = {**pods["metadata"]["annotations"], LIVE_URL.name: self.live}
+            if VERSION_LINEAGE.name in notes:
+                notes[VERSION_LINEAGE.name] = json.dumps({"run": self.number, "metrics": dict(self._measured)})
             template = {**pods, "metadata": {**pods["metadata"], "labels": labels, "annotations": notes}}
             body = {
                 "apiVersion": "batch/v1", "kind": "Job", "metadata": body["metadata"],

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from avactl.base.terminal import plural
-from avactl.contracts.names import DEFAULT_CONTAINER
+from avactl.contracts.pod_annotations import DEFAULT_CONTAINER, JOB_INDEX
 from avactl.program.local_run import LocalRole, LocalRun
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item
@@ -23,7 +23,6 @@ from avactl.workbench.local.volumes import volumes
 Body = dict[str, Any]
 ConfigMaps = dict[str, Mapping[str, str]]
 
-_INDEX = "batch.kubernetes.io/job-completion-index"
 _GRACE = 30
 """Kubernetes' default of terminationGracePeriodSeconds."""
 _NODE = "localhost"
@@ -151,7 +150,7 @@ def describe(item: Item, run: LocalRun, manifests: Iterable[Manifest], place: Pl
 
 def _role(declared: LocalRole, job: Body) -> _Role:
     template = job["spec"]["template"]
-    wanted = template["metadata"]["annotations"].get(DEFAULT_CONTAINER, declared.role)
+    wanted = template["metadata"]["annotations"].get(DEFAULT_CONTAINER.name, declared.role)
     containers = [*template["spec"].get("initContainers", ()), *template["spec"]["containers"]]
     return _Role(declared, job, template, next(each for each in containers if each["name"] == wanted))
 
@@ -178,7 +177,7 @@ def _variables(
             "name": name,
             "namespace": role.job["metadata"].get("namespace", ""),
             "labels": metadata.get("labels", {}),
-            "annotations": {**metadata["annotations"], _INDEX: str(index)},
+            "annotations": {**metadata["annotations"], JOB_INDEX.name: str(index)},
         },
         "spec": {
             "nodeName": _NODE,

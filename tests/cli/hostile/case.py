@@ -14,6 +14,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 from tests.hostile_repository import HostileRepository
+from tools.waiting import patience
 
 TOKENS = {
     "GITHUB_TOKEN": "ghs_PLANTEDplantedPLANTEDplanted0123456789",
@@ -113,7 +114,7 @@ class Site(HostileRepository):
         script = Path(sys.executable).with_name("avactl")  # `python -m` would import from the checkout
         return subprocess.run(
             [script, *COMMANDS[command]], cwd=self.root, env=env, stdin=subprocess.DEVNULL, capture_output=True,
-            check=False, timeout=120,
+            check=False, timeout=patience(),
         )  # fmt: skip
 
 

@@ -6,12 +6,12 @@ import asyncio
 
 from avactl.apply.reconcile.actions import Action, Step
 from avactl.apply.reconcile.reporting.report import Result
+from avactl.base.object_identity import object_reference
 from avactl.base.terminal import shortened, visible
 from avactl.diagnostics.redaction import redact
 from avactl.kube.client import Client
 from avactl.kube.events import EventRecorder
 from avactl.kube.object_client import Body
-from avactl.kube.objects import object_reference
 
 CONTROLLER = "avactl-reconcile"
 _MAX_STEPS = 20

@@ -13,13 +13,14 @@ import orjson
 
 from avactl.base.errors import HintedError
 from avactl.base.exit_codes import USAGE
+from avactl.base.object_identity import namespaced_name
 from avactl.base.terminal import shortened
 from avactl.change.plan.cluster_state import ClusterState
 from avactl.change.plan.snapshot.schema import want_objects
 from avactl.contracts import names
 from avactl.contracts.document import dump, load
+from avactl.contracts.pod_annotations import Reader, read_by
 from avactl.contracts.scheduling import POOL_KEY, QUOTA_KEY, PlacementPolicy
-from avactl.kube.objects import object_key
 from avactl.program.manifest import Body
 from avactl.scheduler.objects.gangs import GANG_LABELS
 from avactl.scheduler.objects.pod_info import DISRUPTED
@@ -44,12 +45,7 @@ class CaptureError(HintedError):
 
 # -- fields of each kind ---------------------------------------------------------------------------------------------
 
-_NOTES = (
-    names.GANG_SIZE, names.WITHIN, names.LINK, names.LINK_POLICY, names.GPU_SHARE, names.DEVICES, names.PREEMPTIBLE,
-    names.SPOT_FROM, "batch.kubernetes.io/job-completion-index",
-)  # fmt: skip
-
-
+_NOTES = tuple(each.name for each in read_by(Reader.SNAPSHOT))
 _DISK = ("volumeID", "pdName", "iqn", "monitors", "pool", "image", "readOnly")
 _STORAGE = ("storageClassName", "volumeMode", "volumeAttributesClassName")
 
@@ -269,14 +265,14 @@ def write(policy: PlacementPolicy, objects: Mapping[str, Sequence[Body]], taken:
     specs: list[Body] = []
     numbers: dict[bytes, int] = {}
     pods = []
-    for pod in sorted(objects.get("pods", ()), key=object_key):
+    for pod in sorted(objects.get("pods", ()), key=namespaced_name):
         spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
         text = orjson.dumps(spec, option=orjson.OPT_SORT_KEYS)
         if text not in numbers:
             numbers[text] = len(specs)
             specs.append(spec)
         pods.append({**pod, "spec": {"is": numbers[text], **_only(pod["spec"], "nodeName")}})
-    data: Body = {name: sorted(items, key=object_key) for name, items in objects.items() if name != "pods"}
+    data: Body = {name: sorted(items, key=namespaced_name) for name, items in objects.items() if name != "pods"}
     data |= {"podSpecs": specs, "pods": pods}
     head = {"format": FORMAT, "version": VERSION, "cluster": policy.cluster, "taken": taken}
     head["policy"] = orjson.Fragment(dump(policy))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import written_only_by_scheduler
 from avactl.kinds.cluster.daemons import delivery, serving, topology
 from avactl.kinds.cluster.priorities import PRIORITIES
 from avactl.kinds.team.allowances import DEFAULT_PRIORITIES, DEFAULT_SERVICE_TYPES
@@ -333,7 +334,7 @@ def _annotation_rules() -> list[Rule]:
     before = "(request.operation == 'UPDATE' ? oldObject.metadata.?annotations[?k].orValue('') : '')"
     pods = "authorizer.group('').resource('pods').subresource('binding')"
     binds = f"{pods}.namespace(request.namespace).check('create').allowed()"
-    own = (names.DEVICES, names.PREEMPTION)
+    own = written_only_by_scheduler()
     theirs = [f"k.startsWith('{prefix}')" for prefix in RUNTIME_PREFIXES]
     theirs += [f"k.contains('{part}')" for part in RUNTIME_PARTS]
     return [

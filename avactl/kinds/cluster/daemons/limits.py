@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import Writer, written_by, written_only_by_scheduler
 from avactl.kinds.cluster.daemons import admission, guard, topology
 from avactl.kinds.cluster.daemons.admission import Rule
 from avactl.program.cache_engines import engine_of
@@ -89,6 +90,9 @@ def scheduler(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the policy of the scheduler: its own pods, and of volumes and claims what binds them."""
     own = f"oldObject.spec.?schedulerName.orValue('') == '{names.SCHEDULER_NAME}'"
     claim, before = "object.spec.?claimRef", "oldObject.spec.?claimRef"
+    bound, status = written_by(Writer.SCHEDULER_BINDING), written_by(Writer.SCHEDULER_STATUS)
+    allowed = " || ".join(f"k == '{name}'" for name in bound)
+    own_annotations = [name for name in status if name in written_only_by_scheduler()]
     same = " && ".join(
         f"({before}.?{key}.orValue('') == '' || {claim}.?{key}.orValue('') == {before}.?{key}.orValue(''))"
         for key in ("namespace", "name")
@@ -105,10 +109,10 @@ def scheduler(item: Item[ClusterSpec]) -> list[Manifest]:
                 "pods/status",
                 _only("status", "conditions", "nominatedNodeName"),
                 _only_conditions("PodScheduled", "DisruptionTarget", names.TIMED_OUT),
-                _only_annotations(names.PREEMPTION, "batch.kubernetes.io/job-index-ignored-failure-count"),
+                _only_annotations(*status),
             ),
             f"the scheduler writes only PodScheduled, DisruptionTarget, {names.TIMED_OUT}, the nominated node and "
-            f"the annotation {names.PREEMPTION}",
+            f"the annotation {' and '.join(own_annotations)}",
         ),
         Rule(
             "binding",
@@ -116,9 +120,9 @@ def scheduler(item: Item[ClusterSpec]) -> list[Manifest]:
                 "pods/binding",
                 "!request.namespace.startsWith('kube-')",
                 f"object.metadata.?labels.orValue({{}}).all(k, k in {admission.strings(_TOPOLOGY)})",
-                f"object.metadata.?annotations.orValue({{}}).all(k, k == '{names.DEVICES}')",
+                f"object.metadata.?annotations.orValue({{}}).all(k, {allowed})",
             ),
-            f"the scheduler binds no pods in `kube-*`, and adds only the annotation {names.DEVICES}",
+            f"the scheduler binds no pods in `kube-*`, and adds only the annotation {' and '.join(bound)}",
         ),
         Rule(
             "claim-ref",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from avactl.contracts import names
 from avactl.contracts.document import dump
 from avactl.contracts.names import CACHE_NAMESPACE
+from avactl.contracts.pod_annotations import CONFIG
 from avactl.contracts.scheduling import PlacementPolicy
 from avactl.kinds.cluster.daemons import builtin, cache, delivery, limits, rbac, serving, topology
 from avactl.kinds.cluster.daemons.deployment import HTTP_PORT, Daemon, metrics_only
@@ -13,7 +14,6 @@ from avactl.program.lowering.pods import resources
 from avactl.program.manifest import Manifest
 from avactl.program.program import Item, Program
 from avactl.spec.platform.cluster import ClusterSpec
-from avactl.spec.schema.base import GROUP
 
 
 def policy(item: Item[ClusterSpec], program: Program) -> Manifest:
@@ -57,7 +57,7 @@ def daemons(item: Item[ClusterSpec], program: Program, config: Manifest) -> list
 def _scheduler(item: Item[ClusterSpec], program: Program, config: Manifest) -> list[Manifest]:
     daemon = Daemon(item, "scheduler", "avactl-scheduler", item.spec.system_namespace)
     # It reads its policy at startup: a changed digest restarts it.
-    digest = {f"{GROUP}/config": k8s.digest(config.body["data"])}
+    digest = {CONFIG.name: k8s.digest(config.body["data"])}
     volumes = {"config": ("/etc/avactl", {"configMap": {"name": config.name}})}
     # The progress of datasets, for pods that wait for them.
     status = daemon.role([rbac.status_rule()], CACHE_NAMESPACE) if cache.runs(item, program) else []

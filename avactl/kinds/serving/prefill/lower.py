@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import PROMETHEUS_PATH, PROMETHEUS_PORT, PROMETHEUS_SCRAPE
 from avactl.kinds.serving.groups import groups_of
 from avactl.kinds.serving.parts.prefill import DECODE, PREFILL, ROLES
 from avactl.kinds.serving.prefill.roles import ROLE_LABEL, behind_sidecar, of_role, prefill
@@ -120,8 +121,10 @@ def router(
         automountServiceAccountToken=True, terminationGracePeriodSeconds=grace,
     )  # fmt: skip
     notes = {
-        "prometheus.io/scrape": "true", "prometheus.io/port": str(ROUTER_METRICS), "prometheus.io/path": "/metrics",
-    }  # fmt: skip
+        PROMETHEUS_SCRAPE.name: "true",
+        PROMETHEUS_PORT.name: str(ROUTER_METRICS),
+        PROMETHEUS_PATH.name: "/metrics",
+    }
     found = [
         make("v1", "ServiceAccount", automountServiceAccountToken=False),
         make(f"{_RBAC}/v1", "Role", rules=[k8s.policy_rule([""], ["pods"], ["list", "watch"])]),

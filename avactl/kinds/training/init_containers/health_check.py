@@ -12,6 +12,7 @@ from math import ceil
 
 from avactl.base.quantity import quantity
 from avactl.contracts import names
+from avactl.contracts.pod_annotations import JOB_FAILURES, JOB_IGNORED_FAILURES, RUN_DIGEST
 from avactl.diagnostics import Diagnostic, Note
 from avactl.kinds.training.addressing import field, port
 from avactl.kinds.training.commands import interpreter
@@ -19,7 +20,7 @@ from avactl.kinds.training.roles import Part, host, workers_of
 from avactl.kinds.training.spec import HealthCheck, TrainingJobSpec
 from avactl.program.images import require_image
 from avactl.program.lowering import pods
-from avactl.program.lowering.pods import RUN_ANNOTATION, env_list, merge_env, resources
+from avactl.program.lowering.pods import env_list, merge_env, resources
 from avactl.program.manifest import Body
 from avactl.program.program import Item, Program
 from avactl.spec.schema.values import seconds
@@ -34,10 +35,7 @@ _SHARED = ("home", "shared-memory")
 """Volumes of the worker that PyTorch and NCCL use."""
 _MOST = 4 * 1024**3
 """Bytes of an all-reduce, at most."""
-_COUNTS = {
-    "AVACTL_FAILURES": "batch.kubernetes.io/job-index-failure-count",
-    "AVACTL_IGNORED_FAILURES": "batch.kubernetes.io/job-index-ignored-failure-count",
-}
+_COUNTS = {"AVACTL_FAILURES": JOB_FAILURES, "AVACTL_IGNORED_FAILURES": JOB_IGNORED_FAILURES}
 """Annotations of the Job controller by variable."""
 
 
@@ -58,8 +56,8 @@ def with_health_check(item: Item[TrainingJobSpec], program: Program, part: Part,
     own = [
         field("POD_IP", "status.podIP"),
         field("POD_UID", "metadata.uid"),
-        field("AVACTL_RUN", f"metadata.annotations['{RUN_ANNOTATION}']"),
-        *(field(name, f"metadata.annotations['{note}']") for name, note in _COUNTS.items()),
+        field("AVACTL_RUN", RUN_DIGEST.field_path),
+        *(field(name, annotation.field_path) for name, annotation in _COUNTS.items()),
         *env_list({"PYTHONUNBUFFERED": "1"}),
     ]
     mounts = [each for each in main.get("volumeMounts", ()) if each["name"] in _SHARED]

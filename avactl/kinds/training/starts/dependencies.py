@@ -6,7 +6,7 @@ import json
 from collections import deque
 from collections.abc import Iterator
 
-from avactl.contracts import names
+from avactl.contracts.pod_annotations import AFTER
 from avactl.diagnostics import Diagnostic, Note
 from avactl.diagnostics.suggest import did_you_mean
 from avactl.kinds.training.roles import leaders, parts
@@ -22,7 +22,7 @@ def after(item: Item[TrainingJobSpec], program: Program) -> dict[str, str]:
     """Return the annotation of pods that start after other jobs: the Jobs with which these end."""
     found = [program.get_kind(TrainingJob, name, item.team) for name in item.spec.after]
     jobs = sorted({job for other in found for job in leaders(other, parts(other.spec))})
-    return {names.AFTER: json.dumps(jobs, separators=(",", ":"))} if jobs else {}
+    return {AFTER.name: json.dumps(jobs, separators=(",", ":"))} if jobs else {}
 
 
 def order_problems(item: Item[TrainingJobSpec], program: Program) -> Iterator[Diagnostic]:
