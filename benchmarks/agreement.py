@@ -33,9 +33,10 @@ PATIENCE = 180.0
 COMPARED = ("a node", "no node", "differ")
 PODS = "/api/v1/namespaces/{}/pods"
 STORAGE = {
-    "CSINode": "/apis/storage.k8s.io/v1/csinodes", "PersistentVolume": "/api/v1/persistentvolumes",
+    "CSINode": "/apis/storage.k8s.io/v1/csinodes",
+    "PersistentVolume": "/api/v1/persistentvolumes",
     "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
-}  # fmt: skip
+}
 
 
 class Difference(NamedTuple):
@@ -93,15 +94,21 @@ class _Comparison:
     async def _prepare(self, count: int) -> None:
         """Create namespaces and other prerequisites of pods."""
         overhead = {
-            "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": OVERHEAD},
-            "handler": OVERHEAD, "overhead": {"podFixed": {"cpu": "250m", "memory": "100Mi"}},
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": OVERHEAD},
+            "handler": OVERHEAD,
+            "overhead": {"podFixed": {"cpu": "250m", "memory": "100Mi"}},
             "scheduling": {"tolerations": [{"key": "tier", "operator": "Exists"}]},
-        }  # fmt: skip
+        }
         await self._create("/apis/node.k8s.io/v1/runtimeclasses", overhead)
         waits = {
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": CLASS},
-            "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer",
-        }  # fmt: skip
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": CLASS},
+            "provisioner": "kubernetes.io/no-provisioner",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }
         await self._create("/apis/storage.k8s.io/v1/storageclasses", waits)
         labels = {name: each for number in range(count) for name, each in namespaces(number).items()}
         await _each(

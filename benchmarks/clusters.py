@@ -27,9 +27,14 @@ PATIENCE = 600.0
 SILENCE = 5.0
 """Seconds without new events after which all are assumed to be written."""
 POLICY = {
-    "cluster": "bench", "gpuDriver": "gpu.nvidia.com", "levels": ["topology.kubernetes.io/rack"], "objective": "pack",
-    "reconcile": "files", "schedulerName": "avactl", "systemNamespace": "avactl-system",
-}  # fmt: skip
+    "cluster": "bench",
+    "gpuDriver": "gpu.nvidia.com",
+    "levels": ["topology.kubernetes.io/rack"],
+    "objective": "pack",
+    "reconcile": "files",
+    "schedulerName": "avactl",
+    "systemNamespace": "avactl-system",
+}
 SCHEDULERS = {"kube-scheduler": "default-scheduler", "avactl": "avactl"}
 WRITERS = 8
 CONNECTIONS = 32
@@ -91,18 +96,21 @@ def node(number: int) -> dict[str, Any]:
     labels = {"kubernetes.io/hostname": f"node-{number}", "topology.kubernetes.io/rack": f"rack-{number // 32}"}
     amounts = {"cpu": "96", "memory": "768Gi", "pods": "110", "ephemeral-storage": "1Ti", "nvidia.com/gpu": "8"}
     return {
-        "apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{number}", "labels": labels},
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": f"node-{number}", "labels": labels},
         "status": {"capacity": amounts, "allocatable": amounts},
-    }  # fmt: skip
+    }
 
 
 def pod(number: int, scheduler: str, gpus: int, gang: tuple[str, int] | None = None) -> dict[str, Any]:
     """Return a pod with `gpus` GPUs."""
     requests = {"cpu": str(4 * gpus), "memory": f"{32 * gpus}Gi", "nvidia.com/gpu": str(gpus)}
     container = {
-        "name": "main", "image": "registry.example.com/train:1",
+        "name": "main",
+        "image": "registry.example.com/train:1",
         "resources": {"requests": requests, "limits": {"nvidia.com/gpu": str(gpus)}},
-    }  # fmt: skip
+    }
     metadata: dict[str, Any] = {"name": f"pod-{number}", "namespace": NAMESPACE}
     if gang is not None:
         metadata["labels"] = {"avactl.dev/gang": gang[0]}

@@ -27,15 +27,19 @@ def resource_slice(number: int, gpus: int = 8) -> dict[str, Any]:
         {
             "name": f"gpu-{gpu}",
             "attributes": {
-                "type": {"string": "gpu"}, "index": {"int": gpu}, "minor": {"int": gpu},
+                "type": {"string": "gpu"},
+                "index": {"int": gpu},
+                "minor": {"int": gpu},
                 "uuid": {"string": f"GPU-{number:08x}-{gpu:04x}"},
-                "productName": {"string": "Tesla V100-SXM2-32GB"}, "architecture": {"string": "Volta"},
-                "cudaComputeCapability": {"version": "7.0.0"}, "driverVersion": {"version": "580.65.6"},
+                "productName": {"string": "Tesla V100-SXM2-32GB"},
+                "architecture": {"string": "Volta"},
+                "cudaComputeCapability": {"version": "7.0.0"},
+                "driverVersion": {"version": "580.65.6"},
             },
             "capacity": {"memory": {"value": "32Gi"}},
         }
         for gpu in range(gpus)
-    ]  # fmt: skip
+    ]
     name = f"node-{number}"
     pool = {"name": name, "generation": 1, "resourceSliceCount": 1}
     spec = {"nodeName": name, "driver": DRIVER, "pool": pool, "devices": devices}

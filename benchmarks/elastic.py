@@ -87,9 +87,17 @@ def load(
 ) -> dict[str, float]:
     """Run the load, and return its rate and latencies, and the CPU time of the master by its process id."""
     command = [
-        python, str(ROOT / "benchmarks" / "elastic_load.py"), kind, address,
-        "--workers", str(workers), "--seconds", str(seconds), "--rate", str(rate),
-    ]  # fmt: skip
+        python,
+        str(ROOT / "benchmarks" / "elastic_load.py"),
+        kind,
+        address,
+        "--workers",
+        str(workers),
+        "--seconds",
+        str(seconds),
+        "--rate",
+        str(rate),
+    ]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, text=True) as running:
         assert running.stdout is not None
         running.stdout.readline()  # all workers are connected
@@ -137,9 +145,14 @@ def throughput(workers: int, seconds: float, asked: str | None, rounds: int = 3)
     """Compare the two masters: the best rate of several runs, as others show what else ran, and the median p99."""
     python = dlrover_python(asked)
     table = Table(
-        "master", "steps/s", "p50 ms", "p99 ms", "CPU µs", "load µs",
+        "master",
+        "steps/s",
+        "p50 ms",
+        "p99 ms",
+        "CPU µs",
+        "load µs",
         title=f"{workers} workers, {seconds:g} s; a step is a get and a report",
-    )  # fmt: skip
+    )
     runs: dict[str, list[Measured]] = {"dlrover": [], "avactl": [], "paced": []}
 
     def row(name: str, kind: str, rate: float = 0.0) -> None:
@@ -163,13 +176,29 @@ def throughput(workers: int, seconds: float, asked: str | None, rounds: int = 3)
 def _command(kind: str, python: str, port: int, folder: str) -> list[str]:
     if kind == "dlrover":
         return [
-            python, "-m", "dlrover.python.master.main", "--platform", "local", "--port", str(port),
-            "--job_name", "benchmark", "--node_num", "1",
-        ]  # fmt: skip
+            python,
+            "-m",
+            "dlrover.python.master.main",
+            "--platform",
+            "local",
+            "--port",
+            str(port),
+            "--job_name",
+            "benchmark",
+            "--node_num",
+            "1",
+        ]
     return [
-        sys.executable, "-m", "avactl.cli.main", "elastic", "master",
-        "--state", f"{folder}/state", "--listen", f"127.0.0.1:{port}",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "avactl.cli.main",
+        "elastic",
+        "master",
+        "--state",
+        f"{folder}/state",
+        "--listen",
+        f"127.0.0.1:{port}",
+    ]
 
 
 def storm(records: int, workers: int) -> None:

@@ -179,10 +179,15 @@ class Dlrover:
         """Register the dataset."""
         if self._number == 0:
             about = self._comm.DatasetShardParams(
-                batch_size=10, num_epochs=1, dataset_size=TASKS * 10, shuffle=False,
-                num_minibatches_per_shard=1, dataset_name="train", task_type=self._pb.TRAINING,
+                batch_size=10,
+                num_epochs=1,
+                dataset_size=TASKS * 10,
+                shuffle=False,
+                num_minibatches_per_shard=1,
+                dataset_name="train",
+                task_type=self._pb.TRAINING,
                 storage_type="table",
-            )  # fmt: skip
+            )
             self._call("report", about)
             self.connection.wait(call=True)
 

@@ -15,9 +15,27 @@ from random import Random
 
 TEAMS_IN_CLUSTER = 25
 _WORDS = (
-    "resnet", "detector", "captions", "ranker", "speech", "segment", "video", "ocr", "faces", "search", "ads",
-    "translate", "embed", "depth", "pose", "audio", "gbdt", "recall", "rerank", "filter",
-)  # fmt: skip
+    "resnet",
+    "detector",
+    "captions",
+    "ranker",
+    "speech",
+    "segment",
+    "video",
+    "ocr",
+    "faces",
+    "search",
+    "ads",
+    "translate",
+    "embed",
+    "depth",
+    "pose",
+    "audio",
+    "gbdt",
+    "recall",
+    "rerank",
+    "filter",
+)
 
 
 def _image(name: str) -> str:
@@ -32,13 +50,23 @@ def _spec(kind: str, name: str, team: str | None, *lines: str) -> str:
 
 def _cluster(index: int) -> Iterator[tuple[str, str]]:
     name = f"cluster-{index}"
-    images = [f"  {use}: {_image(f'platform/{use}')}" for use in
-              ("avactl", "alluxio", "git", "tensorboard", "fetch", "kubectl")]  # fmt: skip
-    yield f"clusters/{name}.yaml", _spec(
-        "Cluster", name, None, "images:", *images, "daemons: {scheduler: true}",
-        "storageClasses: {default: ceph-rbd, cache: local-ssd}",
-        "namespaces: [{name: monitoring, podSecurity: baseline}]",
-    )  # fmt: skip
+    images = [
+        f"  {use}: {_image(f'platform/{use}')}"
+        for use in ("avactl", "alluxio", "git", "tensorboard", "fetch", "kubectl")
+    ]
+    yield (
+        f"clusters/{name}.yaml",
+        _spec(
+            "Cluster",
+            name,
+            None,
+            "images:",
+            *images,
+            "daemons: {scheduler: true}",
+            "storageClasses: {default: ceph-rbd, cache: local-ssd}",
+            "namespaces: [{name: monitoring, podSecurity: baseline}]",
+        ),
+    )
     pools = [("v100", "dgx1-v100", 400), ("p100", "dgx1-p100", 400), ("t4", "t4-4", 400), ("a10", "a10", 1600)]
     yield (
         f"pools/{name}.yaml",
@@ -49,12 +77,20 @@ def _cluster(index: int) -> Iterator[tuple[str, str]]:
     )
     tiers = [("MEM", "64Gi"), ("SSD", "2Ti")]
     for role in ("read", "write"):
-        yield f"caches/{name}-{role}.yaml", _spec(
-            "CacheTier", f"{name}-{role}", None, f"cluster: {name}", f"role: {role}",
-            f"workers: {{pools: [{name}-v100], tiers: [" +
-            ", ".join(f"{{medium: {medium}, quota: {quota}}}" for medium, quota in tiers) + "]}",
-            f"underStores: [{{mount: /{role}, url: \"s3://{name}-{role}\", secret: {role}-s3}}]",
-        )  # fmt: skip
+        yield (
+            f"caches/{name}-{role}.yaml",
+            _spec(
+                "CacheTier",
+                f"{name}-{role}",
+                None,
+                f"cluster: {name}",
+                f"role: {role}",
+                f"workers: {{pools: [{name}-v100], tiers: ["
+                + ", ".join(f"{{medium: {medium}, quota: {quota}}}" for medium, quota in tiers)
+                + "]}",
+                f'underStores: [{{mount: /{role}, url: "s3://{name}-{role}", secret: {role}-s3}}]',
+            ),
+        )
 
 
 class _Team:
@@ -81,21 +117,31 @@ class _Team:
 
     def _team(self) -> str:
         team = _spec(
-            "Team", self.name, None, f"clusters: [{self.cluster}]",
+            "Team",
+            self.name,
+            None,
+            f"clusters: [{self.cluster}]",
             f"members: {{groups: [{self.name}], admins: [admin@example.com], viewers: [auditors]}}",
-            f"buckets: [{{name: results, url: \"s3://{self.cluster}-write/{self.name}\", tier: {self.cluster}-write}}]",
-        )  # fmt: skip
+            f'buckets: [{{name: results, url: "s3://{self.cluster}-write/{self.name}", tier: {self.cluster}-write}}]',
+        )
         gpus = "".join(f"\n    - {{gpu: {gpu}, guaranteed: 64, borrow: 64}}" for gpu in ("V100", "P100", "T4", "A10"))
         return team + "---\n" + _spec("Quota", "gpus", self.name, "gpus:" + gpus, "cpu: 8000", "memory: 40Ti")
 
     def _dataset(self, index: int) -> str:
         versions = self.random.randint(1, 3)
         return _spec(
-            "Dataset", f"data-{index}", self.name, "description: Images, cut and labelled.",
-            f"tier: {self.cluster}-read", f"size: {self.random.randint(10, 900)}Gi", "versions:",
-            *(f"  - {{name: v{v}, url: \"s3://{self.cluster}-read/{self.name}/data-{index}/v{v}\"}}"
-              for v in range(1, versions + 1)),
-        )  # fmt: skip
+            "Dataset",
+            f"data-{index}",
+            self.name,
+            "description: Images, cut and labelled.",
+            f"tier: {self.cluster}-read",
+            f"size: {self.random.randint(10, 900)}Gi",
+            "versions:",
+            *(
+                f'  - {{name: v{v}, url: "s3://{self.cluster}-read/{self.name}/data-{index}/v{v}"}}'
+                for v in range(1, versions + 1)
+            ),
+        )
 
     def _job(self, name: str, strategy: str) -> str:
         random = self.random
@@ -145,22 +191,29 @@ class _Team:
         # Triton reads batching from a file of its model.
         batching = [] if runtime == "triton" else ["batching: {maxSize: 32, maxDelay: 5ms}"]
         return _spec(
-            "ServingDeployment", name, self.name,
-            f"model: {{name: {name}, version: \"{random.randint(1, 99)}\", "
-            f"url: \"s3://models/{self.name}/{name}\", secret: models-s3}}",
+            "ServingDeployment",
+            name,
+            self.name,
+            f'model: {{name: {name}, version: "{random.randint(1, 99)}", '
+            f'url: "s3://models/{self.name}/{name}", secret: models-s3}}',
             f"runtime: {{name: {runtime}, image: {_image('serving/' + runtime.lower())}}}",
             f"resources: {{cpu: 4, memory: 16Gi, gpus: {index % 2}{gpu}}}",
             f"replicas: {{min: 2, max: {most}}}" if random.random() < 0.5 else f"replicas: {most}",
             *batching,
-        )  # fmt: skip
+        )
 
     def _workspace(self, index: int) -> str:
         gpus = self.random.choice([["gpus: 0"], ["gpus: 1", "gpu: T4"], ["gpus: 1", "gpu: A10"]])
         return _spec(
-            "Workspace", f"user-{index}", self.name, f"user: user{index}@{self.name}.example.com",
-            f"image: {_image('platform/jupyter')}", *gpus,
-            f"storage: {self.random.choice([20, 50, 100])}Gi", f"datasets: [{{name: data-{index % 3}, mount: /data}}]",
-        )  # fmt: skip
+            "Workspace",
+            f"user-{index}",
+            self.name,
+            f"user: user{index}@{self.name}.example.com",
+            f"image: {_image('platform/jupyter')}",
+            *gpus,
+            f"storage: {self.random.choice([20, 50, 100])}Gi",
+            f"datasets: [{{name: data-{index % 3}, mount: /data}}]",
+        )
 
 
 def repository(teams: int, seed: int = 0) -> Iterator[tuple[str, str]]:

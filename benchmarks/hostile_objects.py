@@ -15,10 +15,16 @@ from tools.controlplane import ApiError, KubeClient
 SYSTEM = "avactl-system"
 _IMAGE = "registry.example.com/x:1"
 _ANNOTATIONS = (
-    "avactl.dev/gpu-share", "avactl.dev/devices", "avactl.dev/link", "avactl.dev/link-policy", "avactl.dev/preemptible",
-    "avactl.dev/gang-size", "avactl.dev/within", "avactl.dev/checkpoint-every",
+    "avactl.dev/gpu-share",
+    "avactl.dev/devices",
+    "avactl.dev/link",
+    "avactl.dev/link-policy",
+    "avactl.dev/preemptible",
+    "avactl.dev/gang-size",
+    "avactl.dev/within",
+    "avactl.dev/checkpoint-every",
     "batch.kubernetes.io/job-completion-index",
-)  # fmt: skip
+)
 _NUMBERS = ("1e-99999999", "1e99999999", "9" * 5000, "-1", "0", "0.5", "NaN", "inf", "²", "٣", "1_000", "0x10", "1e3")
 _SELECTORS = (
     "device.driver == 'gpu.example.com'",
@@ -65,9 +71,14 @@ class Hostile:
     def make(self, count: int) -> None:
         """Create this many objects one after the other; those that the API server refuses count too."""
         kinds: list[tuple[Callable[[], None], int]] = [
-            (self._pod, 80), (self._gang, 6), (self._claim, 6), (self._volume_claim, 4), (self._budget, 2),
-            (self._config, 2), (self._node, 1),
-        ]  # fmt: skip
+            (self._pod, 80),
+            (self._gang, 6),
+            (self._claim, 6),
+            (self._volume_claim, 4),
+            (self._budget, 2),
+            (self._config, 2),
+            (self._node, 1),
+        ]
         makers, weights = [maker for maker, _ in kinds], [weight for _, weight in kinds]
         end = self.made + self.refused.total() + count
         while self.made + self.refused.total() < end:
@@ -139,11 +150,13 @@ class Hostile:
         if chance.random() < 0.2:
             spec["topologySpreadConstraints"] = [
                 {
-                    "maxSkew": chance.choice((1, 2**31 - 1)), "topologyKey": f"example.com/t{number}",
-                    "whenUnsatisfiable": "DoNotSchedule", "labelSelector": self._selector(),
+                    "maxSkew": chance.choice((1, 2**31 - 1)),
+                    "topologyKey": f"example.com/t{number}",
+                    "whenUnsatisfiable": "DoNotSchedule",
+                    "labelSelector": self._selector(),
                 }
                 for number in range(self._many(2, 40))
-            ]  # fmt: skip
+            ]
         if chance.random() < 0.1:
             spec["resourceClaims"] = [
                 {"name": f"r{number}", "resourceClaimName": f"claim-{chance.randrange(60)}"}
@@ -159,17 +172,18 @@ class Hostile:
                 {"key": f"e{number}", "operator": "In", "values": [f"v{each}" for each in range(1 + self._many(3, 99))]}
                 for number in range(chance.choice((0, 1, 1, 90)))
             ],
-        }  # fmt: skip
+        }
 
     def _affinity(self) -> dict[str, Any]:
         chance = self._chance
         expressions = [
             {
-                "key": f"k{number}", "operator": chance.choice(("Gt", "Lt", "In", "NotIn")),
+                "key": f"k{number}",
+                "operator": chance.choice(("Gt", "Lt", "In", "NotIn")),
                 "values": [chance.choice(("5", "x" * 50))],
             }
             for number in range(1 + self._many(3, 900))
-        ]  # fmt: skip
+        ]
         terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}] * chance.choice((1, 1, 40))}
         pods = [
             {
@@ -199,9 +213,11 @@ class Hostile:
     def _claim_spec(self) -> dict[str, Any]:
         size = self._chance.choice(("1Gi", "9E", "1m", "1e3"))
         return {
-            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}},
-            "storageClassName": "x" * self._chance.choice((1, 60)), "selector": self._selector(),
-        }  # fmt: skip
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": size}},
+            "storageClassName": "x" * self._chance.choice((1, 60)),
+            "selector": self._selector(),
+        }
 
     def _create(self, version: str, kind: str, name: str, labels: dict[str, str] | None = None, **more: Any) -> None:
         notes = more.pop("annotations", {})
@@ -227,8 +243,10 @@ class Hostile:
         name = self._name("gang")[:60]
         for number in range(self._chance.choice((3, 80))):
             container = {
-                "name": "main", "image": _IMAGE, "resources": {"requests": {"cpu": f"{number + 1}m"}},
-            }  # fmt: skip
+                "name": "main",
+                "image": _IMAGE,
+                "resources": {"requests": {"cpu": f"{number + 1}m"}},
+            }
             notes = {"avactl.dev/gang-size": str(self._chance.choice((2, 3, 80, 999_999_999)))}
             spec = {"schedulerName": "avactl", "containers": [container]}
             pod = f"{name}-{number}".lower()
@@ -257,8 +275,9 @@ class Hostile:
     def _volume_claim(self) -> None:
         self._number += 1
         notes = {
-            "volume.beta.kubernetes.io/storage-class": self._text(), "volume.kubernetes.io/selected-node": self._text(),
-        }  # fmt: skip
+            "volume.beta.kubernetes.io/storage-class": self._text(),
+            "volume.kubernetes.io/selected-node": self._text(),
+        }
         self._create(
             "v1", "PersistentVolumeClaim", f"pvc-{self._number % 40}", annotations=notes, spec=self._claim_spec()
         )
@@ -266,9 +285,11 @@ class Hostile:
     def _budget(self) -> None:
         least = self._chance.choice((1, "50%", "9" * 9, 2**31 - 1))
         self._create(
-            "policy/v1", "PodDisruptionBudget", self._name("b")[:60],
+            "policy/v1",
+            "PodDisruptionBudget",
+            self._name("b")[:60],
             spec={"minAvailable": least, "selector": self._selector()},
-        )  # fmt: skip
+        )
 
     def _config(self) -> None:
         """Write a malformed ConfigMap, as an administrator of the system namespace might by mistake."""
@@ -278,15 +299,22 @@ class Hostile:
         limit = f'{{"gpu": "V100", "guaranteed": {count}, "borrow": {count}, "weight": {count}}}'
         text = self._chance.choice(
             (
-                "", "{", "[" * 20_000, "null", '{"pool": "v100"}', '{"team": 1}', '"' + "x" * 200_000 + '"',
+                "",
+                "{",
+                "[" * 20_000,
+                "null",
+                '{"pool": "v100"}',
+                '{"team": 1}',
+                '"' + "x" * 200_000 + '"',
                 f'{{"pool": "x", "allocation": {{"method": "dra"}}, "machine": {{"gpus": {{"count": {count}}}}}}}',
                 f'{{"team": "x", "namespaces": [], "shapes": [], "gpus": [{limit}]}}',
             )
-        )  # fmt: skip
+        )
         metadata = {
-            "name": f"{self.space}-{self._number}", "namespace": SYSTEM,
+            "name": f"{self.space}-{self._number}",
+            "namespace": SYSTEM,
             "labels": {"avactl.dev/config": kind, "test": "hostile"},
-        }  # fmt: skip
+        }
         data = {self._chance.choice(("pool.json", "quota.json")): text}
         self._post({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
 
@@ -294,16 +322,21 @@ class Hostile:
         """A machine whose kubelet has lost its mind. It is cordoned: it takes no honest pod."""
         name = f"{self.space}-{self._number}"
         amounts = {
-            "cpu": self._chance.choice(("9E", "0")), "memory": "9E", "pods": "9E",
+            "cpu": self._chance.choice(("9E", "0")),
+            "memory": "9E",
+            "pods": "9E",
             "nvidia.com/gpu": str(self._chance.choice((0, 17, 2**62))),
             **{f"example.com/{self._number}-{each}": "9E" for each in range(self._chance.choice((1, 300)))},
-        }  # fmt: skip
+        }
         labels = {"avactl.dev/pool": self._chance.choice(("v100", "none")), "avactl.dev/gpu": "x" * 63}
         labels |= {f"example.com/l{each}": "v" for each in range(self._many(2, 500))}
         self._nodes.append(name)
         self._post(
             {
-                "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
-                "spec": {"unschedulable": True}, "status": {"capacity": amounts, "allocatable": amounts},
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {"name": name, "labels": labels},
+                "spec": {"unschedulable": True},
+                "status": {"capacity": amounts, "allocatable": amounts},
             }
-        )  # fmt: skip
+        )

@@ -198,8 +198,11 @@ async def prepare(plane: ControlPlane, nodes: int, facts: MachineFacts, machine:
         data = {POOL_KEY: dump(pool)}
         await client.send("POST", f"/api/v1/namespaces/{system}/configmaps", {"metadata": metadata, "data": data})
         amounts = {
-            "cpu": str(int(machine.cpu)), "memory": str(machine.memory), "pods": "110", "nvidia.com/gpu": "8",
-        }  # fmt: skip
+            "cpu": str(int(machine.cpu)),
+            "memory": str(machine.memory),
+            "pods": "110",
+            "nvidia.com/gpu": "8",
+        }
         labels = {names.POOL_LABEL: POOL, names.GPU_LABEL: machine.gpu}
         for number in range(nodes):
             metadata = {"name": f"node-{number}", "labels": labels}

@@ -62,35 +62,54 @@ def node(number: int) -> dict[str, Any]:
     """Return a node as registered by a cloud's or kubeadm's kubelet, with the additions of the usual daemons."""
     name = f"gpu-{number:05}.example.internal"
     labels = {
-        "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
-        "node.kubernetes.io/instance-type": "gpu.8xlarge", "topology.kubernetes.io/region": "region-1",
-        "topology.kubernetes.io/zone": f"region-1{'abc'[number % 3]}", "avactl.dev/gpu": "H100",
-        "topology.kubernetes.io/rack": f"rack-{number // RACK}", "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
-        "nvidia.com/gpu.count": "8", "nvidia.com/gpu.memory": "81559", "nvidia.com/cuda.driver.major": "550",
-        "nvidia.com/gpu.family": "hopper", "nvidia.com/mig.capable": "true",
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "node.kubernetes.io/instance-type": "gpu.8xlarge",
+        "topology.kubernetes.io/region": "region-1",
+        "topology.kubernetes.io/zone": f"region-1{'abc'[number % 3]}",
+        "avactl.dev/gpu": "H100",
+        "topology.kubernetes.io/rack": f"rack-{number // RACK}",
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/gpu.count": "8",
+        "nvidia.com/gpu.memory": "81559",
+        "nvidia.com/cuda.driver.major": "550",
+        "nvidia.com/gpu.family": "hopper",
+        "nvidia.com/mig.capable": "true",
         **{f"feature.node.kubernetes.io/cpu-cpuid.{each}": "true" for each in ("AVX2", "AVX512F", "AMXBF16", "VMX")},
         "feature.node.kubernetes.io/kernel-version.full": "5.15.0-112-generic",
         "feature.node.kubernetes.io/rdma.capable": "true",
-    }  # fmt: skip
+    }
     notes = {
         "csi.volume.kubernetes.io/nodeid": orjson.dumps({"csi.example.com": _hash("csi", number)}).decode(),
-        "node.alpha.kubernetes.io/ttl": "0", "volumes.kubernetes.io/controller-managed-attach-detach": "true",
+        "node.alpha.kubernetes.io/ttl": "0",
+        "volumes.kubernetes.io/controller-managed-attach-detach": "true",
         "projectcalico.org/IPv4Address": f"10.{number // 250}.{number % 250}.1/16",
         "nfd.node.kubernetes.io/feature-labels": ",".join(sorted(labels)),
-    }  # fmt: skip
+    }
     amounts = {
-        "cpu": "192", "memory": "2113410068Ki", "pods": "110", "ephemeral-storage": "3519352832Ki",
-        "hugepages-1Gi": "0", "hugepages-2Mi": "0", "nvidia.com/gpu": "8", "rdma/hca": "8",
-    }  # fmt: skip
+        "cpu": "192",
+        "memory": "2113410068Ki",
+        "pods": "110",
+        "ephemeral-storage": "3519352832Ki",
+        "hugepages-1Gi": "0",
+        "hugepages-2Mi": "0",
+        "nvidia.com/gpu": "8",
+        "rdma/hca": "8",
+    }
     now = "2026-01-01T00:00:00Z"
     kinds = ("NetworkUnavailable", "MemoryPressure", "DiskPressure", "PIDPressure", "Ready")
     conditions = [
         {
-            "type": kind, "status": str(kind == "Ready"), "reason": f"Kubelet{kind}", "message": f"kubelet: {kind}",
-            "lastHeartbeatTime": now, "lastTransitionTime": now,
+            "type": kind,
+            "status": str(kind == "Ready"),
+            "reason": f"Kubelet{kind}",
+            "message": f"kubelet: {kind}",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
         }
         for kind in kinds
-    ]  # fmt: skip
+    ]
     images = [
         {
             "names": [
@@ -102,10 +121,13 @@ def node(number: int) -> dict[str, Any]:
         for index in range(50)
     ]
     status = {
-        "capacity": amounts, "allocatable": {**amounts, "cpu": "190", "memory": "2078210068Ki"},
-        "conditions": conditions, "images": images, "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
+        "capacity": amounts,
+        "allocatable": {**amounts, "cpu": "190", "memory": "2078210068Ki"},
+        "conditions": conditions,
+        "images": images,
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
         "addresses": [{"type": "InternalIP", "address": f"10.{number // 250}.{number % 250}.1"}],
-    }  # fmt: skip
+    }
     metadata = {"name": name, "labels": labels, "annotations": notes}
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
 
@@ -126,7 +148,9 @@ def running_pod(number: int, nodes: int) -> dict[str, Any]:
     env.append({"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}})
     names = [f"volume-{index}" for index in range(6)]
     main = {
-        "name": "main", "image": f"registry.example.com/team/{app}@sha256:{_hash(app)}", "env": env,
+        "name": "main",
+        "image": f"registry.example.com/team/{app}@sha256:{_hash(app)}",
+        "env": env,
         "command": ["/bin/app", "--config", "/etc/app/config.yaml", "--run", _hash("run", app)[:24]],
         "resources": {"requests": requests, "limits": limits},
         "volumeMounts": [{"name": name, "mountPath": f"/mnt/{name}"} for name in names],
@@ -134,35 +158,46 @@ def running_pod(number: int, nodes: int) -> dict[str, Any]:
         "livenessProbe": {"httpGet": {"path": "/livez", "port": 8080}, "periodSeconds": 10},
         "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8080}, "periodSeconds": 10},
         "securityContext": {"allowPrivilegeEscalation": False, "runAsNonRoot": True},
-    }  # fmt: skip
+    }
     helper = {
-        "name": "metrics", "image": f"registry.example.com/metrics@sha256:{_hash('metrics')}", "env": env[:6],
+        "name": "metrics",
+        "image": f"registry.example.com/metrics@sha256:{_hash('metrics')}",
+        "env": env[:6],
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
-    }  # fmt: skip
+    }
     notes = {"checksum/config": _hash("config", app), "kubectl.kubernetes.io/restartedAt": "2026-01-01T00:00:00Z"}
     if trains:
         notes["avactl.dev/devices"] = str(turn % 10)
     metadata = {
-        "name": f"{app}-{_hash(number)[:10]}-{number}", "namespace": f"team-{number % NAMESPACES}",
+        "name": f"{app}-{_hash(number)[:10]}-{number}",
+        "namespace": f"team-{number % NAMESPACES}",
         "labels": {
-            "app.kubernetes.io/name": app, "app.kubernetes.io/instance": f"{app}-prod", "pod-template-hash":
-            _hash("template", app)[:10], "avactl.dev/team": f"team-{number % NAMESPACES}",
+            "app.kubernetes.io/name": app,
+            "app.kubernetes.io/instance": f"{app}-prod",
+            "pod-template-hash": _hash("template", app)[:10],
+            "avactl.dev/team": f"team-{number % NAMESPACES}",
         },
         "annotations": notes,
         "ownerReferences": [
             {
-                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": f"{app}-{_hash('template', app)[:10]}",
-                "uid": "11111111-2222-3333-4444-555555555555", "controller": True,
+                "apiVersion": "apps/v1",
+                "kind": "ReplicaSet",
+                "name": f"{app}-{_hash('template', app)[:10]}",
+                "uid": "11111111-2222-3333-4444-555555555555",
+                "controller": True,
             }
         ],
-    }  # fmt: skip
+    }
     volumes: list[dict[str, Any]] = [{"name": name, "configMap": {"name": f"{app}-{name}"}} for name in names[:4]]
     volumes += [{"name": name, "emptyDir": {}} for name in names[4:]]
     spec = {
-        "nodeName": f"gpu-{on:05}.example.internal", "schedulerName": "avactl" if trains else "default-scheduler",
-        "containers": [main, helper], "volumes": volumes, "terminationGracePeriodSeconds": 30,
+        "nodeName": f"gpu-{on:05}.example.internal",
+        "schedulerName": "avactl" if trains else "default-scheduler",
+        "containers": [main, helper],
+        "volumes": volumes,
+        "terminationGracePeriodSeconds": 30,
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-    }  # fmt: skip
+    }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 

@@ -47,8 +47,12 @@ def specs(jobs: int, machines_: int) -> dict[str, str]:
     for path, text in repository(-(-jobs // JOBS_OF_TEAM)):
         if path.startswith("pools/"):
             for pool, part in _POOLS.items():
-                text = re.sub(rf"(name: {CLUSTER}-{pool}\}}.*?count: )\d+", rf"\g<1>{int(machines_ * part)}", text,
-                              flags=re.DOTALL)  # fmt: skip
+                text = re.sub(
+                    rf"(name: {CLUSTER}-{pool}\}}.*?count: )\d+",
+                    rf"\g<1>{int(machines_ * part)}",
+                    text,
+                    flags=re.DOTALL,
+                )
         if path.startswith("caches/"):
             text = text.replace("quota: 200Gi", "quota: 16Gi")  # the jobs need the memory
         if path.endswith("/team.yaml"):

@@ -111,9 +111,11 @@ class _Maker:
         if self.odds(0.7):
             labels[rng.choice(ZONES)] = rng.choice("uvw")
         amounts = {
-            "cpu": rng.choice(("2", "1500m", "4", "8", "0.5")), "memory": rng.choice(("2Gi", "2G", "4Gi", "512Mi")),
-            "pods": rng.choice(("110", "110", "110", "3", "2", "1")), f"example.com/{name}": "1",
-        }  # fmt: skip
+            "cpu": rng.choice(("2", "1500m", "4", "8", "0.5")),
+            "memory": rng.choice(("2Gi", "2G", "4Gi", "512Mi")),
+            "pods": rng.choice(("110", "110", "110", "3", "2", "1")),
+            f"example.com/{name}": "1",
+        }
         if self.odds(0.7):
             amounts["ephemeral-storage"] = rng.choice(("1Gi", "10Gi"))
         if self.odds(0.5):
@@ -127,9 +129,12 @@ class _Maker:
         if self.odds(0.5):
             status["declaredFeatures"] = [FEATURE]
         return {
-            "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec,
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": labels},
+            "spec": spec,
             "status": status,
-        }  # fmt: skip
+        }
 
     def taint(self, key: str) -> Object:
         effect = self.rng.choice(("NoSchedule", "NoSchedule", "NoExecute", "PreferNoSchedule"))
@@ -197,9 +202,10 @@ class _Maker:
         rng = self.rng
         labels = self.labels()
         amounts = {
-            "cpu": ("100m", "0.4", "200m", "1500m"), "memory": ("64Mi", "1e8", "600M", "1Gi"),
+            "cpu": ("100m", "0.4", "200m", "1500m"),
+            "memory": ("64Mi", "1e8", "600M", "1Gi"),
             **({"ephemeral-storage": ("100Mi", "2Gi")} if self.wants(0.4) else {}),
-        }  # fmt: skip
+        }
         spec: Object = {"terminationGracePeriodSeconds": 0}
         spec["containers"] = [self.container(f"main-{index}", amounts) for index in range(rng.choice((1, 1, 2)))]
         initial = []
@@ -322,9 +328,10 @@ class _Maker:
         rng = self.rng
         hard = self.odds(0.85)
         found: Object = {
-            "maxSkew": rng.choice((1, 1, 2, 3)), "topologyKey": key,
+            "maxSkew": rng.choice((1, 1, 2, 3)),
+            "topologyKey": key,
             "whenUnsatisfiable": "DoNotSchedule" if hard else "ScheduleAnyway",
-        }  # fmt: skip
+        }
         if self.odds(0.95):
             found["labelSelector"] = self.selector(labels)
             if self.odds(0.2):

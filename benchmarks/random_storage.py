@@ -58,8 +58,10 @@ class Storage:
         rng, name = self._rng, f"v{self._number}-{index}"
         mode = "ReadWriteOncePod" if rng.random() < 0.15 else "ReadWriteMany"
         spec: Object = {
-            "accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "",
-        }  # fmt: skip
+            "accessModes": [mode],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": "",
+        }
         metadata: Object = {"name": name, "namespace": namespace}
         claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec}
         self._claims[namespace].append(name)

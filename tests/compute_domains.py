@@ -18,12 +18,14 @@ _DOMAIN = {
             "properties": {
                 "allocationMode": {"type": "string", "enum": ["All", "Single"]},
                 "resourceClaimTemplate": {
-                    "type": "object", "required": ["name"], "properties": {"name": {"type": "string"}},
+                    "type": "object",
+                    "required": ["name"],
+                    "properties": {"name": {"type": "string"}},
                 },
             },
         },
     },
-}  # fmt: skip
+}
 COMPUTE_DOMAINS: dict[str, Any] = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -34,12 +36,14 @@ COMPUTE_DOMAINS: dict[str, Any] = {
         "names": {"kind": "ComputeDomain", "plural": "computedomains", "singular": "computedomain"},
         "versions": [
             {
-                "name": "v1beta1", "served": True, "storage": True,
+                "name": "v1beta1",
+                "served": True,
+                "storage": True,
                 "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": _DOMAIN}}},
             }
         ],
     },
-}  # fmt: skip
+}
 
 
 def define_compute_domains(kube: KubeClient) -> None:

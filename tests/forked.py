@@ -62,9 +62,15 @@ def run(
     env = os.environ if env is None else env
     if any(env.get(name) != os.environ.get(name) for name in {*env, *os.environ} if name.startswith(_AT_START)):
         return subprocess.run(
-            [*COMMAND, *words], cwd=cwd, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            [*COMMAND, *words],
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=timeout,
-        )  # fmt: skip
+        )
     with ExitStack() as stack:
         nothing = stack.enter_context(Path(os.devnull).open("rb"))
         output, errors = (stack.enter_context(TemporaryFile("w+", encoding="utf-8", newline="")) for _ in range(2))

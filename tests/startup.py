@@ -437,6 +437,20 @@ def device_claims(pod: Pod) -> Iterator[str]:
 
 
 PROPERTIES: tuple[Callable[[Pod], Iterator[str]], ...] = (
-    image, user, home, mounts, claims, directories, config_maps, fields, accounts, priorities, checkpoints, commands,
-    ports, probes, gpus, device_claims,
-)  # fmt: skip
+    image,
+    user,
+    home,
+    mounts,
+    claims,
+    directories,
+    config_maps,
+    fields,
+    accounts,
+    priorities,
+    checkpoints,
+    commands,
+    ports,
+    probes,
+    gpus,
+    device_claims,
+)

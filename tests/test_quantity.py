@@ -12,11 +12,23 @@ from avactl.base.quantity import format_quantity, quantity, whole
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("500m", Fraction(1, 2)), ("1Ki", 1024), ("1k", 1000), ("1.5Gi", 3 << 29), (".5", Fraction(1, 2)), ("2.", 2),
-        ("-1", -1), ("+3M", 3_000_000), ("1e3", 1000), ("12E2", 1200), ("1E", 10**18), ("100n", Fraction(1, 10**7)),
-        ("7u", Fraction(7, 10**6)), (4, 4), (0.5, Fraction(1, 2)),
+        ("500m", Fraction(1, 2)),
+        ("1Ki", 1024),
+        ("1k", 1000),
+        ("1.5Gi", 3 << 29),
+        (".5", Fraction(1, 2)),
+        ("2.", 2),
+        ("-1", -1),
+        ("+3M", 3_000_000),
+        ("1e3", 1000),
+        ("12E2", 1200),
+        ("1E", 10**18),
+        ("100n", Fraction(1, 10**7)),
+        ("7u", Fraction(7, 10**6)),
+        (4, 4),
+        (0.5, Fraction(1, 2)),
     ],
-)  # fmt: skip
+)
 def test_notations(text: str | float, value: Fraction) -> None:
     assert quantity(text) == value
 
@@ -32,5 +44,9 @@ def test_anything_else_is_refused(text: str | int) -> None:
 def test_amounts_are_rounded_up_and_written_short() -> None:
     assert (whole("1n", 1000), whole("-1n", 1000), whole("500m", 1000)) == (1, 0, 500)
     assert [format_quantity(each) for each in (0, 1 << 30, 1536 << 20, 1000, Fraction(1, 3))] == [
-        "0", "1Gi", "1536Mi", "1000", "334m",
-    ]  # fmt: skip
+        "0",
+        "1Gi",
+        "1536Mi",
+        "1000",
+        "334m",
+    ]

@@ -37,13 +37,29 @@ def test_words_of_launchers_and_loggers_are_ignored(before: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "step 3", '{"avactl_progress"', '{"avactl_progress": ', '{"avactl_progress": {"step": 3', line(),
-        '{"avactl_progress": 3}', '{"avactl_progress": [3]}', '{"avactl_progress": null}', line(step="3"),
-        line(step=-1), line(step=3.5), line(step=True), line(step=10**16), line(step=10**400), line(step=[3]),
-        line(step=3, note="x" * 5000), '{"avactl_progress": ' + "[" * 100_000, '{"avactl_progress": {"step": NaN}}',
-        '{"avactl_progress": {"step": ' + "9" * 4000 + "}}", "{" + " " * 100_000 + '"avactl_progress": {"step": 3}}',
+        "",
+        "step 3",
+        '{"avactl_progress"',
+        '{"avactl_progress": ',
+        '{"avactl_progress": {"step": 3',
+        line(),
+        '{"avactl_progress": 3}',
+        '{"avactl_progress": [3]}',
+        '{"avactl_progress": null}',
+        line(step="3"),
+        line(step=-1),
+        line(step=3.5),
+        line(step=True),
+        line(step=10**16),
+        line(step=10**400),
+        line(step=[3]),
+        line(step=3, note="x" * 5000),
+        '{"avactl_progress": ' + "[" * 100_000,
+        '{"avactl_progress": {"step": NaN}}',
+        '{"avactl_progress": {"step": ' + "9" * 4000 + "}}",
+        "{" + " " * 100_000 + '"avactl_progress": {"step": 3}}',
     ],
-)  # fmt: skip
+)
 def test_what_is_no_progress(text: str) -> None:
     assert read(text) is None
 
@@ -55,8 +71,14 @@ def test_values_are_bounded() -> None:
     )
     assert told is not None
     assert told._asdict() == {
-        "step": 3, "steps": 0, "epoch": 0, "epochs": 0, "records": 0.0, "speed": None, "metrics": {"acc": 0.5}
-    }  # fmt: skip
+        "step": 3,
+        "steps": 0,
+        "epoch": 0,
+        "epochs": 0,
+        "records": 0.0,
+        "speed": None,
+        "metrics": {"acc": 0.5},
+    }
     evil = "\x1b]0;owned\x07\n::error::" + "x" * 80
     told = read(line(step=3, **{f"{number}{evil}": number for number in range(20)}))
     assert told is not None

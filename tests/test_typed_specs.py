@@ -35,8 +35,16 @@ def revealed(program: Program, item: Item, kind: Kind[DatasetSpec]) -> None:
     reveal_type(program.derive(program.datasets()[0], lambda item, program: item.spec))
     reveal_type(kind.check)
 """
-REVEALED = ["object", "object", "DatasetSpec", "TeamSpec", "TrainingJobSpec", "TrainingJobSpec", "DatasetSpec",
-            "def (Item[DatasetSpec], Program) -> Iterable[Diagnostic]"]  # fmt: skip
+REVEALED = [
+    "object",
+    "object",
+    "DatasetSpec",
+    "TeamSpec",
+    "TrainingJobSpec",
+    "TrainingJobSpec",
+    "DatasetSpec",
+    "def (Item[DatasetSpec], Program) -> Iterable[Diagnostic]",
+]
 _FOUND = re.compile(r"^(.+?):(\d+): error: .*has no attribute .*\[attr-defined\]$")
 _REVEALED = re.compile(r'note: Revealed type is ["\'](.*)["\']$')
 

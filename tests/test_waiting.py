@@ -32,10 +32,10 @@ def test_a_time_out_says_what_was_awaited_and_the_last_value() -> None:
     with pytest.raises(TimeoutError) as error:
         wait_until(lambda: len(pods) > 3 and pods, details=lambda: "the end of the log")
     assert str(error.value).splitlines() == [
-        "waited for 0.012 s: wait_until(lambda: len(pods) > 3 and pods, details=lambda: \"the end of the log\")",
+        'waited for 0.012 s: wait_until(lambda: len(pods) > 3 and pods, details=lambda: "the end of the log")',
         "last value: False",
         "the end of the log",
-    ]  # fmt: skip
+    ]
     with pytest.raises(TimeoutError, match=r"^waited for 0\.012 s: four pods\nlast value: \[\]$"):
         wait_until(lambda: pods, "four pods")
     with pytest.raises(TimeoutError, match="four pods"):

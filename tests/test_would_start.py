@@ -32,7 +32,7 @@ from tests.startup import (
     probes,
     user,
     user_containers,
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("holds", PROPERTIES, ids=lambda holds: holds.__name__)
@@ -98,7 +98,7 @@ BREAKS: list[tuple[Callable[[Pod], Iterator[str]], str, Callable[[Pod], Any]]] =
     (gpus, "StatefulSet vision/li-wei", lambda pod: unset(pod, "NVIDIA_VISIBLE_DEVICES")),
     (gpus, "StatefulSet students/student-02", lambda pod: unset(pod, "NVIDIA_VISIBLE_DEVICES")),
     (device_claims, RESNET, lambda pod: main(pod)["resources"].update(claims=[{"name": "gpus"}])),
-]  # fmt: skip
+]
 
 
 def creators(pod: Pod) -> list[Body]:

@@ -100,9 +100,17 @@ class ElasticJob:
     def start_master(self) -> None:
         """Start a master with the state of the one before."""
         command = [
-            sys.executable, "-m", "avactl.cli.main", "elastic", "master",
-            "--state", str(self.folder / "state"), "--listen", self.address, *self.options,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "avactl.cli.main",
+            "elastic",
+            "master",
+            "--state",
+            str(self.folder / "state"),
+            "--listen",
+            self.address,
+            *self.options,
+        ]
         self.master = self._start(command, {})
 
     def start_worker(self, index: int) -> None:

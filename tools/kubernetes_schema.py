@@ -13,11 +13,22 @@ from tools.controlplane import ControlPlane
 
 OUTPUT = Path(__file__).resolve().parent.parent / "avactl" / "program" / "kubernetes_schema" / "kinds.json"
 GROUPS = (
-    "api/v1", "apis/apps/v1", "apis/batch/v1", "apis/autoscaling/v2", "apis/policy/v1", "apis/networking.k8s.io/v1",
-    "apis/resource.k8s.io/v1", "apis/rbac.authorization.k8s.io/v1", "apis/scheduling.k8s.io/v1",
-    "apis/storage.k8s.io/v1", "apis/admissionregistration.k8s.io/v1", "apis/apiextensions.k8s.io/v1",
-    "apis/discovery.k8s.io/v1", "apis/coordination.k8s.io/v1", "apis/node.k8s.io/v1",
-)  # fmt: skip
+    "api/v1",
+    "apis/apps/v1",
+    "apis/batch/v1",
+    "apis/autoscaling/v2",
+    "apis/policy/v1",
+    "apis/networking.k8s.io/v1",
+    "apis/resource.k8s.io/v1",
+    "apis/rbac.authorization.k8s.io/v1",
+    "apis/scheduling.k8s.io/v1",
+    "apis/storage.k8s.io/v1",
+    "apis/admissionregistration.k8s.io/v1",
+    "apis/apiextensions.k8s.io/v1",
+    "apis/discovery.k8s.io/v1",
+    "apis/coordination.k8s.io/v1",
+    "apis/node.k8s.io/v1",
+)
 _PREFIX = "#/components/schemas/"
 
 

@@ -39,37 +39,83 @@ class Svg:
             self._parts += other._parts
 
     def rect(
-        self, x: float, y: float, width: float, height: float, *, fill: str, stroke: str | None = None,
-        radius: float = 0, opacity: float | None = None, title: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        *,
+        fill: str,
+        stroke: str | None = None,
+        radius: float = 0,
+        opacity: float | None = None,
+        title: str = "",
+    ) -> None:
         """Draw a rectangle; `title` is its tooltip."""
         self._add(
-            "rect", f"<title>{_text(title)}</title>" if title else None, x=x, y=y, width=max(0, width), height=height,
-            fill=fill, stroke=stroke, rx=radius or None, fill_opacity=opacity,
-        )  # fmt: skip
+            "rect",
+            f"<title>{_text(title)}</title>" if title else None,
+            x=x,
+            y=y,
+            width=max(0, width),
+            height=height,
+            fill=fill,
+            stroke=stroke,
+            rx=radius or None,
+            fill_opacity=opacity,
+        )
 
     def text(
-        self, x: float, y: float, content: str, *, size: float = 12, fill: str = "#1f2933", bold: bool = False,
-        anchor: str | None = None, mono: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        x: float,
+        y: float,
+        content: str,
+        *,
+        size: float = 12,
+        fill: str = "#1f2933",
+        bold: bool = False,
+        anchor: str | None = None,
+        mono: bool = False,
+    ) -> None:
         """Draw one line of text with its baseline at `y`."""
         self._add(
-            "text", _text(content), x=x, y=y, font_size=size, fill=fill, font_weight="600" if bold else None,
-            text_anchor=anchor, **{"class": "m" if mono else None},
-        )  # fmt: skip
+            "text",
+            _text(content),
+            x=x,
+            y=y,
+            font_size=size,
+            fill=fill,
+            font_weight="600" if bold else None,
+            text_anchor=anchor,
+            **{"class": "m" if mono else None},
+        )
 
     def curve(
-        self, x1: float, y1: float, x2: float, y2: float, *, stroke: str, width: float, dashed: bool = False,
+        self,
+        x1: float,
+        y1: float,
+        x2: float,
+        y2: float,
+        *,
+        stroke: str,
+        width: float,
+        dashed: bool = False,
         title: str = "",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Draw a smooth curve from left to right."""
         bend = (x2 - x1) * 0.5
         points = [_number(v) for v in (x1, y1, x1 + bend, y1, x2 - bend, y2, x2, y2)]
         self._add(
-            "path", f"<title>{_text(title)}</title>" if title else None, d="M{} {}C{} {} {} {} {} {}".format(*points),
-            fill="none", stroke=stroke, stroke_width=width, stroke_opacity=0.55,
-            stroke_dasharray="3 4" if dashed else None, stroke_linecap="round",
-        )  # fmt: skip
+            "path",
+            f"<title>{_text(title)}</title>" if title else None,
+            d="M{} {}C{} {} {} {} {} {}".format(*points),
+            fill="none",
+            stroke=stroke,
+            stroke_width=width,
+            stroke_opacity=0.55,
+            stroke_dasharray="3 4" if dashed else None,
+            stroke_linecap="round",
+        )
 
     def document(self, width: float, height: float, title: str) -> str:
         """Return the SVG document."""

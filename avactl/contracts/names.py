@@ -123,10 +123,19 @@ RUN = f"{GROUP}/pipeline-run"
 """Label of the Jobs and pods of a pipeline's run, with its number, which is that of the version it publishes."""
 
 GPU_VARIABLES = (
-    "NVIDIA_VISIBLE_DEVICES", "NVIDIA_IMEX_CHANNELS", "NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES",
-    "NVIDIA_GDRCOPY", "NVIDIA_GDS", "NVIDIA_MOFED", "NVIDIA_NVSWITCH", "AMD_VISIBLE_DEVICES", "HABANA_VISIBLE_DEVICES",
-    "ASCEND_VISIBLE_DEVICES", "MTHREADS_VISIBLE_DEVICES",
-)  # fmt: skip
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_IMEX_CHANNELS",
+    "NVIDIA_MIG_CONFIG_DEVICES",
+    "NVIDIA_MIG_MONITOR_DEVICES",
+    "NVIDIA_GDRCOPY",
+    "NVIDIA_GDS",
+    "NVIDIA_MOFED",
+    "NVIDIA_NVSWITCH",
+    "AMD_VISIBLE_DEVICES",
+    "HABANA_VISIBLE_DEVICES",
+    "ASCEND_VISIBLE_DEVICES",
+    "MTHREADS_VISIBLE_DEVICES",
+)
 """Environment variables by which container runtimes inject devices. CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES are
 not among them: they choose among a container's own devices. Source: NVIDIA's container-toolkit."""
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")

@@ -104,9 +104,16 @@ def _access(chosen: Selection) -> Access:
         plugin = ExecPlugin(user, cluster, accept)
         token = plugin.token
     return Access(
-        server, tls, token, str(chosen.context.values.get("namespace") or ""), proxy,
-        str(cluster.values.get("tls-server-name") or ""), _impersonation(user), plugin, chosen.context.name,
-    )  # fmt: skip
+        server,
+        tls,
+        token,
+        str(chosen.context.values.get("namespace") or ""),
+        proxy,
+        str(cluster.values.get("tls-server-name") or ""),
+        _impersonation(user),
+        plugin,
+        chosen.context.name,
+    )
 
 
 def _token(user: Section) -> Callable[[], str]:
@@ -122,8 +129,11 @@ def _token(user: Section) -> Callable[[], str]:
 
 
 def _impersonation(user: Section) -> tuple[tuple[str, str], ...]:
-    found = [(header, str(user.values[key])) for key, header in
-             (("as", "Impersonate-User"), ("as-uid", "Impersonate-Uid")) if user.values.get(key)]  # fmt: skip
+    found = [
+        (header, str(user.values[key]))
+        for key, header in (("as", "Impersonate-User"), ("as-uid", "Impersonate-Uid"))
+        if user.values.get(key)
+    ]
     found += [("Impersonate-Group", str(group)) for group in user.values.get("as-groups") or ()]
     extra = user.values.get("as-user-extra") or {}
     found += [(f"Impersonate-Extra-{key}", str(value)) for key, values in extra.items() for value in values]

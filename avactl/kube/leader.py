@@ -146,12 +146,16 @@ class Leader:
         except ApiError as error:
             if error.status != 404:
                 raise
-            return await self._write("POST", self._collection, {
-                "apiVersion": "coordination.k8s.io/v1",
-                "kind": "Lease",
-                "metadata": {"name": self._name, "namespace": self._namespace},
-                "spec": self._spec(0, None),
-            })  # fmt: skip
+            return await self._write(
+                "POST",
+                self._collection,
+                {
+                    "apiVersion": "coordination.k8s.io/v1",
+                    "kind": "Lease",
+                    "metadata": {"name": self._name, "namespace": self._namespace},
+                    "spec": self._spec(0, None),
+                },
+            )
         spec = lease.get("spec") or {}
         holder, changes = spec.get("holderIdentity"), spec.get("leaseTransitions") or 0
         notes = lease["metadata"].get("annotations") or {}

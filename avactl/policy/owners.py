@@ -36,9 +36,16 @@ def _kind(value: str) -> str:
 
 
 Pattern = Annotated[
-    str, AfterValidator(_pattern), WithJsonSchema({"type": "string", "pattern": r"^[^\s#!\[\]\\]*[^\s#!\[\]\\/]"
-                                                                              r"[^\s#!\[\]\\]*$"})
-]  # fmt: skip
+    str,
+    AfterValidator(_pattern),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": r"^[^\s#!\[\]\\]*[^\s#!\[\]\\/]"
+            r"[^\s#!\[\]\\]*$",
+        }
+    ),
+]
 """A path pattern of a CODEOWNERS file."""
 TeamName = Annotated[Name, Field()] | Annotated[str, Field(pattern=r"^\*$")]
 KindName = Annotated[str, AfterValidator(_kind)]

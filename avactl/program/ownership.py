@@ -45,15 +45,27 @@ KUBERNETES = (
     Owned("Service", ("spec", "clusterIP"), "the API server, unless the spec says `None`"),
     Owned("Service", ("spec", "clusterIPs"), "the API server"),
     Owned("Deployment", ("metadata", "annotations", _REVISION), "the deployment controller"),
-    Owned("Deployment", ("spec", "template", "metadata", "annotations", "kubectl.kubernetes.io/restartedAt"),
-          "`kubectl rollout restart`"),
-    Owned("StatefulSet", ("spec", "template", "metadata", "annotations", "kubectl.kubernetes.io/restartedAt"),
-          "`kubectl rollout restart`"),
-    Owned("DaemonSet", ("spec", "template", "metadata", "annotations", "kubectl.kubernetes.io/restartedAt"),
-          "`kubectl rollout restart`"),
-    Owned("DaemonSet", ("metadata", "annotations", "deprecated.daemonset.template.generation"),
-          "the daemon-set controller"),
+    Owned(
+        "Deployment",
+        ("spec", "template", "metadata", "annotations", "kubectl.kubernetes.io/restartedAt"),
+        "`kubectl rollout restart`",
+    ),
+    Owned(
+        "StatefulSet",
+        ("spec", "template", "metadata", "annotations", "kubectl.kubernetes.io/restartedAt"),
+        "`kubectl rollout restart`",
+    ),
+    Owned(
+        "DaemonSet",
+        ("spec", "template", "metadata", "annotations", "kubectl.kubernetes.io/restartedAt"),
+        "`kubectl rollout restart`",
+    ),
+    Owned(
+        "DaemonSet",
+        ("metadata", "annotations", "deprecated.daemonset.template.generation"),
+        "the daemon-set controller",
+    ),
     Owned("Job", ("spec", "selector"), "the API server"),
     Owned("Job", ("metadata", "labels", "batch.kubernetes.io/controller-uid"), "the API server"),
-)  # fmt: skip
+)
 """Fields that Kubernetes writes; `*` matches every kind. A field that a spec sets still belongs to the spec."""

@@ -34,8 +34,17 @@ _MOST_ROWS = 14
 
 _INK, _SOFT, _LINE, _CARD = "#1f2933", "#697586", "#d5dbe3", "#ffffff"
 _PALETTE = (
-    "#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#65a30d", "#be185d", "#4f46e5", "#a16207",
-)  # fmt: skip
+    "#2563eb",
+    "#d97706",
+    "#059669",
+    "#9333ea",
+    "#dc2626",
+    "#0891b2",
+    "#65a30d",
+    "#be185d",
+    "#4f46e5",
+    "#a16207",
+)
 
 
 _Sums = partial(defaultdict[str, float], float)
@@ -162,9 +171,15 @@ def _workloads(program: Program, cluster: Item[ClusterSpec]) -> list[Item]:
 
 
 def _team(
-    svg: Svg, program: Program, cluster: Item[ClusterSpec], team: Item[TeamSpec], colour: str, gpus: dict[str, float],
-    top: float, ports: list[_Port],
-) -> float:  # fmt: skip
+    svg: Svg,
+    program: Program,
+    cluster: Item[ClusterSpec],
+    team: Item[TeamSpec],
+    colour: str,
+    gpus: dict[str, float],
+    top: float,
+    ports: list[_Port],
+) -> float:
     work = [item for item in _workloads(program, cluster) if item.team == team.name]
     quotas = [q for q in program.quotas() if q.team == team.name and q.cluster == cluster.name]
     bars = _quota_bars(program, quotas, work, gpus)
@@ -239,13 +254,25 @@ def _row(svg: Svg, program: Program, item: Item, colour: str, y: float) -> None:
     svg.text(_LEFT + 68, y + 16, item.name, size=12.5)
     svg.text(_LEFT + 250, y + 16, summary, size=11.5, fill=_SOFT)
     gpus = _asked(item, program)
-    svg.text(_LEFT + _LEFT_WIDTH - 16, y + 16, _gpu_text(gpus) if gpus else "no GPU", size=12, mono=True, anchor="end",
-             fill=_INK if gpus else _SOFT)  # fmt: skip
+    svg.text(
+        _LEFT + _LEFT_WIDTH - 16,
+        y + 16,
+        _gpu_text(gpus) if gpus else "no GPU",
+        size=12,
+        mono=True,
+        anchor="end",
+        fill=_INK if gpus else _SOFT,
+    )
 
 
 def _pool(
-    svg: Svg, program: Program, pool: Item[NodePoolSpec], asked: dict[str, float], colours: dict[str, str], top: float,
-) -> float:  # fmt: skip
+    svg: Svg,
+    program: Program,
+    pool: Item[NodePoolSpec],
+    asked: dict[str, float],
+    colours: dict[str, str],
+    top: float,
+) -> float:
     machine, size = program.machine(pool), pool_size(pool)
     total = size * machine.gpus.count
     svg.rect(_RIGHT, top, _RIGHT_WIDTH, 88, fill=_CARD, stroke=_LINE, radius=8)

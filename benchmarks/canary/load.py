@@ -79,9 +79,11 @@ async def _http(url: str, host: str, ca: Path) -> AsyncIterator[Send]:
 async def _grpc(url: str, host: str, ca: Path) -> AsyncIterator[Send]:
     credentials = grpc.ssl_channel_credentials(ca.read_bytes())
     options = {
-        "grpc.ssl_target_name_override": host, "grpc.default_authority": host, "grpc.enable_http_proxy": 0,
+        "grpc.ssl_target_name_override": host,
+        "grpc.default_authority": host,
+        "grpc.enable_http_proxy": 0,
         "grpc.use_local_subchannel_pool": 1,
-    }  # fmt: skip
+    }
     async with AsyncExitStack() as stack:
         stubs = []
         for _ in range(CHANNELS):

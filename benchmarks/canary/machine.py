@@ -147,12 +147,21 @@ class _Pod:
         ]
         (container,) = body["spec"]["containers"]
         state = {
-            "name": self._name, "image": container["image"], "imageID": container["image"], "ready": ready,
-            "started": True, "restartCount": 0, "state": {"running": {"startedAt": now}},
-        }  # fmt: skip
+            "name": self._name,
+            "image": container["image"],
+            "imageID": container["image"],
+            "ready": ready,
+            "started": True,
+            "restartCount": 0,
+            "state": {"running": {"startedAt": now}},
+        }
         status = {
-            "phase": "Running", "podIP": self._address, "podIPs": [{"ip": self._address}], "conditions": conditions,
-            "containerStatuses": [state], "startTime": body["status"].get("startTime", now),
-        }  # fmt: skip
+            "phase": "Running",
+            "podIP": self._address,
+            "podIPs": [{"ip": self._address}],
+            "conditions": conditions,
+            "containerStatuses": [state],
+            "startTime": body["status"].get("startTime", now),
+        }
         metadata = {key: body["metadata"][key] for key in ("name", "namespace")}
         kube.patch({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}, subresource="/status")

@@ -79,9 +79,14 @@ def _roll(stage: Stage, names: Mapping[str, str], old: int, new: int, *, in_plac
 
 
 def outcome(
-    name: str, steps: Sequence[int], new: str, good: bool, answers: Sequence[Answer], moments: Sequence[Moment],
+    name: str,
+    steps: Sequence[int],
+    new: str,
+    good: bool,
+    answers: Sequence[Answer],
+    moments: Sequence[Moment],
     state: dict[str, Any],
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Return what the clients saw of a rollout with these steps to version `new`, and how the daemon ended it."""
     wrong = [each for each in answers if each.status != 200]
     own = [each for each in wrong if not good and each.version == new]
@@ -89,9 +94,16 @@ def outcome(
     got = [each.sent for each in answers if each.version == new]
     exposed = max(got) - min(got) if got else 0.0
     return Outcome(
-        name, len(answers), dict(failed), len(own), _shares(steps, new, answers, moments), exposed, len(got),
-        state.get("outcome", ""), state.get("message", ""),
-    )  # fmt: skip
+        name,
+        len(answers),
+        dict(failed),
+        len(own),
+        _shares(steps, new, answers, moments),
+        exposed,
+        len(got),
+        state.get("outcome", ""),
+        state.get("message", ""),
+    )
 
 
 def _shares(steps: Sequence[int], new: str, answers: Sequence[Answer], moments: Sequence[Moment]) -> dict[int, float]:

@@ -93,9 +93,15 @@ class Server:
 async def _serve(folder: str, address: str, port: str, *grpc_port: str) -> None:
     server = Server(Path(folder))
     config = uvicorn.Config(
-        server, host=address, port=int(port), log_level="warning", access_log=False, lifespan="off",
-        timeout_keep_alive=120, timeout_graceful_shutdown=10,
-    )  # fmt: skip
+        server,
+        host=address,
+        port=int(port),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        timeout_keep_alive=120,
+        timeout_graceful_shutdown=10,
+    )
     calls = grpc.aio.server()
     handlers = {"Predict": grpc.unary_unary_rpc_method_handler(server.call)}
     calls.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("digits.Digits", handlers),))

@@ -211,9 +211,19 @@ spec:
         token = self._plane.service_account_token("avactl-system", "avactl-serving", 36_000)
         self._plane.write_kubeconfig(config, token)
         self.run(
-            "avactl.cli.main", "serving", "run", "--kubeconfig", str(config), "--settle", str(self.pace.settle),
-            "--interval", "0.2", "--prometheus", self._measures, log="serving.log",
-        )  # fmt: skip
+            "avactl.cli.main",
+            "serving",
+            "run",
+            "--kubeconfig",
+            str(config),
+            "--settle",
+            str(self.pace.settle),
+            "--interval",
+            "0.2",
+            "--prometheus",
+            self._measures,
+            log="serving.log",
+        )
 
     @contextmanager
     def load(
@@ -226,9 +236,17 @@ spec:
         self._load += 1
         file = self.folder / f"load-{self._load}"
         clients = self.run(
-            "benchmarks.canary.load", protocol, self._gateway.url, HOSTS[protocol], str(self._gateway.ca_file),
-            str(self._models / "samples.json"), str(rate or self.pace.rate), str(seconds), str(file), log="load.log",
-        )  # fmt: skip
+            "benchmarks.canary.load",
+            protocol,
+            self._gateway.url,
+            HOSTS[protocol],
+            str(self._gateway.ca_file),
+            str(self._models / "samples.json"),
+            str(rate or self.pace.rate),
+            str(seconds),
+            str(file),
+            log="load.log",
+        )
         self.until(lambda: file.exists() and file.stat().st_size)
         yield lambda: read(file)
         clients.terminate()
@@ -241,9 +259,12 @@ spec:
         """Return the state of the rollout."""
         state = self.state()
         return Moment(
-            time.time(), state.get("phase", "steady"), int(state.get("step", 0)), float(state.get("reached", 0.0)),
+            time.time(),
+            state.get("phase", "steady"),
+            int(state.get("step", 0)),
+            float(state.get("reached", 0.0)),
             state.get("reason", ""),
-        )  # fmt: skip
+        )
 
     def state(self) -> dict[str, Any]:
         """Return the state that the daemon has written; {} before."""

@@ -88,10 +88,13 @@ def spread(found: Day) -> dict[str, list[int]]:
     counts: dict[str, Counter[str]] = {}
     for each in SERVICES:
         counts.setdefault(each.kind, Counter()).update(
-            life.node for life in found.lives
-            if life.spec == each.name and life.bound is not None and life.bound <= noon
+            life.node
+            for life in found.lives
+            if life.spec == each.name
+            and life.bound is not None
+            and life.bound <= noon
             and (life.ended is None or life.ended > noon)
-        )  # fmt: skip
+        )
     return {
         kind: sorted([*counted.values(), *[0] * (MACHINES - len(counted))])[::-1] for kind, counted in counts.items()
     }
@@ -100,12 +103,15 @@ def spread(found: Day) -> dict[str, list[int]]:
 def _busy(found: Day) -> list[Busy]:
     hour = (found.ended - found.began) / 24
     return [
-        Busy(life.spec, (max(life.bound, found.began) - found.began) / hour,
-             ((found.ended if life.ended is None else life.ended) - found.began) / hour)
+        Busy(
+            life.spec,
+            (max(life.bound, found.began) - found.began) / hour,
+            ((found.ended if life.ended is None else life.ended) - found.began) / hour,
+        )
         for life in found.lives
         if life.bound is not None and (life.ended is None or life.ended > found.began)
         for _ in range(life.gpus)
-    ]  # fmt: skip
+    ]
 
 
 if __name__ == "__main__":

@@ -143,9 +143,11 @@ async def _scale(kube: KubeClient, service: Service, count: int) -> None:
 @contextmanager
 def _cluster(manifests: tuple[Manifest, ...], machines: dict[str, int]) -> Iterator[tuple[ControlPlane, KubeClient]]:
     """A plane with the machines, the objects of the specs, and the scheduler with its own account."""
-    with TemporaryDirectory(prefix="avactl-colocation-") as name, ControlPlane(
-        controller_manager=True, kwok=True
-    ) as plane, plane.client() as kube:  # fmt: skip
+    with (
+        TemporaryDirectory(prefix="avactl-colocation-") as name,
+        ControlPlane(controller_manager=True, kwok=True) as plane,
+        plane.client() as kube,
+    ):
         folder = Path(name)
         for pool, count in machines.items():
             for number in range(count):

@@ -101,9 +101,11 @@ def compiled(machines: dict[str, int], serving: str, training: str) -> Compilati
     text += _JOB.format(team=TEAM, most=gpus, pool=pool(training))
     for each in SERVICES:
         text += _SERVICE.format(
-            **{**each._asdict(), "gpus": f", gpus: {each.gpus}" if each.gpus else ""}, team=TEAM, digest=_DIGEST,
+            **{**each._asdict(), "gpus": f", gpus: {each.gpus}" if each.gpus else ""},
+            team=TEAM,
+            digest=_DIGEST,
             pool=pool(serving) if each.gpus else "",
-        )  # fmt: skip
+        )
     result = compile_tree(MemoryTree({"platform.yaml": text.encode()}))
     errors = [each for each in result.diagnostics if each.severity == "error"]
     if errors:
@@ -115,8 +117,12 @@ def node(pool: str, number: int) -> dict[str, Any]:
     """Return a machine of a pool."""
     name = f"{pool}-{number}"
     amounts = {
-        "cpu": str(CPUS), "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti", "nvidia.com/gpu": str(GPUS)
-    }  # fmt: skip
+        "cpu": str(CPUS),
+        "memory": "512Gi",
+        "pods": "110",
+        "ephemeral-storage": "1Ti",
+        "nvidia.com/gpu": str(GPUS),
+    }
     labels = {"kubernetes.io/hostname": name, "avactl.dev/pool": pool, "avactl.dev/gpu": "A100"}
     status = {"capacity": amounts, "allocatable": amounts}
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "status": status}

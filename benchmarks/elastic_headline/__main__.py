@@ -65,9 +65,16 @@ def main() -> None:
     note = f"{whole:.1%} of the slots busy, {serving:.1%} by the service"
     print(f"\nbeside a service of {LEAST} to {MOST} pods: {note}; {lost} tasks cut off\n")
     panels.append(
-        Panel("Elastic job beside a service", note, _scaled(used, began, second), {SERVICE: "service", "train": "job"},
-              options.day, None, options.day / 5)
-    )  # fmt: skip
+        Panel(
+            "Elastic job beside a service",
+            note,
+            _scaled(used, began, second),
+            {SERVICE: "service", "train": "job"},
+            options.day,
+            None,
+            options.day / 5,
+        )
+    )
     if options.svg is not None:
         longest = max(panel.seconds for panel in panels[:2])
         panels[:2] = [panel._replace(seconds=longest) for panel in panels[:2]]

@@ -197,9 +197,20 @@ class Kubelet:
         mine = {name: text(value) for name, value in variables.items() if name not in ("HOME", "USER")}
         argv = [text(expand(word, variables)) for word in words]
         return LocalPod(
-            pod.name, pod.role, 0, True, argv, {**self._environment, **mine}, mine, str(Path.cwd()), mounted.files,
-            mounted.directories, grace=1.0, linger=0.0, stops_last=False,
-        )  # fmt: skip
+            pod.name,
+            pod.role,
+            0,
+            True,
+            argv,
+            {**self._environment, **mine},
+            mine,
+            str(Path.cwd()),
+            mounted.files,
+            mounted.directories,
+            grace=1.0,
+            linger=0.0,
+            stops_last=False,
+        )
 
     def _address(self, host: str) -> str:
         return self._addresses.setdefault(host, self._block.address(len(self._addresses)))

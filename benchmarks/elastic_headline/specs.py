@@ -68,9 +68,11 @@ class Job(NamedTuple):
     def spec(self, timeline: str) -> str:
         """`timeline`: directory in which its workers write what they did."""
         env = {
-            "RECORDS": str(self.records), "RECORDS_PER_TASK": str(self.records_per_task), "SECOND": str(self.second),
+            "RECORDS": str(self.records),
+            "RECORDS_PER_TASK": str(self.records_per_task),
+            "SECOND": str(self.second),
             "TIMELINE": timeline,
-        }  # fmt: skip
+        }
         shown = "{" + ", ".join(f'{name}: "{value}"' for name, value in env.items()) + "}"
         return _JOB.format(name=self.name, least=self.least, most=self.most, env=shown)
 

@@ -33,13 +33,21 @@ def client(store: ObjectStore) -> Any:
     import boto3  # type: ignore[import-untyped]
 
     config = Config(
-        s3={"addressing_style": "path"}, proxies={}, retries={"total_max_attempts": 1}, read_timeout=2,
-        request_checksum_calculation="when_required", response_checksum_validation="when_required",
-    )  # fmt: skip
+        s3={"addressing_style": "path"},
+        proxies={},
+        retries={"total_max_attempts": 1},
+        read_timeout=2,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+    )
     return boto3.client(
-        "s3", endpoint_url=store.url, aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
-        region_name="us-east-1", config=config,
-    )  # fmt: skip
+        "s3",
+        endpoint_url=store.url,
+        aws_access_key_id=ACCESS_KEY,
+        aws_secret_access_key=SECRET_KEY,
+        region_name="us-east-1",
+        config=config,
+    )
 
 
 def get(client: Any) -> bytes:

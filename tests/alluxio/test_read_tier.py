@@ -108,8 +108,10 @@ def test_a_dataset_is_prewarmed_and_freed(cluster: Alluxio, store: ObjectStore) 
     cluster.script(TIER.script("free.sh", store), "-3600", "/datasets/imagenet/v2")
     settled(cluster, "/datasets/imagenet/v2", 0)
     assert cached(cluster, "/datasets/imagenet") == {
-        "/datasets/imagenet/v2/a": 0, "/datasets/imagenet/v3/a": 100, "/datasets/imagenet/v3/b": 100,
-    }  # fmt: skip
+        "/datasets/imagenet/v2/a": 0,
+        "/datasets/imagenet/v3/a": 100,
+        "/datasets/imagenet/v3/b": 100,
+    }
 
 
 def test_a_load_of_files_of_many_sizes_keeps_no_buffers(cluster: Alluxio, store: ObjectStore) -> None:

@@ -11,23 +11,30 @@ from avactl.contracts.cache import DatasetConfig, TierConfig
 from avactl.contracts.document import DocumentError, load
 
 TIER: dict[str, Any] = {
-    "name": "write", "engine": "alluxio", "role": "write", "masters": ["write-master-0.write-master:19998"],
+    "name": "write",
+    "engine": "alluxio",
+    "role": "write",
+    "masters": ["write-master-0.write-master:19998"],
     "fuseDirectory": "/mnt/avactl/write",
     "stores": [
         {"mount": "/ceph", "url": "cephfs://ceph/", "readOnly": False},
         {"mount": "/results", "url": "s3://results", "readOnly": False},
     ],
     "writeBack": {
-        "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600}, "targets": {"/ceph": "/results"}, "evict": True,
+        "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600},
+        "targets": {"/ceph": "/results"},
+        "evict": True,
         "mountedByPods": False,
         "settleSeconds": 1200,
     },
-}  # fmt: skip
+}
 DATASET: dict[str, Any] = {
-    "namespace": "vision", "name": "imagenet", "tier": "read",
+    "namespace": "vision",
+    "name": "imagenet",
+    "tier": "read",
     "versions": [{"name": "v3", "path": "/imagenet/v3", "bytes": 1, "files": 2, "claims": ["vision"]}],
     "prewarm": {"pin": True, "when": "0 3 * * 1-5", "throttle": 1000},
-}  # fmt: skip
+}
 
 
 def changed(document: dict[str, Any], path: str, value: Any) -> str:
@@ -58,24 +65,53 @@ def test_without_a_durable_directory_each_store_is_its_own_target() -> None:
     assert tier.push_targets == {"/ceph": "/ceph", "/results": "/results"}
 
 
-@pytest.mark.parametrize(("path", "value"), [
-    ("name", "../x"), ("name", None), ("engine", "other"), ("role", []), ("masters", []), ("masters", ["x"] * 10),
-    ("masters", ["http://x:1"]), ("masters", [7]), ("stores", {}), ("stores", [1]), ("stores.0.mount", "/a/../b"),
-    ("stores.0.url", "x" * 2000),
-    ("writeBack", 3), ("writeBack.settleSeconds", -1), ("writeBack.push", 3), ("writeBack.targets", {"/x": "/results"}),
-    ("writeBack.targets", {"/ceph": "/ceph"}), ("writeBack.push.high", 2), ("writeBack.push.low", 0.9),
-    ("writeBack.push.delaySeconds", 1e300), ("writeBack.push.delaySeconds", "1"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("name", "../x"),
+        ("name", None),
+        ("engine", "other"),
+        ("role", []),
+        ("masters", []),
+        ("masters", ["x"] * 10),
+        ("masters", ["http://x:1"]),
+        ("masters", [7]),
+        ("stores", {}),
+        ("stores", [1]),
+        ("stores.0.mount", "/a/../b"),
+        ("stores.0.url", "x" * 2000),
+        ("writeBack", 3),
+        ("writeBack.settleSeconds", -1),
+        ("writeBack.push", 3),
+        ("writeBack.targets", {"/x": "/results"}),
+        ("writeBack.targets", {"/ceph": "/ceph"}),
+        ("writeBack.push.high", 2),
+        ("writeBack.push.low", 0.9),
+        ("writeBack.push.delaySeconds", 1e300),
+        ("writeBack.push.delaySeconds", "1"),
+    ],
+)
 def test_a_wrong_tier_is_refused(path: str, value: Any) -> None:
     with pytest.raises(DocumentError):
         load(TierConfig, changed(TIER, path, value))
 
 
-@pytest.mark.parametrize(("path", "value"), [
-    ("namespace", "A"), ("versions", None), ("versions.0.name", "../.."), ("versions.0.path", "relative"),
-    ("versions.0.bytes", 1e40), ("versions.0.claims", "all"), ("prewarm", "now"), ("prewarm.when", "x" * 200),
-    ("prewarm.throttle", -1), ("prewarm.versions", "all"), ("versions", [DATASET["versions"][0]] * 2),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("namespace", "A"),
+        ("versions", None),
+        ("versions.0.name", "../.."),
+        ("versions.0.path", "relative"),
+        ("versions.0.bytes", 1e40),
+        ("versions.0.claims", "all"),
+        ("prewarm", "now"),
+        ("prewarm.when", "x" * 200),
+        ("prewarm.throttle", -1),
+        ("prewarm.versions", "all"),
+        ("versions", [DATASET["versions"][0]] * 2),
+    ],
+)
 def test_a_wrong_dataset_is_refused(path: str, value: Any) -> None:
     with pytest.raises(DocumentError):
         load(DatasetConfig, changed(DATASET, path, value))

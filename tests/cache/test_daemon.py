@@ -43,9 +43,17 @@ def test_a_broken_object_is_its_own_error(world: World) -> None:
 
 def test_a_tier_without_masters_does_not_hold_up_the_others(world: World) -> None:
     world.tier()
-    world.config("lost", "cache-tier", {
-        "name": "lost", "engine": "alluxio", "role": "read", "masters": ["127.0.0.1:9"], "stores": [],
-    })  # fmt: skip
+    world.config(
+        "lost",
+        "cache-tier",
+        {
+            "name": "lost",
+            "engine": "alluxio",
+            "role": "read",
+            "masters": ["127.0.0.1:9"],
+            "stores": [],
+        },
+    )
     world.start()
     world.wait(lambda: "error" in world.status().get("tiers", {}).get("lost", {}))
     world.wait(lambda: world.status()["tiers"]["tier"].get("workers") == 2)

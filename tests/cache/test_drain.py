@@ -43,8 +43,11 @@ def workers(world: World) -> Iterator[dict[str, str]]:
 
 def budget(namespace: str) -> dict[str, Any]:
     """The compiled budget of such a tier's workers, in the test's namespace and of its pods."""
-    manifest = next(m for m in compiled(CLUSTER + ASYNC_TIER).manifests if (m.kind, m.name) == (
-        "PodDisruptionBudget", "write-worker"))  # fmt: skip
+    manifest = next(
+        m
+        for m in compiled(CLUSTER + ASYNC_TIER).manifests
+        if (m.kind, m.name) == ("PodDisruptionBudget", "write-worker")
+    )
     labels = {"app.kubernetes.io/instance": "tier", "app.kubernetes.io/component": "worker"}
     spec = {**manifest.body["spec"], "selector": {**manifest.body["spec"]["selector"], "matchLabels": labels}}
     return {**manifest.body, "metadata": {"name": "write-worker", "namespace": namespace}, "spec": spec}

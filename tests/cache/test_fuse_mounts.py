@@ -36,14 +36,19 @@ class Machine:
         self._pod("fuse", labels={"app.kubernetes.io/instance": "tier", "app.kubernetes.io/component": "fuse"})
 
     def _volume(self, name: str, path: str) -> None:
-        self.world.kube.create({
-            "apiVersion": "v1", "kind": "PersistentVolume",
-            "metadata": {"name": f"{self.world.namespace}-{name}", "labels": {MANAGED_BY: MANAGER}},
-            "spec": {
-                "capacity": {"storage": "1Mi"}, "accessModes": ["ReadOnlyMany"], "hostPath": {"path": path},
-                "claimRef": {"namespace": self.world.namespace, "name": name},
-            },
-        })  # fmt: skip
+        self.world.kube.create(
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolume",
+                "metadata": {"name": f"{self.world.namespace}-{name}", "labels": {MANAGED_BY: MANAGER}},
+                "spec": {
+                    "capacity": {"storage": "1Mi"},
+                    "accessModes": ["ReadOnlyMany"],
+                    "hostPath": {"path": path},
+                    "claimRef": {"namespace": self.world.namespace, "name": name},
+                },
+            }
+        )
 
     def _pod(self, name: str, labels: dict[str, str] | None = None, **spec: Any) -> None:
         metadata = {"name": name, "namespace": self.world.namespace, "labels": labels or {}}
@@ -55,8 +60,12 @@ class Machine:
         """Report what the kubelet reports of a pod."""
         condition = {"type": "Ready", "status": str(ready)}
         container = {
-            "name": "fuse", "ready": ready, "restartCount": restarts, "image": "none", "imageID": "none",
-        }  # fmt: skip
+            "name": "fuse",
+            "ready": ready,
+            "restartCount": restarts,
+            "image": "none",
+            "imageID": "none",
+        }
         status = {"phase": "Running", "conditions": [condition], "containerStatuses": [container]}
         metadata = {"name": name, "namespace": self.world.namespace}
         self.world.kube.patch({**POD, "metadata": metadata, "status": status}, subresource="/status")

@@ -116,10 +116,14 @@ def test_only_a_namespace_with_a_claim_admits(world: World, object_store: Object
     world.wait(lambda: entry(world, "mine").get("totalFiles") == 2 and entry(world, "theirs"))
     assert entry(world, "mine")["percent"] == 0
     claim = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
-    world.kube.create({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "job", "namespace": world.namespace},
-        "spec": {"containers": [{"name": "main", "image": "none"}], "volumes": [claim]},
-    })  # fmt: skip
+    world.kube.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "job", "namespace": world.namespace},
+            "spec": {"containers": [{"name": "main", "image": "none"}], "volumes": [claim]},
+        }
+    )
     world.wait(lambda: "warmed" in entry(world, "mine"))
     assert "warmed" not in entry(world, "theirs")
     assert "loading" not in entry(world, "theirs")

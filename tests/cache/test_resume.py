@@ -110,9 +110,12 @@ def world(
 def train(folder: Path, step: int = 0) -> list[str]:
     """Run a pod's process: it restores, and saves a step. Returns the words that it printed."""
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(folder), str(step)], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", SCRIPT, str(folder), str(step)],
+        capture_output=True,
+        text=True,
+        check=False,
         env={"PYTHONPATH": str(ROOT / "worker")},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
 

@@ -35,9 +35,17 @@ BREAKS = (
     Faults(latency=0.05, rate=2_000_000, errors=0.1, cuts=0.1, corrupt=0.1, hangs=0.05, patience=8.0),
 )
 VICTIMS = (
-    ("daemon",), ("worker-0",), ("worker-1",), ("master-0",), ("job-master-0",), ("worker-0", "job-worker-0"),
-    ("worker-1", "job-worker-1"), ("master-0", "job-master-0"), ("daemon", "worker-0"), ("daemon", "master-0"),
-)  # fmt: skip
+    ("daemon",),
+    ("worker-0",),
+    ("worker-1",),
+    ("master-0",),
+    ("job-master-0",),
+    ("worker-0", "job-worker-0"),
+    ("worker-1", "job-worker-1"),
+    ("master-0", "job-master-0"),
+    ("daemon", "worker-0"),
+    ("daemon", "master-0"),
+)
 """What is killed at once.
 
 Data that is not persisted is on both workers. A worker that starts evicts before the master has told it what must stay
@@ -74,10 +82,18 @@ def world(
     stores = [{"mount": path, "url": f"s3://of{path}", "readOnly": False} for path in ("/results", "/ceph")]
     durable = {"targets": {"/ceph": "/results"}, "evict": True, "mountedByPods": False, "capacity": DURABLE}
     for name, mounted, back in (("durable", stores, durable), ("async", stores[:1], {})):
-        world.config(name, "cache-tier", {
-            "name": name, "engine": "alluxio", "role": "write", "masters": cluster.masters, "stores": mounted,
-            "writeBack": {**back, "push": PUSH, "settleSeconds": SETTLE},
-        })  # fmt: skip
+        world.config(
+            name,
+            "cache-tier",
+            {
+                "name": name,
+                "engine": "alluxio",
+                "role": "write",
+                "masters": cluster.masters,
+                "stores": mounted,
+                "writeBack": {**back, "push": PUSH, "settleSeconds": SETTLE},
+            },
+        )
     yield world
     world.stop()
 
@@ -179,4 +195,4 @@ def report(number: int, writers: Writers, witness: Witness, killed: Counter[str]
         f"round {number}: closed {len(writers.closed)}, open {writers.open()}, refused {writers.failures.total()}; "
         f"looks {witness.looks} in {witness.samples} samples, lost {len(witness.lost)}; "
         f"killed {dict(killed)}; faults {dict(store.traffic.faults)}"
-    )  # fmt: skip
+    )

@@ -94,8 +94,11 @@ def test_a_flush_returns_when_all_files_are_verified(world: World, object_store:
     done = world.command("flush", "/mnt/avactl/tier/results/fused")
     assert (done.returncode, done.stdout) == (0, "/mnt/avactl/tier/results/fused: all files are in the object store\n")
     assert stored(object_store, "fused") == files
-    assert [each["metadata"]["name"] for each in world.kube.list("v1", "ConfigMap", world.namespace)
-            if each["metadata"]["name"].startswith("flush-")] == []  # fmt: skip
+    assert [
+        each["metadata"]["name"]
+        for each in world.kube.list("v1", "ConfigMap", world.namespace)
+        if each["metadata"]["name"].startswith("flush-")
+    ] == []
 
 
 def test_what_the_store_got_wrong_is_not_clean(world: World, object_store: ObjectStore, tmp_path: Path) -> None:
@@ -303,8 +306,9 @@ def test_clean_files_leave_ceph_and_replaced_ones_stay(
     world.wait(lambda: files_below(ceph) == [])  # a file leaves its path before it is deleted
     # The engine's namespace shows them at the store.
     assert sorted(file.path for file in listed(world, "/results/evicted")) == [
-        "/results/evicted/000", "/results/evicted/001",
-    ]  # fmt: skip
+        "/results/evicted/000",
+        "/results/evicted/001",
+    ]
 
 
 @pytest.mark.parametrize("directory", [False, True])

@@ -50,11 +50,15 @@ def alluxio(store: ObjectStore, ceph: Path, quota: int = MEM) -> Iterator[Alluxi
         "alluxio.master.replication.check.interval": "10s",
     }
     options = [
-        "--option", f"alluxio.underfs.s3.endpoint={store.url}",
-        "--option", "alluxio.underfs.s3.disable.dns.buckets=true",
-        "--option", f"s3a.accessKeyId={ACCESS_KEY}",
-        "--option", f"s3a.secretKey={SECRET_KEY}",
-    ]  # fmt: skip
+        "--option",
+        f"alluxio.underfs.s3.endpoint={store.url}",
+        "--option",
+        "alluxio.underfs.s3.disable.dns.buckets=true",
+        "--option",
+        f"s3a.accessKeyId={ACCESS_KEY}",
+        "--option",
+        f"s3a.secretKey={SECRET_KEY}",
+    ]
     for bucket in ("cache-datasets", "cache-results"):
         store.client().create_bucket(Bucket=bucket)
     with Alluxio(properties, workers=2) as cluster:
@@ -92,20 +96,35 @@ class World:
         mounts = ("/datasets", True), ("/results", False), ("/ceph", False)
         stores = [{"mount": path, "url": f"s3://of{path}", "readOnly": only} for path, only in mounts]
         document = {
-            "name": "tier", "engine": "alluxio", "role": "read", "masters": self.cluster.masters,
-            "fuseDirectory": "/mnt/avactl/tier", "volumeDirectory": "/mnt/avactl/.volumes/tier",
-            "stores": stores, "writeBack": None, **more,
-        }  # fmt: skip
+            "name": "tier",
+            "engine": "alluxio",
+            "role": "read",
+            "masters": self.cluster.masters,
+            "fuseDirectory": "/mnt/avactl/tier",
+            "volumeDirectory": "/mnt/avactl/.volumes/tier",
+            "stores": stores,
+            "writeBack": None,
+            **more,
+        }
         self.config("tier", "cache-tier", document)
         return document
 
-    def dataset(self, name: str, path: str, prewarm: Any = None, claims: list[str] | None = None,
-                version: str = "v1") -> None:  # fmt: skip
+    def dataset(
+        self, name: str, path: str, prewarm: Any = None, claims: list[str] | None = None, version: str = "v1"
+    ) -> None:
         """Declare a dataset with one version."""
         entry = {"name": version, "path": path, "bytes": 0, "files": 0, "claims": claims or []}
-        self.config(f"dataset-{name}", "cache-dataset", {
-            "namespace": "team", "name": name, "tier": "tier", "versions": [entry], "prewarm": prewarm,
-        })  # fmt: skip
+        self.config(
+            f"dataset-{name}",
+            "cache-dataset",
+            {
+                "namespace": "team",
+                "name": name,
+                "tier": "tier",
+                "versions": [entry],
+                "prewarm": prewarm,
+            },
+        )
 
     def status(self) -> dict[str, Any]:
         """Return what the daemon has written; {} before."""
@@ -127,9 +146,19 @@ class World:
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         """Start a daemon."""
         command = [
-            sys.executable, "-m", "avactl.cli.main", "cache", "run", "--namespace", self.namespace,
-            "--kubeconfig", str(self._plane.kubeconfig), "--interval", "0.3", *options,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "avactl.cli.main",
+            "cache",
+            "run",
+            "--namespace",
+            self.namespace,
+            "--kubeconfig",
+            str(self._plane.kubeconfig),
+            "--interval",
+            "0.3",
+            *options,
+        ]
         with self.log.open("ab") as log:
             process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=log)
         self._processes.append(process)

@@ -353,9 +353,12 @@ def test_sigterm_saves_and_ends(tmp_path: Path) -> None:
     last = 0
     for _ in range(2):
         process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path)], env=environment(), stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [sys.executable, "-c", SCRIPT, str(tmp_path)],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         assert process.stdout is not None
         assert process.stdout.readline() == f"step {last + 1}\n"
         process.stdout.readline()

@@ -85,15 +85,17 @@ def test_the_origin_of_a_value_as_documented(specs: Path, avactl: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "roles"),
     [
-        ([JOBS, "spec.timeout", "--environment", "staging"],
-         ["overlay", "team default", "platform default", "built-in default"]),
+        (
+            [JOBS, "spec.timeout", "--environment", "staging"],
+            ["overlay", "team default", "platform default", "built-in default"],
+        ),
         ([JOBS, "spec.timeout", "--environment", "prod"], ["team default", "platform default", "built-in default"]),
         ([JOBS, "spec.workers.cpu", "--environment", "prod"], ["template pytorch", "built-in default"]),
         ([JOBS, "spec.workers", "--environment", "prod"], ["overlay", "spec", "template pytorch"]),
         (["overlays/prod/vision.yaml", "metadata.labels.cost-center", "--environment", "prod"], ["team default"]),
         ([JOBS, "spec.priority", "--environment", "prod"], ["built-in default"]),
     ],
-)  # fmt: skip
+)
 def test_origins(arguments: list[str], roles: list[str], avactl: Run) -> None:
     shown = avactl("explain", "--origin", *arguments, cwd=ROOT / "examples" / "environments")
     assert shown.returncode == 0, shown.stderr
@@ -116,8 +118,9 @@ def test_the_origin_of_an_entry_of_a_list(specs: Path, avactl: Run) -> None:
     )
     shown = avactl("explain", "--origin", JOBS, "spec.timeout", "--environment", "prod", cwd=specs)
     assert shown.stdout.splitlines()[1:3] == [
-        "spec.timeout: none", "  removed  overlays/prod/vision.yaml:7:3    overlay"
-    ]  # fmt: skip
+        "spec.timeout: none",
+        "  removed  overlays/prod/vision.yaml:7:3    overlay",
+    ]
 
 
 def test_origins_that_do_not_exist(avactl: Run) -> None:

@@ -103,17 +103,26 @@ def step_environment(folder: Path) -> dict[str, str]:
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m avactl.cli.main "$@"\n')
     program.chmod(0o755)
     return {
-        **os.environ, "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}", "RENDERED_TOKEN": "t",
-        "CI_PROJECT_URL": str(folder / "central"), "GITHUB_TOKEN": "t", "HOME": str(folder),
-    }  # fmt: skip
+        **os.environ,
+        "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}",
+        "RENDERED_TOKEN": "t",
+        "CI_PROJECT_URL": str(folder / "central"),
+        "GITHUB_TOKEN": "t",
+        "HOME": str(folder),
+    }
 
 
 def run_step(script: str, repository: Repository, environment: dict[str, str]) -> None:
     """Run a step as the forges do."""
     done = subprocess.run(
-        ["bash", "-eo", "pipefail", "-c", script], cwd=repository.root, env=environment, check=False, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        ["bash", "-eo", "pipefail", "-c", script],
+        cwd=repository.root,
+        env=environment,
+        check=False,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -191,9 +200,14 @@ def test_the_publishing_steps(tmp_path: Path, forge: str) -> None:
     # The helper that the step sets answers git with the token.
     asked = ["git", "credential", "fill"]
     said = subprocess.run(
-        asked, cwd=repository.root, env={**environment, "GIT_TERMINAL_PROMPT": "0"}, capture_output=True, text=True,
-        input="protocol=https\nhost=git.example.com\n\n", check=True,
-    )  # fmt: skip
+        asked,
+        cwd=repository.root,
+        env={**environment, "GIT_TERMINAL_PROMPT": "0"},
+        capture_output=True,
+        text=True,
+        input="protocol=https\nhost=git.example.com\n\n",
+        check=True,
+    )
     assert "password=t\n" in said.stdout
 
 

@@ -77,8 +77,9 @@ def test_init_makes_a_repository_that_compiles(tmp_path: Path, avactl: Run) -> N
 
 def test_schema_command(tmp_path: Path, avactl: Run) -> None:
     assert json.loads(avactl("schema", "nodepool").stdout)["properties"]["kind"] == {
-        "const": "NodePool", "description": "The kind."
-    }  # fmt: skip
+        "const": "NodePool",
+        "description": "The kind.",
+    }
     assert avactl("schema", "-o", "schemas").returncode == 0
     assert (tmp_path / "schemas/trainingjob.schema.json").is_file()
     assert "did you mean `NodePool`?" in avactl("schema", "nodepol").stderr

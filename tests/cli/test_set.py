@@ -88,10 +88,13 @@ last: 'x'
         ("spec.täg=no", '"ü – ñ"', '"no"'),
         ("spec.ttl=true", "ttl: 3d", "ttl: true"),
         ("spec.note=short", "note: |\n    two\n    lines", "note: short"),
-        ("spec.datasets=[]", "datasets:\n    - name: imagenet\n      version: v3\n    - {name: coco, version: v1}",
-         "datasets: []"),
+        (
+            "spec.datasets=[]",
+            "datasets:\n    - name: imagenet\n      version: v3\n    - {name: coco, version: v1}",
+            "datasets: []",
+        ),
     ],
-)  # fmt: skip
+)
 def test_edits_change_only_the_value(edit: str, old: str, new: str) -> None:
     assert TEXT.count(old) == 1
     assert set_values("a.yaml", TEXT, 0, [parse_edit(edit)]) == TEXT.replace(old, new)

@@ -33,15 +33,27 @@ COMMANDS = {
 }
 REMOTES = ("ssh://git@example.com/x.git", "ext::sh -c touch% {canaries}/ext", "git://example.com/x.git")
 TOLD = {
-    "validate": "", "diff": "retries 3 → 7", "diff of revisions": "retries 3 → 7", "plan": "", "stacks": "main",
-    "stacks of revisions": "main", "ci comment": "comment created", "publish": "objects",
-    "publish here": "objects", "run": "retries 3 → 7", "reconcile": "", "reconcile a branch": "",
-}  # fmt: skip
+    "validate": "",
+    "diff": "retries 3 → 7",
+    "diff of revisions": "retries 3 → 7",
+    "plan": "",
+    "stacks": "main",
+    "stacks of revisions": "main",
+    "ci comment": "comment created",
+    "publish": "objects",
+    "publish here": "objects",
+    "run": "retries 3 → 7",
+    "reconcile": "",
+    "reconcile a branch": "",
+}
 KUBECONFIG = {
-    "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {"token": "t"}}],
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "c",
+    "users": [{"name": "u", "user": {"token": "t"}}],
     "clusters": [{"name": "c", "cluster": {"server": "SERVER"}}],
     "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-}  # fmt: skip
+}
 
 
 REFUSED = "no cluster for tests"

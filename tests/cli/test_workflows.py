@@ -55,16 +55,28 @@ class Pipelines:
         output = self.place / "output"
         output.write_text("")
         environment = {
-            **os.environ, "PATH": f"{self.place / 'bin'}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.place),
-            "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(self.place / "summary"),
-            "GITHUB_WORKSPACE": str(self.repository.root), "CI_PROJECT_DIR": str(self.repository.root),
-            "GITHUB_ENV": str(self.place / "env"), "RUNNER_TEMP": str(self.place),
-            "CI": "true", "AVACTL_SOURCE": "", **variables,
-        }  # fmt: skip
+            **os.environ,
+            "PATH": f"{self.place / 'bin'}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(self.place),
+            "GITHUB_OUTPUT": str(output),
+            "GITHUB_STEP_SUMMARY": str(self.place / "summary"),
+            "GITHUB_WORKSPACE": str(self.repository.root),
+            "CI_PROJECT_DIR": str(self.repository.root),
+            "GITHUB_ENV": str(self.place / "env"),
+            "RUNNER_TEMP": str(self.place),
+            "CI": "true",
+            "AVACTL_SOURCE": "",
+            **variables,
+        }
         done = subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script], cwd=self.repository.root,
-            env=environment, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+            cwd=self.repository.root,
+            env=environment,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         pairs = (line.partition("=") for line in output.read_text().splitlines())
         return done.returncode, done.stdout, {name: value for name, _, value in pairs}
 
@@ -184,9 +196,13 @@ def test_steps_of_a_pull_request(pipelines: Pipelines) -> None:
     ours = {"repo": {"full_name": "org/specs"}, "sha": pipelines.first}
     event.write_text(json.dumps({"pull_request": {"number": 7, "base": ours, "head": theirs}}))
     environment = {
-        "GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "org/specs", "GITHUB_REF": "refs/pull/7/merge",
-        "GITHUB_EVENT_PATH": str(event), "GITHUB_TOKEN": "", "GITHUB_BASE_REF": "main",
-    }  # fmt: skip
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_REPOSITORY": "org/specs",
+        "GITHUB_REF": "refs/pull/7/merge",
+        "GITHUB_EVENT_PATH": str(event),
+        "GITHUB_TOKEN": "",
+        "GITHUB_BASE_REF": "main",
+    }
     pipelines.repository.git("update-ref", "refs/remotes/origin/main", pipelines.first)
     validate, comment = steps[1:]
     code, text, _ = pipelines.sh(validate, **environment)
@@ -325,10 +341,16 @@ class Checkouts:
         pipelines.repository.git("clone", "-q", "--bare", str(pipelines.repository.root), str(bare))
         pipelines.repository.git("push", "-q", str(bare), f"HEAD:{branch}")
         self.variables = {
-            "GITHUB_ACTIONS": "true", "GITEA_ACTIONS": "true", "GITHUB_SERVER_URL": f"file://{self.server}/",
-            "GITHUB_REPOSITORY": "org/specs", "GITHUB_REF": branch, "GITHUB_BASE_REF": "main",
-            "GITHUB_SHA": pipelines.repository.git("rev-parse", "HEAD"), "GITHUB_TOKEN": "", "DRIFT": "false",
-        }  # fmt: skip
+            "GITHUB_ACTIONS": "true",
+            "GITEA_ACTIONS": "true",
+            "GITHUB_SERVER_URL": f"file://{self.server}/",
+            "GITHUB_REPOSITORY": "org/specs",
+            "GITHUB_REF": branch,
+            "GITHUB_BASE_REF": "main",
+            "GITHUB_SHA": pipelines.repository.git("rev-parse", "HEAD"),
+            "GITHUB_TOKEN": "",
+            "DRIFT": "false",
+        }
         # From here on, steps run in an empty directory.
         self.pipelines.repository.root = pipelines.place / "workspace"
         self.pipelines.repository.root.mkdir()

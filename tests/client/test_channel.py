@@ -138,9 +138,11 @@ def test_calls_that_were_never_sent_go_elsewhere(servers: Servers) -> None:
             name = {"unary_unary": "One", "unary_stream": "Many", "stream_unary": "Count", "stream_stream": "Echo"}
             found = getattr(channel, kind)(f"/test/{name[kind]}")(request, timeout=LONG)
             expected = {
-                "unary_unary": b"b", "unary_stream": [b"b 0", b"b 1"], "stream_unary": b"b xy",
+                "unary_unary": b"b",
+                "unary_stream": [b"b 0", b"b 1"],
+                "stream_unary": b"b xy",
                 "stream_stream": [b"b x", b"b y"],
-            }  # fmt: skip
+            }
             assert (found if kind.endswith("unary") else list(found)) == expected[kind]
             assert balancer.servers[servers.addresses["a"]].failures
 
@@ -279,9 +281,10 @@ def test_weights_of_the_file_decide_first(servers: Servers, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["1" + 400 * "0", "1e-320", "1e308", "1e999", "NaN", 100_000 * "["],
+    "text",
+    ["1" + 400 * "0", "1e-320", "1e308", "1e999", "NaN", 100_000 * "["],
     ids=["no float", "tiny", "huge", "infinite", "none", "deep"],
-)  # fmt: skip
+)
 def test_weights_that_no_server_has(tmp_path: Path, text: str) -> None:
     """Others of the team may write the ConfigMap: a number without a float, or a text too deep, is no weight."""
     file = tmp_path / "weights.json"

@@ -196,9 +196,21 @@ def nothing(root: Path, randomly: random.Random) -> None:
 
 
 EDITS: list[Edit] = [
-    change_a_number, change_a_word, rename_a_spec, add_a_comment, drop_a_document, move_a_document, copy_a_job,
-    move_a_file, change_a_listing, remove_a_listing, exclude_something, break_a_file, restore, nothing,
-]  # fmt: skip
+    change_a_number,
+    change_a_word,
+    rename_a_spec,
+    add_a_comment,
+    drop_a_document,
+    move_a_document,
+    copy_a_job,
+    move_a_file,
+    change_a_listing,
+    remove_a_listing,
+    exclude_something,
+    break_a_file,
+    restore,
+    nothing,
+]
 
 
 SAME = (add_a_comment, restore, nothing)

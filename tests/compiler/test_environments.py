@@ -85,8 +85,11 @@ def _values() -> Any:
         st.fixed_dictionaries({"name": st.sampled_from("xyz")}, optional={"a": leaves, "$patch": st.just("delete")}),
         max_size=3,
     )
-    return st.recursive(leaves | st.lists(leaves, max_size=2) | entries, lambda inner: st.dictionaries(
-        st.sampled_from("abc"), inner, max_size=3), max_leaves=8)  # fmt: skip
+    return st.recursive(
+        leaves | st.lists(leaves, max_size=2) | entries,
+        lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+        max_leaves=8,
+    )
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), _values(), max_size=3), min_size=1, max_size=4))
@@ -103,8 +106,9 @@ def test_every_merged_value_has_an_origin(layers: list[dict[str, Any]]) -> None:
         for step in live[-1].path:
             own = own[step]
         assert own is live[-1].value
-        for step, inner in value.items() if isinstance(value, dict) else enumerate(value or ()) if (
-            isinstance(value, list)) else ():  # fmt: skip
+        for step, inner in (
+            value.items() if isinstance(value, dict) else enumerate(value or ()) if (isinstance(value, list)) else ()
+        ):
             check(inner, (*path, step))
 
     check(reduce(merged, layers), ())
@@ -248,8 +252,9 @@ def test_an_overlay_changes_a_template_and_defaults() -> None:
         **ALL,
         "jobs.yaml": EXTENDING.replace("  framework: pytorch\n", ""),
         "overlays/prod/jobs.yaml": TEMPLATE.replace("template: true\n", "").replace("tensorflow", "custom")
-        + "---\n" + OF_TEAM.replace("timeout: 2h", "timeout: 6h"),
-    }  # fmt: skip
+        + "---\n"
+        + OF_TEAM.replace("timeout: 2h", "timeout: 6h"),
+    }
     found = job(files, "prod")
     assert (found.spec.framework, found.spec.timeout) == ("custom", "6h")
     assert str(found.span("spec", "timeout")) == "overlays/prod/jobs.yaml:11:21"

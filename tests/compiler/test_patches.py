@@ -38,9 +38,12 @@ NEEDS = {
 
 def files(kind: str, patches: list[Any], **more: Any) -> dict[str, bytes]:
     spec = {
-        "apiVersion": "avactl.dev/v1", "kind": kind, "metadata": {"name": "one", "team": "vision"},
-        "spec": {**SPECS[kind], **more}, **({"patches": patches} if patches else {}),
-    }  # fmt: skip
+        "apiVersion": "avactl.dev/v1",
+        "kind": kind,
+        "metadata": {"name": "one", "team": "vision"},
+        "spec": {**SPECS[kind], **more},
+        **({"patches": patches} if patches else {}),
+    }
     platform = "\n---\n".join(f"apiVersion: avactl.dev/v1\n{part.strip()}" for part in PLATFORM.split("\n---\n"))
     return {"platform.yaml": platform.encode(), "teams/one.yaml": yaml.safe_dump(spec, sort_keys=False).encode()}
 
@@ -172,8 +175,10 @@ def test_incremental_compiles_apply_and_refuse_them(tmp_path: Path) -> None:
     assert [problem.code for problem in compiled().diagnostics] == ["patch-without-target"]
 
 
-EVERYONE = {"podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "namespaceSelector": {},
-                                "labelSelector": {}}, "weight": 1}  # fmt: skip
+EVERYONE = {
+    "podAffinityTerm": {"topologyKey": "kubernetes.io/hostname", "namespaceSelector": {}, "labelSelector": {}},
+    "weight": 1,
+}
 PODS = {"Job": "TrainingJob", "Deployment": "ServingDeployment", "HorizontalPodAutoscaler": "ServingDeployment"}
 
 
@@ -184,8 +189,10 @@ def volume(**source: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "merge"),
     [
-        ("Deployment", {"spec": {"affinity": {"podAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [EVERYONE]}}}}),
+        (
+            "Deployment",
+            {"spec": {"affinity": {"podAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [EVERYONE]}}}},
+        ),
         ("Job", {"spec": {"nodeSelector": {"avactl.dev/gpu": None}}}),
         ("Job", {"spec": {"nodeSelector": {"avactl.dev/gpu": "H100"}}}),
         ("Job", {"spec": {"nodeSelector": {"node-role.kubernetes.io/control-plane": ""}}}),
@@ -193,12 +200,37 @@ def volume(**source: Any) -> dict[str, Any]:
         ("Job", {"metadata": {"annotations": {"io.kubernetes.cri-o.Devices": "/dev/mem"}}}),
         ("Job", {"metadata": {"labels": {"job-name": "other"}}}),
         ("Job", volume(projected={"sources": [{"serviceAccountToken": {"path": "token"}}]})),
-        ("Job", volume(projected={"sources": [{"podCertificate": {
-            "signerName": "kubernetes.io/kube-apiserver-client-pod", "keyType": "ED25519"}}]})),
-        ("Job", volume(ephemeral={"volumeClaimTemplate": {"spec": {
-            "accessModes": ["ReadWriteOnce"], "volumeName": "pv", "resources": {"requests": {"storage": "1Gi"}}}}})),
+        (
+            "Job",
+            volume(
+                projected={
+                    "sources": [
+                        {
+                            "podCertificate": {
+                                "signerName": "kubernetes.io/kube-apiserver-client-pod",
+                                "keyType": "ED25519",
+                            }
+                        }
+                    ]
+                }
+            ),
+        ),
+        (
+            "Job",
+            volume(
+                ephemeral={
+                    "volumeClaimTemplate": {
+                        "spec": {
+                            "accessModes": ["ReadWriteOnce"],
+                            "volumeName": "pv",
+                            "resources": {"requests": {"storage": "1Gi"}},
+                        }
+                    }
+                }
+            ),
+        ),
     ],
-)  # fmt: skip
+)
 def test_escapes_of_the_tenancy(kind: str, merge: dict[str, Any]) -> None:
     patch = {"target": {"kind": kind}, "merge": {"spec": {"template": merge}}}
     result = compile_tree(MemoryTree(files(PODS[kind], [patch])))
@@ -215,15 +247,16 @@ def test_the_most_replicas_are_those_of_the_spec() -> None:
     "patch",
     [
         {"merge": {"spec": {"template": {"spec": {"containers": [{"name": "worker", "image": "miner:latest"}]}}}}},
-        {"jsonPatch": [
-            {"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "miner:latest"}]},
+        {"jsonPatch": [{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "miner:latest"}]},
     ],
-)  # fmt: skip
+)
 def test_policies_see_the_images_of_patches(patch: dict[str, Any]) -> None:
     tree = MemoryTree(
-        {**files("TrainingJob", [{"target": {"kind": "Job"}, **patch}], image=f"a@sha256:{'0' * 64}"),
-         "avactl.yaml": b"policies: {images-pinned: error}"}
-    )  # fmt: skip
+        {
+            **files("TrainingJob", [{"target": {"kind": "Job"}, **patch}], image=f"a@sha256:{'0' * 64}"),
+            "avactl.yaml": b"policies: {images-pinned: error}",
+        }
+    )
     assert "policy/images-pinned" in [problem.id for problem in compile_tree(tree).diagnostics]
 
 

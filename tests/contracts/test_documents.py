@@ -100,8 +100,12 @@ def _rollout(given: Fields) -> Fields:
 
 
 RULES: dict[type[ContractPart], Callable[[Fields], Fields]] = {
-    MachineFacts: _machine, PushConfig: _push, TierConfig: _tier, DatasetConfig: _dataset, RolloutConfig: _rollout,
-}  # fmt: skip
+    MachineFacts: _machine,
+    PushConfig: _push,
+    TierConfig: _tier,
+    DatasetConfig: _dataset,
+    RolloutConfig: _rollout,
+}
 """What a model's validators want of its fields together."""
 
 
@@ -193,9 +197,25 @@ def test_what_is_dumped_is_loaded(model: type[Contract], data: st.DataObject) ->
 
 
 JUNK: list[Any] = [
-    None, 7, b"", "", "{", "[]", "null", "{}", "NaN", '{"a": NaN}', "[" * 100_000, '{"a":' * 5_000, "\ud800", b"\xff{}",
-    '{"name": 1e999}', '{"version": ' + "9" * 10_000 + "}", '"' + "x" * 1000, "\x00",
-]  # fmt: skip
+    None,
+    7,
+    b"",
+    "",
+    "{",
+    "[]",
+    "null",
+    "{}",
+    "NaN",
+    '{"a": NaN}',
+    "[" * 100_000,
+    '{"a":' * 5_000,
+    "\ud800",
+    b"\xff{}",
+    '{"name": 1e999}',
+    '{"version": ' + "9" * 10_000 + "}",
+    '"' + "x" * 1000,
+    "\x00",
+]
 
 
 @pytest.mark.parametrize("model", DOCUMENTS)

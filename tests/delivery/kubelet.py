@@ -89,22 +89,31 @@ class Kubelet:
             if self._stop.is_set():
                 return
             ended = {
-                "exitCode": code, "reason": "Error" if code else "Completed", "message": message, "startedAt": begun,
+                "exitCode": code,
+                "reason": "Error" if code else "Completed",
+                "message": message,
+                "startedAt": begun,
                 "finishedAt": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            }  # fmt: skip
+            }
             self._report(kube, pod, "Failed" if code else "Succeeded", {"terminated": ended})
 
     def _report(self, kube: KubeClient, pod: Body, phase: str, state: Body) -> None:
         container = pod["spec"]["containers"][0]
         status = {
-            "name": container["name"], "image": container["image"], "imageID": self.image_id(container["image"]),
-            "ready": phase == "Running", "restartCount": 0, "state": state,
-        }  # fmt: skip
+            "name": container["name"],
+            "image": container["image"],
+            "imageID": self.image_id(container["image"]),
+            "ready": phase == "Running",
+            "restartCount": 0,
+            "state": state,
+        }
         metadata = {"name": pod["metadata"]["name"], "namespace": self._namespace, "uid": pod["metadata"]["uid"]}
         body = {
-            "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": metadata,
             "status": {"phase": phase, "containerStatuses": [status]},
-        }  # fmt: skip
+        }
         kube.patch(body, subresource="/status")
 
     def _process(self, pod: Body) -> tuple[int, str]:
@@ -119,9 +128,13 @@ class Kubelet:
         # The image's programs.
         known = {"avactl": [sys.executable, "-m", "avactl.cli.main"], "python": [sys.executable]}
         process = subprocess.Popen(
-            [*known[words[0]], *words[1:]], cwd=self._folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [*known[words[0]], *words[1:]],
+            cwd=self._folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
             env={**os.environ, **self._environment, **own, "HOME": str(self._folder)},
-        )  # fmt: skip
+        )
         uid = pod["metadata"]["uid"]
         self._processes[uid] = process
         if self._stop.is_set():

@@ -31,10 +31,16 @@ def plans() -> dict[str, str]:
 def test_the_plans_of_the_examples() -> None:
     ranker = read_plan(plans()["ranker"])
     assert ranker.config == Config(
-        "s3://search-models/published/ranker", True,
+        "s3://search-models/published/ranker",
+        True,
         (Bound("auc", 0.7, None, 0.99, None), Bound("loss", None, None, None, 1.05)),
-        "commit", True, "forbid", 86400.0, False, json.loads(plans()["ranker"])["validate"]["digest"],
-    )  # fmt: skip
+        "commit",
+        True,
+        "forbid",
+        86400.0,
+        False,
+        json.loads(plans()["ranker"])["validate"]["digest"],
+    )
     assert ranker.target is not None
     assert (ranker.target.file, ranker.target.url_path) == ("teams/ranker.yaml", "spec.model.url")
     assert ranker.trigger.version == "week-47"
@@ -49,12 +55,22 @@ def test_the_plans_of_the_examples() -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("name", "../x"), ("namespace", "a/b"), ("namespace", None), ("train", []), ("stage", "a b"),
-        ("trigger", {"kind": "webhook"}), ("concurrency", "all"), ("timeout", "1h"), ("timeout", float("inf")),
-        ("publish", {}), ("validate", {"job": "x", "metrics": [{"name": "auc", "min": True}]}),
-        ("deploy", {"by": "force"}), ("deploy", []), ("lineage", 3),
+        ("name", "../x"),
+        ("namespace", "a/b"),
+        ("namespace", None),
+        ("train", []),
+        ("stage", "a b"),
+        ("trigger", {"kind": "webhook"}),
+        ("concurrency", "all"),
+        ("timeout", "1h"),
+        ("timeout", float("inf")),
+        ("publish", {}),
+        ("validate", {"job": "x", "metrics": [{"name": "auc", "min": True}]}),
+        ("deploy", {"by": "force"}),
+        ("deploy", []),
+        ("lineage", 3),
     ],
-)  # fmt: skip
+)
 def test_damaged_plans(key: str, value: Any) -> None:
     plan = {**json.loads(plans()["ranker"]), key: value}
     with pytest.raises(DocumentError):
@@ -72,11 +88,25 @@ def test_no_documents(text: str) -> None:
 
 def test_states_survive() -> None:
     state = PipelineState(
-        phase="rolling", run=7, begun=1.5, since=2.5, handled="v7", primed=True, queued="v8", commit="4f53",
-        origin={"image": "x"}, ran={"commits": ["4f53" * 10]}, output="export/7", rejected="4f53 export/6",
-        metrics={"auc": 0.8}, before="s3://a/6", before_version="6", known={"s3://a/6": {"auc": 0.7}},
-        reason="Running", message="for v7",
-    )  # fmt: skip
+        phase="rolling",
+        run=7,
+        begun=1.5,
+        since=2.5,
+        handled="v7",
+        primed=True,
+        queued="v8",
+        commit="4f53",
+        origin={"image": "x"},
+        ran={"commits": ["4f53" * 10]},
+        output="export/7",
+        rejected="4f53 export/6",
+        metrics={"auc": 0.8},
+        before="s3://a/6",
+        before_version="6",
+        known={"s3://a/6": {"auc": 0.7}},
+        reason="Running",
+        message="for v7",
+    )
     assert read_state(dump(state)) == state
     assert read_state(dump(PipelineState())) == read_state(None) == PipelineState()
 
@@ -105,11 +135,20 @@ def test_what_pods_write_stays_within_bounds() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"phase": "flying"}, {"run": -1}, {"run": "7"}, {"run": 1e12}, {"primed": 1}, {"handled": ["v1"]},
-        {"ran": {"images": ["latest"]}}, {"ran": {"commits": ["4f53" * 10] * 17}}, {"rejected": 3},
-        {"known": {"x": {"auc": "high"}}}, {"known": {str(i): {} for i in range(300)}}, {"message": "x" * 5000},
+        {"phase": "flying"},
+        {"run": -1},
+        {"run": "7"},
+        {"run": 1e12},
+        {"primed": 1},
+        {"handled": ["v1"]},
+        {"ran": {"images": ["latest"]}},
+        {"ran": {"commits": ["4f53" * 10] * 17}},
+        {"rejected": 3},
+        {"known": {"x": {"auc": "high"}}},
+        {"known": {str(i): {} for i in range(300)}},
+        {"message": "x" * 5000},
     ],
-)  # fmt: skip
+)
 def test_damaged_states_begin_nothing(damage: dict[str, Any]) -> None:
     """A state that counts as empty would give a number to a version that exists."""
     with pytest.raises(DocumentError):

@@ -221,8 +221,9 @@ def test_a_worse_model_stops_with_its_numbers() -> None:
     world = world.with_job("validate", Job(1, "succeeded", '{"auc": 0.6, "live": {"auc": 0.8}}'))
     state = decide(config, world.state, world.seen(), 5).state
     assert (state.reason, state.message) == (
-        "Rejected", "auc: 0.6, at least 0.7; auc: 0.6, at least 0.99 × 0.8 of the live version"
-    )  # fmt: skip
+        "Rejected",
+        "auc: 0.6, at least 0.7; auc: 0.6, at least 0.99 × 0.8 of the live version",
+    )
 
 
 @pytest.mark.parametrize("text", [GARBAGE, "", "[]", '{"live": 3}', "{" + " " * 5000 + "}"])

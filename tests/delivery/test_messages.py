@@ -20,9 +20,10 @@ def test_values_add_no_lines() -> None:
     state = PipelineState(run=2, message="for v3", before=FORGED, metrics={"accuracy": 0.9})
     own = pipeline("vision", "digits")
     for message in (
-        commit_message(own, state, "s3://data/2", "2"), revert_message(own, state, "s3://data/2", FORGED),
+        commit_message(own, state, "s3://data/2", "2"),
+        revert_message(own, state, "s3://data/2", FORGED),
         commit_message(own, state.replace(before=""), FORGED, "2"),
-    ):  # fmt: skip
+    ):
         assert not any(line.startswith("Signed-off-by") for line in message.splitlines())
         assert all(each.isprintable() for each in message.split("\n"))
         assert message.rstrip("\n").split("\n\n")[-1] == "Avactl-Pipeline: vision/digits run 2"

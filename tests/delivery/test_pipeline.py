@@ -55,5 +55,10 @@ def test_from_a_new_version_to_the_service(world: World, s3: str) -> None:
     assert store.find("published/digits/3/lineage.json") is None
     world.until(lambda: len(world.events()) == 6)
     assert [reason for reason, _ in world.events()] == [
-        "RunStarted", "Deployed", "RunStarted", "Deployed", "RunStarted", "Rejected"
-    ]  # fmt: skip
+        "RunStarted",
+        "Deployed",
+        "RunStarted",
+        "Deployed",
+        "RunStarted",
+        "Rejected",
+    ]

@@ -19,9 +19,11 @@ SUBJECT = "--format=%an %s"
 
 
 ORIGIN = {
-    "job": "stream", "source": "s3://data/training/digits/export/3", "ran": {"images": ["sha256:" + "a" * 64]},
+    "job": "stream",
+    "source": "s3://data/training/digits/export/3",
+    "ran": {"images": ["sha256:" + "a" * 64]},
     "code": {"url": "https://git.example.com/a.git", "ref": "main"},
-}  # fmt: skip
+}
 
 
 class Specs:
@@ -30,8 +32,11 @@ class Specs:
     def __init__(self, folder: Path, avactl: Run, endpoint: str) -> None:  # noqa: F811
         self.remote, self.work, self._avactl = folder / "specs.git", folder / "work", avactl
         self._environment = {
-            **KEYS, "AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true", "AVACTL_CACHE_DIR": str(folder / "cache")
-        }  # fmt: skip
+            **KEYS,
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AVACTL_CACHE_DIR": str(folder / "cache"),
+        }
         subprocess.run(["git", "init", "-q", "--bare", "--initial-branch=main", str(self.remote)], check=True)
         subprocess.run(["git", "clone", "-q", str(self.remote), str(self.work)], check=True, capture_output=True)
         for key, value in (("user.name", "Ann"), ("user.email", "ann@example.com")):
@@ -58,8 +63,10 @@ class Specs:
     def served(self, branch: str = "main") -> str:
         text = subprocess.run(
             ["git", "-C", str(self.remote), "show", f"{branch}:specs/web.yaml"],
-            check=True, capture_output=True, text=True,
-        ).stdout  # fmt: skip
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
         assert "# The version is set by the pipeline." in text
         return next(line for line in text.splitlines() if line.startswith("  model:")).strip()
 
@@ -87,9 +94,7 @@ def model(version: int) -> str:
 
 def test_models(specs: Specs) -> None:
     found = json.loads(specs.run("models", "--format", "json"))
-    assert [(each["version"], each["served"]) for each in found] == [
-        ("1", ["vision/web@main"]), ("2", []), ("3", [])
-    ]  # fmt: skip
+    assert [(each["version"], each["served"]) for each in found] == [("1", ["vision/web@main"]), ("2", []), ("3", [])]
     assert found[2]["metrics"] == {"accuracy": 0.93}
     assert {key: found[2][key] for key in ORIGIN} == ORIGIN
     assert {key: found[1][key] for key in ORIGIN} == {"job": "", "source": "", "ran": {}, "code": {}}
@@ -165,9 +170,10 @@ def test_by_pull_request(specs: Specs, forge: str) -> None:
     """The remote's URL names the forge; git reaches it under another one."""
     specs.git("remote", "set-url", "origin", f"https://{forge}.com/acme/specs.git")
     rewrite = {
-        "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{specs.remote}.insteadOf",
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{specs.remote}.insteadOf",
         "GIT_CONFIG_VALUE_0": f"https://{forge}.com/acme/specs.git",
-    }  # fmt: skip
+    }
     with serve_pulls(forge) as fake:
         names = ("GITHUB_API_URL", "CI_API_V4_URL", "GITEA_API_URL", "FORGEJO_API_URL")
         given = dict.fromkeys(names, fake.url) | rewrite

@@ -18,8 +18,15 @@ def test_merged_or_declined(world: World) -> None:
     (credentials / "password").write_text(TOKEN)
     with serve_pulls("github") as fake:
         world.delivery_options = [
-            "--forge", "github", "--api", fake.url, "--project", "acme/specs", "--credentials", str(credentials),
-        ]  # fmt: skip
+            "--forge",
+            "github",
+            "--api",
+            fake.url,
+            "--project",
+            "acme/specs",
+            "--credentials",
+            str(credentials),
+        ]
         world.begin(pipeline=PIPELINE.replace("by: commit", "by: pullRequest"))
         world.until(lambda: world.state().primed and world.runs() == {"1": 4})
         world.new_version("v2")

@@ -73,8 +73,14 @@ def test_a_version_with_checksums_and_lineage(tmp_path: Path, avactl: Run) -> No
     assert done.returncode == 0, done.stderr
     lineage = json.loads((version / "lineage.json").read_text())
     manifest = hashlib.sha256((version / "manifest.jsonl").read_bytes()).hexdigest()
-    assert lineage == {**LINEAGE, "version": 4, "files": 25, "bytes": 4_800_014, "manifestSha256": manifest,
-                       "source": f"file://{tmp_path}/ckpt/export"}  # fmt: skip
+    assert lineage == {
+        **LINEAGE,
+        "version": 4,
+        "files": 25,
+        "bytes": 4_800_014,
+        "manifestSha256": manifest,
+        "source": f"file://{tmp_path}/ckpt/export",
+    }
 
 
 def test_again_is_the_same(tmp_path: Path) -> None:
@@ -134,8 +140,16 @@ def test_a_version_is_sealed_only_as_staged(tmp_path: Path) -> None:
 )
 def test_the_newest_complete_output(tmp_path: Path, output: str, marker: str, chosen: str | None) -> None:
     files = {f"export/{number}/model.bin": b"m%d" % number for number in (90, 120, 1000)}
-    fill(tmp_path, files | {"export/90/_SUCCESS": b"", "export/120/_SUCCESS": b"", "step-000000000030.ckpt": b"30",
-                            "step-000000000009.ckpt": b"9"})  # fmt: skip
+    fill(
+        tmp_path,
+        files
+        | {
+            "export/90/_SUCCESS": b"",
+            "export/120/_SUCCESS": b"",
+            "step-000000000030.ckpt": b"30",
+            "step-000000000009.ckpt": b"9",
+        },
+    )
     store = open_store(str(tmp_path))
     if chosen is None:
         with pytest.raises(DatasetError):

@@ -59,6 +59,8 @@ def test_replaced_timed_out_and_suspended(world: World) -> None:
     finally:
         go_on.set()
     assert [each for each in world.events() if each[0] == "RunStarted"] == [
-        ("RunStarted", "run 1: for v2"), ("RunStarted", "run 2: for v3"), ("RunStarted", "run 3: for v5")
-    ]  # fmt: skip
+        ("RunStarted", "run 1: for v2"),
+        ("RunStarted", "run 2: for v3"),
+        ("RunStarted", "run 3: for v5"),
+    ]
     assert world.state().reason == "Deployed"

@@ -27,13 +27,15 @@ spec:
 ---
 """
 _TRIGGER, _TRAIN, _OUTPUT = "  trigger: {dataset: {name: digits}}\n", "    template:\n", "    output: export\n"
-STREAMING = "".join((
-    JOB,
-    PIPELINE.partition(_TRIGGER)[0],
-    "  trigger: {checkpoint: {every: 1s}}\n  concurrency: queue\n",
-    '  train: {job: stream, output: "export/*", marker: _SUCCESS}\n',
-    PIPELINE.partition(_OUTPUT)[2],
-))  # fmt: skip
+STREAMING = "".join(
+    (
+        JOB,
+        PIPELINE.partition(_TRIGGER)[0],
+        "  trigger: {checkpoint: {every: 1s}}\n  concurrency: queue\n",
+        '  train: {job: stream, output: "export/*", marker: _SUCCESS}\n',
+        PIPELINE.partition(_OUTPUT)[2],
+    )
+)
 BEGUN = SERVICE.replace('version: "1"', 'version: "0"').replace("digits/1", "digits/0")
 OFTEN = """
 from importlib import import_module

@@ -207,13 +207,46 @@ class World:
         """Start the reconciler or a daemon."""
         every = ("--interval", "0.3")
         words = {
-            "reconcile": ["reconcile", "--watch", "--repo", str(self.remote), "--branch", "main", "--cluster", "main",
-                          "--interval", "1s", "--take-over", "--kubeconfig", str(self.plane.kubeconfig)],
-            "serving": ["serving", "run", "--kubeconfig", str(self.folder / "serving"), "--settle", "0.3", *every,
-                        *self.serving_options],
-            "delivery": ["delivery", "run", "--kubeconfig", str(self.folder / "delivery"), "--repo", str(self.remote),
-                         "--cache", str(self.folder / "cache"), "--git-interval", "1", *every, *self.delivery_options],
-        }[name]  # fmt: skip
+            "reconcile": [
+                "reconcile",
+                "--watch",
+                "--repo",
+                str(self.remote),
+                "--branch",
+                "main",
+                "--cluster",
+                "main",
+                "--interval",
+                "1s",
+                "--take-over",
+                "--kubeconfig",
+                str(self.plane.kubeconfig),
+            ],
+            "serving": [
+                "serving",
+                "run",
+                "--kubeconfig",
+                str(self.folder / "serving"),
+                "--settle",
+                "0.3",
+                *every,
+                *self.serving_options,
+            ],
+            "delivery": [
+                "delivery",
+                "run",
+                "--kubeconfig",
+                str(self.folder / "delivery"),
+                "--repo",
+                str(self.remote),
+                "--cache",
+                str(self.folder / "cache"),
+                "--git-interval",
+                "1",
+                *every,
+                *self.delivery_options,
+            ],
+        }[name]
         environment = {**os.environ, "XDG_CACHE_HOME": str(self.folder / f"{name}-cache")}
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(

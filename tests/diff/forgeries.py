@@ -80,8 +80,11 @@ PODS: dict[str, tuple[dict[str, Any], str]] = {
         "share evil",
     ),
     "token": (
-        _pod(volumes=[{"name": "t", "projected": {"sources": [{"serviceAccountToken": {
-            "path": "t", "audience": "evil"}}]}}]),
+        _pod(
+            volumes=[
+                {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "evil"}}]}}
+            ]
+        ),
         "account for evil",
     ),
     "account": (_pod(serviceAccountName="evil-account"), "evil-account"),
@@ -89,61 +92,137 @@ PODS: dict[str, tuple[dict[str, Any], str]] = {
     "node": (_pod(nodeName="evil-node"), "evil-node"),
     "alias": (_pod(hostAliases=[{"ip": "6.6.6.6", "hostnames": ["evil"]}]), "6.6.6.6"),
     "priority": (_pod(priorityClassName="system-node-critical"), "system-node-critical"),
-}  # fmt: skip
+}
 _RULES = [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]}]
-_HOOK = {"name": "a.evil.io", "clientConfig": {"url": f"https://{MARK}"}, "rules": _RULES, "sideEffects": "None",
-         "admissionReviewVersions": ["v1"]}  # fmt: skip
+_HOOK = {
+    "name": "a.evil.io",
+    "clientConfig": {"url": f"https://{MARK}"},
+    "rules": _RULES,
+    "sideEffects": "None",
+    "admissionReviewVersions": ["v1"],
+}
 _RBAC = "rbac.authorization.k8s.io"
 OBJECTS: dict[str, tuple[dict[str, Any], str]] = {
     "cluster role": (
-        _object(f"{_RBAC}/v1", "ClusterRole", namespace=None, rules=[
-            {"apiGroups": ["*"], "resources": ["evils"], "verbs": ["*"]}]), "evils"),
+        _object(
+            f"{_RBAC}/v1",
+            "ClusterRole",
+            namespace=None,
+            rules=[{"apiGroups": ["*"], "resources": ["evils"], "verbs": ["*"]}],
+        ),
+        "evils",
+    ),
     "role": (
         _object(f"{_RBAC}/v1", "Role", rules=[{"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}]),
-        "get on secrets"),
+        "get on secrets",
+    ),
     "binding": (
-        _object(f"{_RBAC}/v1", "RoleBinding", roleRef={"apiGroup": _RBAC, "kind": "Role", "name": "r"},
-                subjects=[{"kind": "ServiceAccount", "name": "evil", "namespace": "default"}]), "default/evil"),
+        _object(
+            f"{_RBAC}/v1",
+            "RoleBinding",
+            roleRef={"apiGroup": _RBAC, "kind": "Role", "name": "r"},
+            subjects=[{"kind": "ServiceAccount", "name": "evil", "namespace": "default"}],
+        ),
+        "default/evil",
+    ),
     "validating webhook": (
-        _object("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", namespace=None,
-                webhooks=[_HOOK]), MARK),
+        _object("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration", namespace=None, webhooks=[_HOOK]),
+        MARK,
+    ),
     "mutating webhook": (
-        _object("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", namespace=None,
-                webhooks=[_HOOK]), MARK),
+        _object("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", namespace=None, webhooks=[_HOOK]),
+        MARK,
+    ),
     "API service": (
-        _object("apiregistration.k8s.io/v1", "APIService", name="v1.evil.io", namespace=None, spec={
-            "group": "evil.io", "version": "v1", "groupPriorityMinimum": 1, "versionPriority": 1,
-            "service": {"namespace": "evil", "name": "api"}}), "evil/api"),
-    "priority class": (
-        _object("scheduling.k8s.io/v1", "PriorityClass", namespace=None, value=123456789), "123456789"),
+        _object(
+            "apiregistration.k8s.io/v1",
+            "APIService",
+            name="v1.evil.io",
+            namespace=None,
+            spec={
+                "group": "evil.io",
+                "version": "v1",
+                "groupPriorityMinimum": 1,
+                "versionPriority": 1,
+                "service": {"namespace": "evil", "name": "api"},
+            },
+        ),
+        "evil/api",
+    ),
+    "priority class": (_object("scheduling.k8s.io/v1", "PriorityClass", namespace=None, value=123456789), "123456789"),
     "runtime class": (_object("node.k8s.io/v1", "RuntimeClass", namespace=None, handler="evil"), "handler evil"),
-    "external name": (
-        _object("v1", "Service", spec={"type": "ExternalName", "externalName": MARK}), MARK),
-    "load balancer": (
-        _object("v1", "Service", spec={"type": "LoadBalancer", "ports": [{"port": 80}]}), "LoadBalancer"),
+    "external name": (_object("v1", "Service", spec={"type": "ExternalName", "externalName": MARK}), MARK),
+    "load balancer": (_object("v1", "Service", spec={"type": "LoadBalancer", "ports": [{"port": 80}]}), "LoadBalancer"),
     "finalizer": (
-        {"apiVersion": "v1", "kind": "ConfigMap",
-         "metadata": {"name": "x", "namespace": "default", "finalizers": ["evil.io/f"]}}, "evil.io/f"),
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "x", "namespace": "default", "finalizers": ["evil.io/f"]},
+        },
+        "evil.io/f",
+    ),
     "annotation": (
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {
-            "name": "x", "namespace": "default",
-            "annotations": {"eks.amazonaws.com/role-arn": "arn:evil"}}}, "arn:evil"),
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {
+                "name": "x",
+                "namespace": "default",
+                "annotations": {"eks.amazonaws.com/role-arn": "arn:evil"},
+            },
+        },
+        "arn:evil",
+    ),
     "unknown kind": (_object("evil.io/v1", "Evil", spec={"do": MARK}), MARK),
     "pod in unknown kind": (
-        _object("argoproj.io/v1alpha1", "Rollout", spec={"a": "b" * 200, "template": {"spec": _with_container(
-            securityContext={"privileged": True})}}), "privileged"),
+        _object(
+            "argoproj.io/v1alpha1",
+            "Rollout",
+            spec={"a": "b" * 200, "template": {"spec": _with_container(securityContext={"privileged": True})}},
+        ),
+        "privileged",
+    ),
     "volume": (
-        _object("v1", "PersistentVolume", namespace=None, spec={
-            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/evil"}}),
-        "/evil"),
+        _object(
+            "v1",
+            "PersistentVolume",
+            namespace=None,
+            spec={"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/evil"}},
+        ),
+        "/evil",
+    ),
     "network": (
-        _object("networking.k8s.io/v1", "NetworkPolicy", spec={
-            "podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "6.6.6.0/24"}}]}]}), "6.6.6.0/24"),
+        _object(
+            "networking.k8s.io/v1",
+            "NetworkPolicy",
+            spec={"podSelector": {}, "ingress": [{"from": [{"ipBlock": {"cidr": "6.6.6.0/24"}}]}]},
+        ),
+        "6.6.6.0/24",
+    ),
     "ingress": (
-        _object("networking.k8s.io/v1", "Ingress", spec={"rules": [{"host": MARK, "http": {"paths": [
-            {"path": "/", "pathType": "Prefix",
-             "backend": {"service": {"name": "s", "port": {"number": 80}}}}]}}]}), MARK),
-}  # fmt: skip
+        _object(
+            "networking.k8s.io/v1",
+            "Ingress",
+            spec={
+                "rules": [
+                    {
+                        "host": MARK,
+                        "http": {
+                            "paths": [
+                                {
+                                    "path": "/",
+                                    "pathType": "Prefix",
+                                    "backend": {"service": {"name": "s", "port": {"number": 80}}},
+                                }
+                            ]
+                        },
+                    }
+                ]
+            },
+        ),
+        MARK,
+    ),
+}
 SPECS: dict[str, tuple[dict[str, Any], str]] = {
     "command": ({"command": ["python", MARK]}, MARK),
     "script": ({"command": ["sh", "-c", "\n".join([*(f"echo {n}" for n in range(12)), MARK])]}, MARK),
@@ -163,8 +242,13 @@ PATCHES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def _job(name: str, **fields: Any) -> dict[str, Any]:
-    spec = {"image": "example.com/train:1", "command": ["python", "train.py"], "strategy": "single",
-            "workers": {"cpu": 1, "memory": "1Gi"}, **fields}  # fmt: skip
+    spec = {
+        "image": "example.com/train:1",
+        "command": ["python", "train.py"],
+        "strategy": "single",
+        "workers": {"cpu": 1, "memory": "1Gi"},
+        **fields,
+    }
     return {"kind": "TrainingJob", "metadata": {"name": name, "team": "vision"}, "spec": spec}
 
 
@@ -263,6 +347,9 @@ def _long_name(old: dict[str, Any], new: dict[str, Any], chance: random.Random) 
 
 
 HIDE_IN_SPECS: dict[str, Hide] = {
-    "changed": _plain, "new": _new, "behind variables": _behind_variables, "among jobs": _among_jobs,
+    "changed": _plain,
+    "new": _new,
+    "behind variables": _behind_variables,
+    "among jobs": _among_jobs,
     "long name": _long_name,
-}  # fmt: skip
+}

@@ -50,9 +50,12 @@ def workspace(name: str = "w", **fields: Any) -> str:
 
 def job(name: str = "j", team: str = "vision", **fields: Any) -> str:
     spec: dict[str, Any] = {
-        "image": "example.com/train:1", "command": ["python", "train.py", "--epochs", "90"],
-        "strategy": "allReduce", "workers": {"replicas": 2, "gpus": 8, "cpu": 8, "memory": "64Gi"}, **fields,
-    }  # fmt: skip
+        "image": "example.com/train:1",
+        "command": ["python", "train.py", "--epochs", "90"],
+        "strategy": "allReduce",
+        "workers": {"replicas": 2, "gpus": 8, "cpu": 8, "memory": "64Gi"},
+        **fields,
+    }
     return f"kind: TrainingJob\nmetadata: {{name: {name}, team: {team}}}\nspec: {spec!r}"
 
 

@@ -118,8 +118,10 @@ def test_what_follows_from_another_spec_names_it() -> None:
     base = compiled(job(code=code))
     tree = base.tree
     assert pinned in tree.read("platform.yaml").decode()
-    files = {path: tree.read(path).decode().replace("git@sha256:" + "c" * 64, "git@sha256:" + "9" * 64)
-             for path in tree.paths()}  # fmt: skip
+    files = {
+        path: tree.read(path).decode().replace("git@sha256:" + "c" * 64, "git@sha256:" + "9" * 64)
+        for path in tree.paths()
+    }
     diff = compare(base, compile_tree(MemoryTree(files)))
     intent = the(diff, "j")
     assert intent.op == "affected"
@@ -170,8 +172,9 @@ def test_a_renamed_job() -> None:
     assert (worker.op, worker.id.name, worker.old_id and worker.old_id.name) == ("renamed", "new-worker", "old-worker")
     # What only follows from the name is not told.
     assert {field.path for field in worker.fields} == {
-        "metadata.annotations[avactl.dev/run]", "spec.template.metadata.annotations[avactl.dev/run]",
-    }  # fmt: skip
+        "metadata.annotations[avactl.dev/run]",
+        "spec.template.metadata.annotations[avactl.dev/run]",
+    }
 
 
 def test_a_renamed_workspace_says_where_the_data_stays_and_how_to_keep_it() -> None:
@@ -321,19 +324,27 @@ def test_a_new_job_shows_what_it_may_reach() -> None:
     ]
 
 
-KUBECTL = next(document["spec"]["images"]["kubectl"] for document in yaml.safe_load_all(PLATFORM)
-               if document["kind"] == "Cluster")  # fmt: skip
+KUBECTL = next(
+    document["spec"]["images"]["kubectl"] for document in yaml.safe_load_all(PLATFORM) if document["kind"] == "Cluster"
+)
 POD = {
     "serviceAccountName": "trainer",
     "automountServiceAccountToken": True,
     "securityContext": {"allowPrivilegeEscalation": True},
-    "sidecars": [{"name": "quiet", "image": "example.com/miner:1", "args": ["--pool"]},
-                 {"name": "tool", "image": KUBECTL, "command": ["sh", "-c", "kubectl delete"],
-                  "securityContext": {"capabilities": {"add": ["SETUID"]}}}],
-    "volumes": [{"name": "a", "mountPath": "/a", "nfs": {"server": "nfs.example.com", "path": "/home"}},
-                {"name": "b", "mountPath": "/b",
-                 "csi": {"driver": "smb.csi.k8s.io", "nodePublishSecretRef": {"name": "smb"}}}],
-}  # fmt: skip
+    "sidecars": [
+        {"name": "quiet", "image": "example.com/miner:1", "args": ["--pool"]},
+        {
+            "name": "tool",
+            "image": KUBECTL,
+            "command": ["sh", "-c", "kubectl delete"],
+            "securityContext": {"capabilities": {"add": ["SETUID"]}},
+        },
+    ],
+    "volumes": [
+        {"name": "a", "mountPath": "/a", "nfs": {"server": "nfs.example.com", "path": "/home"}},
+        {"name": "b", "mountPath": "/b", "csi": {"driver": "smb.csi.k8s.io", "nodePublishSecretRef": {"name": "smb"}}},
+    ],
+}
 
 
 def test_pod_settings_show_what_they_reach() -> None:
@@ -341,17 +352,33 @@ def test_pod_settings_show_what_they_reach() -> None:
     team = team.replace("NS", "{name: ads, podSecurity: baseline}")
     plain, rich = job(team="ads"), job(team="ads", pod=POD)
     reached = [
-        "example.com/miner:1", "kubectl delete", "Secret ", "smb", "service account ", "trainer, with its token",
-        "nfs.example.com:/home", "of smb.csi.k8s.io", "escalate privileges in worker", "SETUID in tool",
-    ]  # fmt: skip
+        "example.com/miner:1",
+        "kubectl delete",
+        "Secret ",
+        "smb",
+        "service account ",
+        "trainer, with its token",
+        "nfs.example.com:/home",
+        "of smb.csi.k8s.io",
+        "escalate privileges in worker",
+        "SETUID in tool",
+    ]
     for before in ([team], [team, plain]):
         text = "\n".join(texts(the(changes(before, [team, rich]), "j"), "security"))
         assert [each for each in reached if each not in text] == []
 
 
 def test_patched_commands_do_not_hide_behind_images_of_the_platform() -> None:
-    patch = {"target": {"kind": "Job"}, "merge": {"spec": {"template": {"spec": {
-        "containers": [{"name": "worker", "image": KUBECTL, "command": ["kubectl", "delete"]}]}}}}}  # fmt: skip
+    patch = {
+        "target": {"kind": "Job"},
+        "merge": {
+            "spec": {
+                "template": {
+                    "spec": {"containers": [{"name": "worker", "image": KUBECTL, "command": ["kubectl", "delete"]}]}
+                }
+            }
+        },
+    }
     found = texts(the(changes([], [f"{job()}\npatches: {[patch]!r}"]), "j"), "security")
     assert [each for each in found if each.startswith("runs kubectl delete ")]
 
@@ -375,8 +402,11 @@ def test_members_of_a_team_and_directories_of_machines_are_shown() -> None:
     tier = tier.replace("DISK", "{medium: SSD, quota: 1Ti, path: /data/ssd}")
     paths = ["/dev/fuse", "/mnt/avactl", "/run/avactl/t", "/data/ssd/t"]
     assert texts(the(changes([], [tier]), "t"), "security") == [
-        "privileged fuse", "privileged volumes", *(f"host path {path}" for path in paths), "Secret keys"
-    ]  # fmt: skip
+        "privileged fuse",
+        "privileged volumes",
+        *(f"host path {path}" for path in paths),
+        "Secret keys",
+    ]
 
 
 def test_the_network_of_machines_is_shown() -> None:

@@ -29,15 +29,66 @@ from tests.diff.sides import compiled, job, workspace
 OWNERS = ("cdn", "evil", "w")
 DIGEST = "registry.example.com/train@sha256:" + "1" * 63
 TEXTS = (
-    "", " ", "a", "a ", " a", "a\n", "a\tb", "a b", "a  b", "a\x01", "a\x02", "true", "null", "1", "1000m", "1Gi",
-    "1024Mi", "a, b", "[]", "{}", '""', '"a"', "deadbeef", "cafebabe", "1" * 40, "1" * 39 + "2",
-    DIGEST + "1", DIGEST + "2",
-    "train:1", "registry.example.com/train:1", "registry.example.com/train:2", "https://cdn.example/x",
-    "https://evil.example/x", "cdn", "evil", "cdn-worker", "evil-worker", "*-worker", "*", "1 GPU", "2 GPU",
-    "a=1\nb=2\n", "a=1\nb=2 \n", "a=1\n# c\nb=2\n", "a=1\n# d\nb=2\n", "b=2\na=1\n", "a=1\nb=2", "a=true\nb=2\n",
-    '{"a": 1}', '{"a": true}', '{"a": 1.0}', '{"a": 2, "a": 1}', '{"a": 1, "b": 2}',
-    '{"b": 2, "a": 1}', '{"quota": "1"}', '{"quota": "1000m"}', "set -e\nrun\n", "set -e\nrun \n", "set -e\r\nrun\n",
-)  # fmt: skip
+    "",
+    " ",
+    "a",
+    "a ",
+    " a",
+    "a\n",
+    "a\tb",
+    "a b",
+    "a  b",
+    "a\x01",
+    "a\x02",
+    "true",
+    "null",
+    "1",
+    "1000m",
+    "1Gi",
+    "1024Mi",
+    "a, b",
+    "[]",
+    "{}",
+    '""',
+    '"a"',
+    "deadbeef",
+    "cafebabe",
+    "1" * 40,
+    "1" * 39 + "2",
+    DIGEST + "1",
+    DIGEST + "2",
+    "train:1",
+    "registry.example.com/train:1",
+    "registry.example.com/train:2",
+    "https://cdn.example/x",
+    "https://evil.example/x",
+    "cdn",
+    "evil",
+    "cdn-worker",
+    "evil-worker",
+    "*-worker",
+    "*",
+    "1 GPU",
+    "2 GPU",
+    "a=1\nb=2\n",
+    "a=1\nb=2 \n",
+    "a=1\n# c\nb=2\n",
+    "a=1\n# d\nb=2\n",
+    "b=2\na=1\n",
+    "a=1\nb=2",
+    "a=true\nb=2\n",
+    '{"a": 1}',
+    '{"a": true}',
+    '{"a": 1.0}',
+    '{"a": 2, "a": 1}',
+    '{"a": 1, "b": 2}',
+    '{"b": 2, "a": 1}',
+    '{"quota": "1"}',
+    '{"quota": "1000m"}',
+    "set -e\nrun\n",
+    "set -e\nrun \n",
+    "set -e\r\nrun\n",
+)
 WORDS = tuple(text for text in TEXTS if "\n" not in text.rstrip("\n"))
 LEAVES = (*WORDS, None, True, False, 0, 1, 2, 1.0, 0.5)
 AMOUNTS = ("1Gi", "2Gi", "1G", "1", "1100m", 2)
@@ -54,20 +105,31 @@ def objects(name: str) -> dict[str, Body]:
         "annotations": {"x": "LEAF"},
     }
     container = {
-        "name": "worker", "image": "WORD", "command": ["sh", "WORD"], "args": ["--x", "WORD", "--y"],
+        "name": "worker",
+        "image": "WORD",
+        "command": ["sh", "WORD"],
+        "args": ["--x", "WORD", "--y"],
         "env": [{"name": "quota", "value": "TEXT"}, {"name": "URL", "value": "TEXT"}],
         "resources": {"requests": {"memory": "AMOUNT"}, "limits": {"memory": "AMOUNT"}},
-    }  # fmt: skip
+    }
     template = {"metadata": {"annotations": {"example.com/commit": "TEXT"}}, "spec": {"containers": [container]}}
     nested = {"list": ["a", {"deep": [["LEAF"]]}], "limits": {"cpu": "LEAF"}, "replicas": "LEAF"}
     return {
         "Job": {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template}},
-        "ConfigMap": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
-                      "data": {"quota": "TEXT", "a.json": "TEXT", "memory": "TEXT"}},
-        "ResourceQuota": {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata,
-                          "spec": {"hard": {"requests.cpu": "AMOUNT", "pods": "AMOUNT"}}},
+        "ConfigMap": {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {"quota": "TEXT", "a.json": "TEXT", "memory": "TEXT"},
+        },
+        "ResourceQuota": {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": metadata,
+            "spec": {"hard": {"requests.cpu": "AMOUNT", "pods": "AMOUNT"}},
+        },
         "Thing": {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": metadata, "spec": nested},
-    }  # fmt: skip
+    }
 
 
 Place = tuple[str, str, tuple[Any, ...]]
@@ -154,8 +216,12 @@ def test_outputs_decide_what_changes(
         for (owner, kind, _path), new in head.items():
             old = base[(owner, kind, _path)]
             if not same(old, new):
-                (entry,) = [o for i in shown["intents"] for o in i["objects"]
-                            if (o["kind"], o["name"]) == (kind, f"{owner}-worker")]  # fmt: skip
+                (entry,) = [
+                    o
+                    for i in shown["intents"]
+                    for o in i["objects"]
+                    if (o["kind"], o["name"]) == (kind, f"{owner}-worker")
+                ]
                 pairs = [(field.get("old", ...), field.get("new", ...)) for field in entry["fields"]]
                 assert not any(same(*pair) for pair in pairs)
                 assert any(same(pair, (old, new)) for pair in pairs) or any(": " in f["path"] for f in entry["fields"])

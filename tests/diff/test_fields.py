@@ -59,12 +59,20 @@ def test_env_is_matched_by_name_and_its_order_is_told() -> None:
             {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
             "rules[/pods].verbs[0]",
         ),
-        ("taints", {"key": "k", "effect": "NoSchedule", "value": "a"},
-         {"key": "k", "effect": "NoSchedule", "value": "b"}, "taints[k/NoSchedule].value"),
-        ("volumeClaimTemplates", {"metadata": {"name": "journal"}, "spec": {"size": 1}},
-         {"metadata": {"name": "journal"}, "spec": {"size": 2}}, "volumeClaimTemplates[journal].spec.size"),
+        (
+            "taints",
+            {"key": "k", "effect": "NoSchedule", "value": "a"},
+            {"key": "k", "effect": "NoSchedule", "value": "b"},
+            "taints[k/NoSchedule].value",
+        ),
+        (
+            "volumeClaimTemplates",
+            {"metadata": {"name": "journal"}, "spec": {"size": 1}},
+            {"metadata": {"name": "journal"}, "spec": {"size": 2}},
+            "volumeClaimTemplates[journal].spec.size",
+        ),
     ],
-)  # fmt: skip
+)
 def test_keys_of_lists(field: str, entry: dict[str, Any], other: dict[str, Any], path: str) -> None:
     assert [dotted(c.path) for c in differences({field: [entry]}, {field: [other]})] == [path]
 
@@ -97,8 +105,9 @@ def test_equal_amounts_are_no_change_where_kubernetes_reads_amounts() -> None:
     new["metadata"]["labels"]["cpu"] = "1000m"
     new["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] = "1000m"
     assert [dotted(c.path) for c in object_differences(old, new)] == [
-        "metadata.labels.cpu", "spec.template.spec.containers[a].env[memory].value",
-    ]  # fmt: skip
+        "metadata.labels.cpu",
+        "spec.template.spec.containers[a].env[memory].value",
+    ]
     # The API server keeps the values of other groups' kinds as they are.
     old, new = (resources("LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", memory=size) for size in ("1Gi", "1024Mi"))
     assert len(object_differences(old, new)) == 1

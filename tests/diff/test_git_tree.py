@@ -37,8 +37,14 @@ def test_it_sees_what_a_directory_has(repository: Repository) -> None:
     repository.commit(
         {"a.yaml": "a", ".hidden/x.yaml": "h", "node_modules/y.yaml": "n", "sub/c.yaml": "c", "sub/big.bin": "x"}
     )
-    for link, target in (("link.yaml", "sub/c.yaml"), ("out.yaml", "/etc/hostname"), ("up.yaml", "../../x"),
-                         ("dirlink", "sub"), ("dangling.yaml", "nowhere"), ("via.yaml", "dirlink/c.yaml")):  # fmt: skip
+    for link, target in (
+        ("link.yaml", "sub/c.yaml"),
+        ("out.yaml", "/etc/hostname"),
+        ("up.yaml", "../../x"),
+        ("dirlink", "sub"),
+        ("dangling.yaml", "nowhere"),
+        ("via.yaml", "dirlink/c.yaml"),
+    ):
         (repository.root / link).symlink_to(target)
     (repository.root / "loop.yaml").symlink_to("loop.yaml")
     repository.commit()
@@ -103,9 +109,15 @@ def test_variables_of_a_hook_do_not_mislead(
 
 @pytest.mark.parametrize(
     ("revision", "hint"),
-    [("mian", "did you mean `main`?"), ("topic", "did you mean `origin/topic`?"), ("zzz", "branches and tags:"),
-     ("--upload-pack=x", "branches and tags:"), ("HEAD~9", "branches and tags:"), ("", "branches and tags:")],
-)  # fmt: skip
+    [
+        ("mian", "did you mean `main`?"),
+        ("topic", "did you mean `origin/topic`?"),
+        ("zzz", "branches and tags:"),
+        ("--upload-pack=x", "branches and tags:"),
+        ("HEAD~9", "branches and tags:"),
+        ("", "branches and tags:"),
+    ],
+)
 def test_unknown_revisions(repository: Repository, revision: str, hint: str) -> None:
     repository.commit({"a.yaml": "a"})
     repository.git("update-ref", "refs/remotes/origin/topic", "HEAD")

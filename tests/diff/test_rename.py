@@ -12,9 +12,13 @@ from avactl.compiler.rename import Candidate, content, match_renames
 from tests.work import calls
 
 SPEC = {
-    "image": "x:1", "command": ["python", "train.py", "--lr", "0.1"], "cluster": "train", "strategy": "allReduce",
-    "workers": {"replicas": 4, "gpus": 8, "cpu": "64", "memory": "512Gi"}, "retries": 3,
-}  # fmt: skip
+    "image": "x:1",
+    "command": ["python", "train.py", "--lr", "0.1"],
+    "cluster": "train",
+    "strategy": "allReduce",
+    "workers": {"replicas": 4, "gpus": 8, "cpu": "64", "memory": "512Gi"},
+    "retries": 3,
+}
 
 
 def spec(key: str, data: Any = SPEC, group: str = "TrainingJob") -> Candidate:

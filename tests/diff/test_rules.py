@@ -22,18 +22,28 @@ CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage":
 DEVICES = {"devices": {"requests": [{"name": "gpus", "exactly": {"deviceClassName": "gpu", "count": 1}}]}}
 FAILURES = {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [1]}}]}
 VERSIONS = {
-    "Job": "batch/v1", "StatefulSet": "apps/v1", "Deployment": "apps/v1", "DaemonSet": "apps/v1",
-    "RoleBinding": "rbac.authorization.k8s.io/v1", "Role": "rbac.authorization.k8s.io/v1",
-    "PriorityClass": "scheduling.k8s.io/v1", "ResourceClaimTemplate": "resource.k8s.io/v1",
-    "StorageClass": "storage.k8s.io/v1", "PodDisruptionBudget": "policy/v1", "NetworkPolicy": "networking.k8s.io/v1",
+    "Job": "batch/v1",
+    "StatefulSet": "apps/v1",
+    "Deployment": "apps/v1",
+    "DaemonSet": "apps/v1",
+    "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "Role": "rbac.authorization.k8s.io/v1",
+    "PriorityClass": "scheduling.k8s.io/v1",
+    "ResourceClaimTemplate": "resource.k8s.io/v1",
+    "StorageClass": "storage.k8s.io/v1",
+    "PodDisruptionBudget": "policy/v1",
+    "NetworkPolicy": "networking.k8s.io/v1",
     "HorizontalPodAutoscaler": "autoscaling/v2",
-}  # fmt: skip
+}
 
 OBJECTS: dict[str, Body] = {
     "Job": {"spec": {"completions": 2, "parallelism": 2, "completionMode": "Indexed", "template": JOB_TEMPLATE}},
     "StatefulSet": {
         "spec": {
-            "serviceName": "a", "replicas": 1, "selector": SELECTOR, "template": TEMPLATE,
+            "serviceName": "a",
+            "replicas": 1,
+            "selector": SELECTOR,
+            "template": TEMPLATE,
             "podManagementPolicy": "Parallel",
             "volumeClaimTemplates": [{"metadata": {"name": "v"}, "spec": CLAIM}],
         }
@@ -44,8 +54,11 @@ OBJECTS: dict[str, Body] = {
     "PersistentVolumeClaim": {"spec": {**CLAIM, "storageClassName": "one"}},
     "PersistentVolume": {
         "spec": {
-            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadOnlyMany"], "storageClassName": "",
-            "persistentVolumeReclaimPolicy": "Retain", "hostPath": {"path": "/a"},
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadOnlyMany"],
+            "storageClassName": "",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": "/a"},
         }
     },
     "ConfigMap": {"data": {"a": "1"}},
@@ -64,7 +77,7 @@ OBJECTS: dict[str, Body] = {
     "HorizontalPodAutoscaler": {
         "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "a"}, "maxReplicas": 2}
     },
-}  # fmt: skip
+}
 """One object of each kind in the table that the API server takes."""
 
 NONE, IN_PLACE, POD_RESTART = Disruption.NONE, Disruption.IN_PLACE, Disruption.POD_RESTART
@@ -124,14 +137,16 @@ CHANGES: list[tuple[str, str, Any, Disruption]] = [
     ("HorizontalPodAutoscaler", "spec.maxReplicas", 3, IN_PLACE),
     *((kind, "metadata.labels.x", "y", METADATA) for kind in OBJECTS),
     *((kind, "metadata.annotations.x", "y", METADATA) for kind in OBJECTS),
-]  # fmt: skip
+]
 
 
 def body(kind: str) -> Body:
     return {
-        "apiVersion": VERSIONS.get(kind, "v1"), "kind": kind,
-        "metadata": {"name": "a", "labels": {"x": "x"}, "annotations": {"x": "x"}}, **deepcopy(OBJECTS[kind]),
-    }  # fmt: skip
+        "apiVersion": VERSIONS.get(kind, "v1"),
+        "kind": kind,
+        "metadata": {"name": "a", "labels": {"x": "x"}, "annotations": {"x": "x"}},
+        **deepcopy(OBJECTS[kind]),
+    }
 
 
 def changed(old: Body, path: str, value: Any) -> Body:
@@ -222,8 +237,10 @@ def manifest(kind: str, **fields: Any) -> Manifest:
         (manifest("Namespace"), DATA_LOSS),
         (manifest("StatefulSet", spec={}), REPLACE),
         (
-            manifest("StatefulSet", spec={"volumeClaimTemplates": [{}],
-                                          "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}}),
+            manifest(
+                "StatefulSet",
+                spec={"volumeClaimTemplates": [{}], "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}},
+            ),
             DATA_LOSS,
         ),
         (manifest("Deployment"), REPLACE),
@@ -231,7 +248,7 @@ def manifest(kind: str, **fields: Any) -> Manifest:
         (manifest("ConfigMap"), IN_PLACE),
     ],
     ids=lambda value: repr(value)[:30],
-)  # fmt: skip
+)
 def test_deletion(gone: Manifest, expected: Disruption) -> None:
     assert deletion(gone)[0] == expected
 

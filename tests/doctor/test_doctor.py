@@ -65,9 +65,11 @@ class Platform:
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
             self.kube.patch({**node, "status": {"allocatable": {"rdma/hca": "8"}}}, subresource="/status")
             spec = {
-                "driver": driver, "nodeName": name, "devices": [{"name": "gpu-0"}],
+                "driver": driver,
+                "nodeName": name,
+                "devices": [{"name": "gpu-0"}],
                 "pool": {"name": name, "generation": 1, "resourceSliceCount": 1},
-            }  # fmt: skip
+            }
             kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice"}
             self.kube.create({**kind, "metadata": {"name": name}, "spec": spec})
 
@@ -88,17 +90,23 @@ def test_remedies_lead_to_a_cluster_that_lacks_nothing(platform: Platform, golde
     golden(OUTPUT / "empty.txt", text)
     assert code == 5
     definition = {
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
         "metadata": {"name": "computedomains.resource.nvidia.com"},
         "spec": {
-            "group": "resource.nvidia.com", "scope": "Namespaced",
+            "group": "resource.nvidia.com",
+            "scope": "Namespaced",
             "names": {"kind": "ComputeDomain", "plural": "computedomains"},
-            "versions": [{
-                "name": "v1beta1", "served": True, "storage": True,
-                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
-            }],
+            "versions": [
+                {
+                    "name": "v1beta1",
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                }
+            ],
         },
-    }  # fmt: skip
+    }
     platform.kube.create(definition)
     platform.kube.wait_for(
         "apiextensions.k8s.io/v1", "CustomResourceDefinition", "computedomains.resource.nvidia.com", until=_established

@@ -59,15 +59,22 @@ def test_its_commands_lead_to_a_platform(new_plane: Callable[..., ControlPlane],
     (tools / "avactl").chmod(0o755)
     (tmp_path / "value").write_text("planted")
     environment = {
-        **os.environ, "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}", "KUBECONFIG": str(plane.kubeconfig),
+        **os.environ,
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
+        "KUBECONFIG": str(plane.kubeconfig),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }  # fmt: skip
+    }
 
     def run(line: str) -> tuple[int, str]:
         done = subprocess.run(
-            ["bash", "-c", line], cwd=tmp_path / "ava", env=environment, text=True, check=False,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            ["bash", "-c", line],
+            cwd=tmp_path / "ava",
+            env=environment,
+            text=True,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         return done.returncode, done.stdout
 
     doctors: list[tuple[int, str]] = []

@@ -145,9 +145,13 @@ def test_remedies_lead_to_a_cluster_that_has_them(
     ]
     kube.delete("v1", "ConfigMap", "modes", "vision")
     kube.create(
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "modes", "namespace": "vision"},
-         "data": {"train": "x"}}
-    )  # fmt: skip
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "modes", "namespace": "vision"},
+            "data": {"train": "x"},
+        }
+    )
     assert ("configmaps", "missing", "ConfigMap vision/modes has no key eval; needed by TrainingJob vision/fold") in [
         row[:3] for row in rows()
     ]

@@ -49,9 +49,12 @@ def test_of_specs(tmp_path: Path, avactl: Run) -> None:
     assert compilation.ok, compilation.diagnostics
     needs = {(need.namespace, need.name): need for need in needed_secrets(compilation.manifests)}
     assert set(needs) == {
-        ("avactl-system", "registry"), ("avactl-system", "specs-git"), ("vision", "fold-git"), ("vision", "registry"),
+        ("avactl-system", "registry"),
+        ("avactl-system", "specs-git"),
+        ("vision", "fold-git"),
+        ("vision", "registry"),
         ("vision", "wandb"),
-    }  # fmt: skip
+    }
     token = needs["vision", "wandb"]
     assert (token.keys, token.optional, token.users) == ({"api-key", "user"}, False, {"TrainingJob vision/fold"})
     assert (token.lacks({"user"}), token.lacks({"user", "api-key", "more"})) == ("api-key", "")
@@ -90,9 +93,14 @@ def test_of_objects_in_general() -> None:
     """
     registry = Reference("n", "a", (".dockerconfigjson",), type="kubernetes.io/dockerconfigjson")
     assert found(pod) == {
-        registry, Reference("n", "b", ("k",), optional=True), Reference("n", "c"), Reference("n", "d", optional=True),
-        Reference("n", "e", ("k",)), Reference("n", "f"), Reference("n", "g"),
-    }  # fmt: skip
+        registry,
+        Reference("n", "b", ("k",), optional=True),
+        Reference("n", "c"),
+        Reference("n", "d", optional=True),
+        Reference("n", "e", ("k",)),
+        Reference("n", "f"),
+        Reference("n", "g"),
+    }
 
     def tls(namespace: str) -> Reference:
         return Reference(namespace, "s", ("tls.crt", "tls.key"), type="kubernetes.io/tls")

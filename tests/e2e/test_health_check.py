@@ -101,8 +101,11 @@ def block(kube: KubeClient, node: str, image: str, workers: int) -> None:
             )
     cpu = f"{(free - WORKER * (workers + 0.5)) * 1000:.0f}m"
     container: dict[str, Any] = {
-        "name": "main", "image": image, "command": ["sleep", "3600"], "resources": {"requests": {"cpu": cpu}},
-    }  # fmt: skip
+        "name": "main",
+        "image": image,
+        "command": ["sleep", "3600"],
+        "resources": {"requests": {"cpu": cpu}},
+    }
     kube.create(
         {
             "apiVersion": "v1",

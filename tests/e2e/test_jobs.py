@@ -47,7 +47,7 @@ def test_an_experiment_from_start_to_end(
     def avactl(*arguments: str) -> str:
         done = subprocess.run(
             [*words, *arguments, *config], cwd=repository.path, capture_output=True, text=True, check=False
-        )  # fmt: skip
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

@@ -115,10 +115,14 @@ class Published:
         """Wait until the condition's reason and message match, and return them."""
         return text(
             self._kube.wait_for(
-                "apps/v1", "Deployment", "published", TEAM, timeout=TIMEOUT,
+                "apps/v1",
+                "Deployment",
+                "published",
+                TEAM,
+                timeout=TIMEOUT,
                 until=lambda deployment: re.search(pattern, text(deployment)) is not None,
             )
-        )  # fmt: skip
+        )
 
 
 @pytest.fixture

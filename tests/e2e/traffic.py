@@ -38,13 +38,22 @@ RULES = {
 }
 """Rights by service account. Traefik's: https://doc.traefik.io/traefik/reference/dynamic-configuration/kubernetes-gateway-rbac/"""
 TRAEFIK = [
-    "traefik", "--providers.kubernetesgateway", f"--entrypoints.https.address=:{PORT}",
-    "--entrypoints.ping.address=:8080", "--ping", "--ping.entrypoint=ping", "--global.checknewversion=false",
-    "--global.sendanonymoususage=false", "--log.level=INFO",
-]  # fmt: skip
+    "traefik",
+    "--providers.kubernetesgateway",
+    f"--entrypoints.https.address=:{PORT}",
+    "--entrypoints.ping.address=:8080",
+    "--ping",
+    "--ping.entrypoint=ping",
+    "--global.checknewversion=false",
+    "--global.sendanonymoususage=false",
+    "--log.level=INFO",
+]
 COLLECT = [
-    "prometheus", "--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/data", "--log.level=warn",
-]  # fmt: skip
+    "prometheus",
+    "--config.file=/etc/prometheus/prometheus.yml",
+    "--storage.tsdb.path=/data",
+    "--log.level=warn",
+]
 
 
 class Traffic(NamedTuple):
@@ -122,9 +131,14 @@ def _account(kube: KubeClient, name: str, rules: Sequence[Mapping[str, Any]]) ->
 
 
 def _serve(
-    kube: KubeClient, name: str, image: str, command: Sequence[str], port: int, probe: Mapping[str, Any],
+    kube: KubeClient,
+    name: str,
+    image: str,
+    command: Sequence[str],
+    port: int,
+    probe: Mapping[str, Any],
     files: Mapping[str, str] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Create a Deployment of one pod, its Service and its files in /etc/NAME."""
     metadata: dict[str, Any] = {"name": name, "namespace": NAMESPACE}
     kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(files or {})})
@@ -132,10 +146,13 @@ def _serve(
     service = {"selector": selector, "ports": [{"port": port}]}
     kube.apply({"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": service})
     container = {
-        "name": name, "image": image, "command": [*command],
-        "resources": COMPUTE, "readinessProbe": {"httpGet": {**probe}, "periodSeconds": 1},
+        "name": name,
+        "image": image,
+        "command": [*command],
+        "resources": COMPUTE,
+        "readinessProbe": {"httpGet": {**probe}, "periodSeconds": 1},
         "volumeMounts": [{"name": "files", "mountPath": f"/etc/{name}"}, {"name": "data", "mountPath": "/data"}],
-    }  # fmt: skip
+    }
     volumes = [{"name": "files", "configMap": {"name": name}}, {"name": "data", "emptyDir": {}}]
     spec = {"serviceAccountName": name, "containers": [container], "volumes": volumes}
     template = {"metadata": {"labels": selector}, "spec": {**spec, "terminationGracePeriodSeconds": 1}}

@@ -201,10 +201,26 @@ def test_owners_see_how_many_gradients_were_dropped(tmp_path: Path) -> None:
         assert progress
         assert progress.dropped == 1
         shown = TrainingJob(
-            namespace="research", name="net", team="research", state="running", why="", roles=[], workers=2, least=2,
-            most=2, gpus=0.0, created="", started="", ended="", failures=0, progress=progress, members=[], run="run",
-            leader="worker", expires=None,
-        )  # fmt: skip
+            namespace="research",
+            name="net",
+            team="research",
+            state="running",
+            why="",
+            roles=[],
+            workers=2,
+            least=2,
+            most=2,
+            gpus=0.0,
+            created="",
+            started="",
+            ended="",
+            failures=0,
+            progress=progress,
+            members=[],
+            run="run",
+            leader="worker",
+            expires=None,
+        )
         assert unusual(shown, datetime.now(UTC)) == ["1 gradient of late workers dropped"]
 
 

@@ -79,10 +79,14 @@ def test_a_master_that_waits_for_the_api_server_is_alive(
                         break
                 found = samples(get(http, "/metrics")[1])
             expected = {
-                "avactl_master_workers": 1, "avactl_master_tasks{train,todo}": 8, "avactl_master_tasks{train,done}": 2,
-                "avactl_master_tasks{train,doing}": 0, "avactl_master_epoch{train}": 1,
-                "avactl_master_records_total{train}": 120, "avactl_master_workers_lost_total": 0,
-            }  # fmt: skip
+                "avactl_master_workers": 1,
+                "avactl_master_tasks{train,todo}": 8,
+                "avactl_master_tasks{train,done}": 2,
+                "avactl_master_tasks{train,doing}": 0,
+                "avactl_master_epoch{train}": 1,
+                "avactl_master_records_total{train}": 120,
+                "avactl_master_workers_lost_total": 0,
+            }
             assert {name: found[name] for name in expected} == expected
             proxy.faults = {0: 1.0}
             wait_until(lambda: "ConfigMap not written" in job.log.read_text())

@@ -49,8 +49,10 @@ def test_the_shards_of_a_pack_are_files(tmp_path: Path, master: Any) -> None:
     )
     data = master.dataset("train", manifest=manifest, records_per_task=10)
     assert [(task.file[-10:], task.start, task.end) for task in data] == [
-        ("0.tfrecord", 0, 10), ("0.tfrecord", 10, 12), ("1.tfrecord", 0, 5),
-    ]  # fmt: skip
+        ("0.tfrecord", 0, 10),
+        ("0.tfrecord", 10, 12),
+        ("1.tfrecord", 0, 5),
+    ]
 
 
 def test_workers_need_the_same_manifest(tmp_path: Path, master: Any) -> None:

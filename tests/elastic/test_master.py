@@ -133,9 +133,13 @@ def test_a_worker_that_stops_is_lost_and_its_task_given_to_another(job: ElasticJ
 
 def test_batches_cross_tasks_and_count_when_the_next_is_asked_for(job: ElasticJob) -> None:
     with connect(job) as master:
-        data = master.dataset("train", [("a", 10), ("b", 7)], 4, epochs=2, read=lambda file, start, end: [
-            f"{file}{index}" for index in range(start, end)
-        ])  # fmt: skip
+        data = master.dataset(
+            "train",
+            [("a", 10), ("b", 7)],
+            4,
+            epochs=2,
+            read=lambda file, start, end: [f"{file}{index}" for index in range(start, end)],
+        )
         sizes, records = [], []
         for batch in data.batches(6):
             sizes.append(len(batch))
@@ -269,11 +273,13 @@ def test_bad_command_lines(tmp_path: Path, job: ElasticJob) -> None:
 
     state = ("--state", str(tmp_path / "other"))
     assert run(*state, "--listen", "here") == (
-        2, "avactl: `--listen here` is not HOST:PORT\n        `0.0.0.0:2380` listens on all addresses\n",
-    )  # fmt: skip
+        2,
+        "avactl: `--listen here` is not HOST:PORT\n        `0.0.0.0:2380` listens on all addresses\n",
+    )
     code, message = run(*state, "--listen", job.address)
     assert (code, message.splitlines()[-1]) == (
-        3, f"avactl: `--listen {job.address}`: cannot listen there: is the address in use?",
-    )  # fmt: skip
+        3,
+        f"avactl: `--listen {job.address}`: cannot listen there: is the address in use?",
+    )
     code, message = run("--state", str(tmp_path / "state"), "--listen", f"127.0.0.1:{free_port()}")
     assert (code, message.splitlines()[-1]) == (3, f"avactl: {tmp_path}/state: another master uses this state")

@@ -26,11 +26,16 @@ PATIENCE = patience()
 def rounds(size: int, listeners: list[socket.socket], token: bytes = b"t" * 16) -> list[Round]:
     places = [
         m.Round(
-            revision=1, rank=rank, size=size, token=token, next=ring.address_of(listeners[(rank + 1) % size]),
-            after="after", before="before",
+            revision=1,
+            rank=rank,
+            size=size,
+            token=token,
+            next=ring.address_of(listeners[(rank + 1) % size]),
+            after="after",
+            before="before",
         )
         for rank in range(size)
-    ]  # fmt: skip
+    ]
     return [Round(place) for place in places]
 
 

@@ -57,8 +57,10 @@ def test_snapshots_replace_long_journals(tmp_path: Path) -> None:
     work(store, 300)
     store.close()
     assert sorted(each.name for each in tmp_path.iterdir()) == [
-        "state[1]", f"state[1].{store._generation}.journal", "state[1].lock",
-    ]  # fmt: skip
+        "state[1]",
+        f"state[1].{store._generation}.journal",
+        "state[1].lock",
+    ]
     assert store._generation > 5
     again = reopened(path)
     assert (content(again.job), again.sequence) == (content(store.job), store.sequence)

@@ -65,8 +65,9 @@ def test_the_tables_are_those_of_the_proto() -> None:
             field = kind.FIELDS[each.name]
             expected = SCALARS.get(field.kind, 11)
             assert (each.type, each.message_type.name if expected == 11 else None) == (
-                expected, field.kind.__name__ if expected == 11 else None,
-            )  # fmt: skip
+                expected,
+                field.kind.__name__ if expected == 11 else None,
+            )
 
 
 @settings(deadline=None)

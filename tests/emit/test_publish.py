@@ -80,10 +80,18 @@ class Forge:
 
     def git(self, *arguments: str) -> str:
         done = subprocess.run(
-            ["git", "-C", str(self.bare), *arguments], check=True, text=True, capture_output=True,
-            env={**os.environ, "GIT_COMMITTER_NAME": "h", "GIT_COMMITTER_EMAIL": "h@example.com",
-                 "GIT_AUTHOR_NAME": "Hand", "GIT_AUTHOR_EMAIL": "h@example.com"},
-        )  # fmt: skip
+            ["git", "-C", str(self.bare), *arguments],
+            check=True,
+            text=True,
+            capture_output=True,
+            env={
+                **os.environ,
+                "GIT_COMMITTER_NAME": "h",
+                "GIT_COMMITTER_EMAIL": "h@example.com",
+                "GIT_AUTHOR_NAME": "Hand",
+                "GIT_AUTHOR_EMAIL": "h@example.com",
+            },
+        )
         return done.stdout.strip()
 
     def history(self) -> list[str]:
@@ -94,8 +102,9 @@ class Forge:
         """The commit of the specs that the branch says it holds; file and trailer say the same."""
         said = dict(line.split(": ") for line in self.git("show", f"refs/heads/rendered:{SOURCE}").splitlines()[1:])
         assert self.git("log", "-1", "--format=%(trailers:key=Avactl-Source,valueonly)", "refs/heads/rendered") in (
-            "", said["commit"],
-        )  # fmt: skip
+            "",
+            said["commit"],
+        )
         return said["commit"]
 
     def quota(self) -> str:

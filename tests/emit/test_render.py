@@ -121,5 +121,9 @@ def test_the_generated_repository_is_right_and_always_the_same() -> None:
     assert result.diagnostics == ()
     assert len([item for item in result.program.items if item.kind != "MachineType"]) == specs_of(2)
     assert {item.spec.strategy for item in result.program.of_kind(TrainingJob)} == {
-        "single", "allReduce", "parameterServer", "mpi", "elastic",
-    }  # fmt: skip
+        "single",
+        "allReduce",
+        "parameterServer",
+        "mpi",
+        "elastic",
+    }

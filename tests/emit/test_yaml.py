@@ -19,12 +19,56 @@ TRAPS = """
 500m 1h 1d 3Ei 4f53e1 1e1 @a `a %a !a &a *a | > |- {a} [a] a,b $(X) --flag=1 -c s3://bucket/a sha256:00 a=b
 """.split()  # noqa: SIM905 - a list of words reads better so
 TRAPS += [
-    "", " ", "- a", "? a", ": a", "a: b", "a #b", "a# b", "a, b", "{{ x }}", "'", "\"", "a'b", "a\"b", "\\", "a\\b",
-    "say \"hi\" 'x'", "a\tb", "\ta", "a ", "  a", "a\nb", "a\nb\n", "a\nb\n\n", "\na", "\n", "\n\n", " a\nb",
-    "a\n b\n", "a\n\tb", "\ta\nb", "a \nb", "a\n  \nb", "a\n  ", "a\r\nb", "a\n---\nb", "a\n# b", "\x85",
-    "a\u2028b", "\ufeff", "\x00", "\x7f", "\xe9", "\u8bad\u7ec3", "\U0001f600", "# x\n  y", "a:\n  b", "key: 'v'\n",
+    "",
+    " ",
+    "- a",
+    "? a",
+    ": a",
+    "a: b",
+    "a #b",
+    "a# b",
+    "a, b",
+    "{{ x }}",
+    "'",
+    '"',
+    "a'b",
+    'a"b',
+    "\\",
+    "a\\b",
+    "say \"hi\" 'x'",
+    "a\tb",
+    "\ta",
+    "a ",
+    "  a",
+    "a\nb",
+    "a\nb\n",
+    "a\nb\n\n",
+    "\na",
+    "\n",
+    "\n\n",
+    " a\nb",
+    "a\n b\n",
+    "a\n\tb",
+    "\ta\nb",
+    "a \nb",
+    "a\n  \nb",
+    "a\n  ",
+    "a\r\nb",
+    "a\n---\nb",
+    "a\n# b",
+    "\x85",
+    "a\u2028b",
+    "\ufeff",
+    "\x00",
+    "\x7f",
+    "\xe9",
+    "\u8bad\u7ec3",
+    "\U0001f600",
+    "# x\n  y",
+    "a:\n  b",
+    "key: 'v'\n",
     "x" * 2000,
-]  # fmt: skip
+]
 
 texts = st.one_of(
     st.text(),
@@ -107,9 +151,20 @@ def test_order_and_shape() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["resnet50", "registry.example.com/vision/train:v1@sha256:4f53", "512Gi", "/data", "$(POD_NAME)", "--nnodes=4",
-     "app.kubernetes.io/name", "nvidia.com/gpu", "s3://vision/ckpt", "a, b (c)", "rank == 0 && x"],
-)  # fmt: skip
+    [
+        "resnet50",
+        "registry.example.com/vision/train:v1@sha256:4f53",
+        "512Gi",
+        "/data",
+        "$(POD_NAME)",
+        "--nnodes=4",
+        "app.kubernetes.io/name",
+        "nvidia.com/gpu",
+        "s3://vision/ckpt",
+        "a, b (c)",
+        "rank == 0 && x",
+    ],
+)
 def test_common_text_stays_plain(text: str) -> None:
     assert quote(text) == text
 

@@ -38,11 +38,12 @@ def training(tmp_path: Path) -> Path:
         ("jax", "2 workers"),
         ("tensorflow", "2 workers, 1 servers, from epoch 0"),
         pytest.param(
-            "mpi", "4 ranks",
+            "mpi",
+            "4 ranks",
             marks=pytest.mark.skipif(not shutil.which("mpirun"), reason="needs Open MPI: apt-get install openmpi-bin"),
         ),
     ],
-)  # fmt: skip
+)
 def test_losses_equal_the_plain_script(training: Path, path: str, job: str, size: str) -> None:
     done = local_run(training, f"jobs/{job}.yaml", PATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -65,8 +66,9 @@ def test_keras_reports_progress(path: str, tmp_path: Path) -> None:
     done = subprocess.run(["python", "-c", KERAS], capture_output=True, text=True, check=True, env=env)
     told = [progress for line in done.stdout.splitlines() if (progress := step_progress.read(line))]
     assert [(each.step, each.steps, each.epoch, each.records) for each in (told[0], told[-1])] == [
-        (1, 8, 1, 32), (8, 8, 2, 32)
-    ]  # fmt: skip
+        (1, 8, 1, 32),
+        (8, 8, 2, 32),
+    ]
     assert told[-1].metric == "loss"
 
 

@@ -168,9 +168,16 @@ def _framed(data: bytes) -> bytes:
 
 
 _HELLO = {
-    "index": 1, "run": "r1", "incarnation": "x", "address": "127.0.0.1", "port": 80, "backend": "sockets", "devices": 0,
-    "gpus": 0, "replaced": {},
-}  # fmt: skip
+    "index": 1,
+    "run": "r1",
+    "incarnation": "x",
+    "address": "127.0.0.1",
+    "port": 80,
+    "backend": "sockets",
+    "devices": 0,
+    "gpus": 0,
+    "replaced": {},
+}
 _HOSTILE = {
     "garbage": b"GET / HTTP/1.1\r\n\r\n",
     "length": struct.pack("!I", MOST_BYTES + 1),
@@ -185,16 +192,27 @@ _HOSTILE = {
         f"{key}-{number}": _framed(json.dumps({"hello": {**_HELLO, key: value}}).encode())
         for number, (key, value) in enumerate(
             [
-                ("index", -1), ("index", 4), ("index", 10**400), ("index", None), ("address", "worker-1"),
-                ("address", "x" * 10_000), ("port", 0), ("port", 65536), ("backend", "mpi"), ("devices", 10**9),
-                ("replaced", {"9": 1}), ("replaced", {"1": 10**9}), ("replaced", [1]), ("incarnation", "y" * 9_000),
+                ("index", -1),
+                ("index", 4),
+                ("index", 10**400),
+                ("index", None),
+                ("address", "worker-1"),
+                ("address", "x" * 10_000),
+                ("port", 0),
+                ("port", 65536),
+                ("backend", "mpi"),
+                ("devices", 10**9),
+                ("replaced", {"9": 1}),
+                ("replaced", {"1": 10**9}),
+                ("replaced", [1]),
+                ("incarnation", "y" * 9_000),
             ]
         )
     },
     "report": _framed(json.dumps({"hello": _HELLO}).encode()) + _framed(b'{"report": {"round": 1}}'),
     "nan": _framed(json.dumps({"hello": _HELLO}).encode())
     + _framed(b'{"report": {"round": 0, "port": 1, "seconds": NaN, "error": ""}}'),
-}  # fmt: skip
+}
 
 
 def test_strangers_do_not_disturb_a_check(tmp_path: Path) -> None:
@@ -218,9 +236,22 @@ def test_strangers_do_not_disturb_a_check(tmp_path: Path) -> None:
 _ORDERS = {
     "end": b'{"end": 3, "message": ""}',
     "processes": json.dumps(
-        {"test": {"round": 1, "backend": "sockets", "host": "127.0.0.1", "port": 1, "first": 0, "processes": 65,
-                  "world": 65, "bytes": 1, "timeout": 1e9, "with": []}}).encode(),
-}  # fmt: skip
+        {
+            "test": {
+                "round": 1,
+                "backend": "sockets",
+                "host": "127.0.0.1",
+                "port": 1,
+                "first": 0,
+                "processes": 65,
+                "world": 65,
+                "bytes": 1,
+                "timeout": 1e9,
+                "with": [],
+            }
+        }
+    ).encode(),
+}
 
 
 @pytest.mark.parametrize("order", _ORDERS)
@@ -228,9 +259,22 @@ def test_a_worker_does_not_obey_a_false_coordinator(order: str) -> None:
     """As another program could be, that listens where worker 0 was."""
     with socket.create_server(("127.0.0.1", 0)) as false:
         found = Settings(
-            2, false.getsockname(), 29500, 1024, 5, 4, 2, 0.5, False,
-            index=1, address="127.0.0.1", run="r", incarnation="u", gpus=0, restarts=0,
-        )  # fmt: skip
+            2,
+            false.getsockname(),
+            29500,
+            1024,
+            5,
+            4,
+            2,
+            0.5,
+            False,
+            index=1,
+            address="127.0.0.1",
+            run="r",
+            incarnation="u",
+            gpus=0,
+            restarts=0,
+        )
         ended: list[tuple[int, str]] = []
         said: list[str] = []
         worker = threading.Thread(target=lambda: ended.append(Member(found, said.append).run(lambda: False)))
@@ -251,9 +295,22 @@ def test_a_worker_does_not_obey_a_false_coordinator(order: str) -> None:
 def test_a_worker_that_reaches_nobody_is_replaced_once() -> None:
     """Neither worker 0 nor a neighbour: names that do not resolve, as without a network."""
     found = Settings(
-        4, ("net-worker-0.net-rendezvous.invalid", 29700), 29500, 1024, 5, 4, 2, 0.5, False,
-        index=2, address="127.0.0.1", run="r", incarnation="u", gpus=0, restarts=0,
-    )  # fmt: skip
+        4,
+        ("net-worker-0.net-rendezvous.invalid", 29700),
+        29500,
+        1024,
+        5,
+        4,
+        2,
+        0.5,
+        False,
+        index=2,
+        address="127.0.0.1",
+        run="r",
+        incarnation="u",
+        gpus=0,
+        restarts=0,
+    )
     said: list[str] = []
     assert Member(found, said.append).run(lambda: False) == (
         REPLACED,

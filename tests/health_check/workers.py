@@ -69,9 +69,13 @@ class Workers:
         """Start a worker, on a bad node with `fault`."""
         self._incarnations += 1
         env = {
-            **environment(), "JOB_COMPLETION_INDEX": str(index), "POD_IP": self.address(index), "AVACTL_RUN": run,
-            "POD_UID": f"pod-{self._incarnations}", "AVACTL_IGNORED_FAILURES": str(restarts or ""),
-        }  # fmt: skip
+            **environment(),
+            "JOB_COMPLETION_INDEX": str(index),
+            "POD_IP": self.address(index),
+            "AVACTL_RUN": run,
+            "POD_UID": f"pod-{self._incarnations}",
+            "AVACTL_IGNORED_FAILURES": str(restarts or ""),
+        }
         if fault:
             node = self._folder / fault
             node.mkdir(exist_ok=True)

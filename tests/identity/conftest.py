@@ -70,10 +70,14 @@ class Clusters:
     def objects(self, name: str) -> list[str]:
         """What a run in the wrong cluster would create: namespaces and their roles, ConfigMaps, Leases and Jobs."""
         kinds = (
-            ("v1", "Namespace"), ("v1", "ConfigMap"), ("coordination.k8s.io/v1", "Lease"), ("batch/v1", "Job"),
-            ("rbac.authorization.k8s.io/v1", "Role"), ("rbac.authorization.k8s.io/v1", "RoleBinding"),
+            ("v1", "Namespace"),
+            ("v1", "ConfigMap"),
+            ("coordination.k8s.io/v1", "Lease"),
+            ("batch/v1", "Job"),
+            ("rbac.authorization.k8s.io/v1", "Role"),
+            ("rbac.authorization.k8s.io/v1", "RoleBinding"),
             ("rbac.authorization.k8s.io/v1", "ClusterRole"),
-        )  # fmt: skip
+        )
         with self.kube(name) as kube:
             found = [(kind, body["metadata"]) for api, kind in kinds for body in kube.list(api, kind)]
         return sorted(f"{kind} {metadata.get('namespace', '')}/{metadata['name']}" for kind, metadata in found)

@@ -160,8 +160,10 @@ def test_members_cannot_forge_an_identity(clusters: Clusters) -> None:
     token = clusters.planes["beta"].token("member")
     labels = {"app.kubernetes.io/managed-by": "avactl", "app.kubernetes.io/name": "reconcile"}
     state = {"repository": "evil", "cluster": "evil", "commit": "", "complete": True, "kinds": []}
-    forged = {"avactl-policy": {"policy.json": '{"cluster": "evil"}'},
-              "avactl-inventory-evil": {"inventory.json": json.dumps(state)}}  # fmt: skip
+    forged = {
+        "avactl-policy": {"policy.json": '{"cluster": "evil"}'},
+        "avactl-inventory-evil": {"inventory.json": json.dumps(state)},
+    }
     with clusters.planes["beta"].client(token) as kube:
         for name, data in forged.items():
             metadata = {"name": name, "namespace": "nlp", "labels": labels}

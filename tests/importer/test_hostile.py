@@ -81,10 +81,13 @@ def test_odd_values_end_in_specs_or_words(seed: int, tmp_path: Path) -> None:
         ("apiVersion: avactl.dev/v1\nkind: Team\nmetadata: {name: a}\n", "spec of avactl already"),
         ("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: []\n", "`spec` is not a mapping"),
         ("a: " + "[" * 5000 + "]" * 5000, "a.yaml"),
-        ("a: &a [x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a]\n" + "".join(
-            f"{chr(99 + n)}: &{chr(99 + n)} [{', '.join([f'*{chr(98 + n)}'] * 9)}]\n" for n in range(9)), "a.yaml"),
+        (
+            "a: &a [x]\nb: &b [*a, *a, *a, *a, *a, *a, *a, *a]\n"
+            + "".join(f"{chr(99 + n)}: &{chr(99 + n)} [{', '.join([f'*{chr(98 + n)}'] * 9)}]\n" for n in range(9)),
+            "a.yaml",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_read_is_told(text: str, words: str, tmp_path: Path) -> None:
     with pytest.raises(ImportProblem, match=words.replace("`", ".")):
         imported(text, tmp_path)
@@ -99,9 +102,13 @@ def test_the_number_of_objects_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_names_of_others_cannot_leave_the_directory(tmp_path: Path) -> None:
-    text = yaml.safe_dump({
-        "apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "../../etc/x", "namespace": "../.."},
-    })  # fmt: skip
+    text = yaml.safe_dump(
+        {
+            "apiVersion": "example.com/v1",
+            "kind": "Widget",
+            "metadata": {"name": "../../etc/x", "namespace": "../.."},
+        }
+    )
     made = imported(text, tmp_path)
     assert [outcome.result for outcome in made.outcomes] == [Result.left_out]
     assert all(".." not in path for path in made.files)
@@ -123,9 +130,15 @@ def test_links_of_a_repository_are_not_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("activeDeadlineSeconds", "TOKEN"), ("terminationGracePeriodSeconds", "{a: TOKEN}"), ("hostname", "[TOKEN]"),
-     ("tolerations", "[{key: a, operator: TOKEN}]"), ("restartPolicy", "TOKEN"), ("hostAliases", "[{ip: TOKEN}]")],
-)  # fmt: skip
+    [
+        ("activeDeadlineSeconds", "TOKEN"),
+        ("terminationGracePeriodSeconds", "{a: TOKEN}"),
+        ("hostname", "[TOKEN]"),
+        ("tolerations", "[{key: a, operator: TOKEN}]"),
+        ("restartPolicy", "TOKEN"),
+        ("hostAliases", "[{ip: TOKEN}]"),
+    ],
+)
 @pytest.mark.parametrize("as_is", [False, True])
 def test_a_credential_at_a_wrong_place_is_not_repeated(key: str, value: str, as_is: bool, tmp_path: Path) -> None:
     token = "ghp_" + "a1B2c3D4e5" * 4

@@ -81,7 +81,7 @@ def _objects() -> list[dict[str, Any]]:
         made("batch/v1", "Job", "train", "lab", spec={"template": job, "parallelism": 2, "completions": 2}),
         made("batch/v1", "CronJob", "nightly", spec=nightly),
         made("policy/v1", "PodDisruptionBudget", "web", spec=budget),
-    ]  # fmt: skip
+    ]
 
 
 class Cluster:
@@ -115,8 +115,13 @@ class Cluster:
     def generations(self) -> dict[str, int]:
         """Return the generation of each workload, which every change of its spec raises."""
         found = {}
-        for version, kind in (("apps/v1", "Deployment"), ("apps/v1", "StatefulSet"), ("apps/v1", "DaemonSet"),
-                              ("batch/v1", "Job"), ("batch/v1", "CronJob")):  # fmt: skip
+        for version, kind in (
+            ("apps/v1", "Deployment"),
+            ("apps/v1", "StatefulSet"),
+            ("apps/v1", "DaemonSet"),
+            ("batch/v1", "Job"),
+            ("batch/v1", "CronJob"),
+        ):
             for name in SPACES:
                 for body in self.kube.list(version, kind, name):
                     found[f"{kind} {body['metadata']['name']}"] = body["metadata"]["generation"]
@@ -130,10 +135,14 @@ def cluster(control_plane_binaries: None) -> Iterator[Cluster]:
         for index in range(2):
             more = {"nvidia.com/gpu": "8"} if index else {}
             labels = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"} if index else {}
-            kube.create({
-                "apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{index}", "labels": labels},
-                "status": {"capacity": {**amounts, **more}, "allocatable": {**amounts, **more}},
-            })  # fmt: skip
+            kube.create(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "metadata": {"name": f"node-{index}", "labels": labels},
+                    "status": {"capacity": {**amounts, **more}, "allocatable": {**amounts, **more}},
+                }
+            )
         for body in _objects():
             kube.create(body)
             if body["kind"] == "Namespace":
@@ -174,10 +183,18 @@ def test_a_cluster_is_adopted_without_a_restart(cluster: Cluster, tmp_path: Path
     report = json.loads(done.stdout)
     adopted = {each["object"] for each in report["adoption"]["objects"] if each["adopted"]}
     assert adopted >= {
-        "Deployment shop/web", "StatefulSet shop/db", "DaemonSet shop/agent", "Job lab/train", "CronJob shop/nightly",
-        "Namespace shop", "PersistentVolumeClaim shop/data", "ResourceQuota shop/pods", "RoleBinding shop/devs",
-        "Service shop/web", "Node node-1",
-    }  # fmt: skip
+        "Deployment shop/web",
+        "StatefulSet shop/db",
+        "DaemonSet shop/agent",
+        "Job lab/train",
+        "CronJob shop/nightly",
+        "Namespace shop",
+        "PersistentVolumeClaim shop/data",
+        "ResourceQuota shop/pods",
+        "RoleBinding shop/devs",
+        "Service shop/web",
+        "Node node-1",
+    }
     assert [each for each in report["adoption"]["objects"] if each["reason"]] == []
     assert compile_tree(DirTree(specs)).ok
     assert b"planted-secret" not in b"".join(path.read_bytes() for path in specs.rglob("*.yaml"))
@@ -204,8 +221,15 @@ def test_a_cluster_is_adopted_without_a_restart(cluster: Cluster, tmp_path: Path
 
 def test_what_would_restart_is_refused(cluster: Cluster, tmp_path: Path, avactl: Run) -> None:
     kube = cluster.kube
-    pod = {"containers": [{"name": "main", "image": "registry.example.com/main:1",
-                           "env": [{"name": "DB_PASSWORD", "value": "planted-secret-text-99"}]}]}  # fmt: skip
+    pod = {
+        "containers": [
+            {
+                "name": "main",
+                "image": "registry.example.com/main:1",
+                "env": [{"name": "DB_PASSWORD", "value": "planted-secret-text-99"}],
+            }
+        ]
+    }
     name = "refused"
     kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     spec = {"replicas": 1, "selector": {"matchLabels": {"app": "a"}}}

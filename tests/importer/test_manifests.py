@@ -22,9 +22,22 @@ from tests.importer.importing import imported, imported_file
 HERE = Path(__file__).parent.parent / "golden" / "import"
 CASES = sorted(path for path in HERE.iterdir() if path.suffix in (".yaml", ".json"))
 KINDS = {
-    "Job", "Deployment", "StatefulSet", "PersistentVolumeClaim", "ResourceQuota", "Namespace", "RoleBinding", "TFJob",
-    "PyTorchJob", "MPIJob", "TrainJob", "RayCluster", "ClusterQueue", "LocalQueue", "Node",
-}  # fmt: skip
+    "Job",
+    "Deployment",
+    "StatefulSet",
+    "PersistentVolumeClaim",
+    "ResourceQuota",
+    "Namespace",
+    "RoleBinding",
+    "TFJob",
+    "PyTorchJob",
+    "MPIJob",
+    "TrainJob",
+    "RayCluster",
+    "ClusterQueue",
+    "LocalQueue",
+    "Node",
+}
 _OBVIOUS = ("containers", "replicas")
 
 

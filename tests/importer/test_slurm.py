@@ -55,9 +55,17 @@ def test_a_script_without_an_image_says_how_to_name_one(tmp_path: Path) -> None:
 
 
 _ODD = (
-    "", "#SBATCH", "#SBATCH --nodes=\npython x", "#SBATCH -N\nsrun\n", "'\nsrun 'a\n", "\\\n\\\n", "x\\",
-    "#SBATCH --gres=gpu:x:y --mem=1e99G -t 9-9-9\nmpirun\n", "srun " + "-" * 5000, "export A='\npython $(",
-)  # fmt: skip
+    "",
+    "#SBATCH",
+    "#SBATCH --nodes=\npython x",
+    "#SBATCH -N\nsrun\n",
+    "'\nsrun 'a\n",
+    "\\\n\\\n",
+    "x\\",
+    "#SBATCH --gres=gpu:x:y --mem=1e99G -t 9-9-9\nmpirun\n",
+    "srun " + "-" * 5000,
+    "export A='\npython $(",
+)
 
 
 @pytest.mark.parametrize("text", _ODD)

@@ -103,9 +103,13 @@ def test_its_first_stage_makes_an_avactl_that_runs(tmp_path: Path) -> None:
     def avactl(*words: str) -> str:
         program = str(opt / "avactl" / "bin" / "avactl")
         return subprocess.run(
-            [program, *words], cwd=tmp_path, env={**clean, "HOME": str(tmp_path)}, capture_output=True, text=True,
+            [program, *words],
+            cwd=tmp_path,
+            env={**clean, "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
             check=True,
-        ).stdout  # fmt: skip
+        ).stdout
 
     assert avactl("--version") == f"avactl {__version__}\n"
     avactl("init", "--example", "ava", "specs")

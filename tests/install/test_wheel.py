@@ -89,9 +89,12 @@ def test_the_readme_runs_from_the_wheel(dist: Path, tmp_path: Path, golden: Call
     readme = ROOT / "README.md"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     environment = {
-        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "PIP_CACHE_DIR": str(cache / "pip"), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GIT_CONFIG_GLOBAL": os.devnull,
-    }  # fmt: skip
+        "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PIP_CACHE_DIR": str(cache / "pip"),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+    }
     golden(readme, console.run(readme.read_text(), work, environment))
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 

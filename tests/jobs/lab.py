@@ -82,10 +82,11 @@ class Lab:
         amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti", "nvidia.com/gpu": "8"}
         labels = {"kubernetes.io/hostname": name, "avactl.dev/pool": "v100", "avactl.dev/gpu": "V100"}
         status = {
-            "capacity": amounts, "allocatable": amounts,
+            "capacity": amounts,
+            "allocatable": amounts,
             "addresses": [{"type": "InternalIP", "address": "127.0.0.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": self.kubelet.port}},
-        }  # fmt: skip
+        }
         metadata = {"name": name, "labels": labels}
         self.kube.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status})
 
@@ -131,9 +132,7 @@ class Lab:
 
     def pods(self, name: str, role: str = "worker") -> list[dict[str, Any]]:
         """Return the pods of a role that have not been deleted, by index."""
-        found = self.kube.list(
-            "v1", "Pod", NAMESPACE, label_selector=f"batch.kubernetes.io/job-name={name}-{role}"
-        )  # fmt: skip
+        found = self.kube.list("v1", "Pod", NAMESPACE, label_selector=f"batch.kubernetes.io/job-name={name}-{role}")
         return sorted(found, key=lambda pod: int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]))
 
     def complete(self, name: str, role: str = "worker") -> None:
@@ -153,10 +152,16 @@ class Lab:
         status = {
             "phase": "Failed",
             "containerStatuses": [
-                {"name": main, "image": "x", "imageID": "", "ready": False, "restartCount": 0,
-                 "state": {"terminated": ended}}
+                {
+                    "name": main,
+                    "image": "x",
+                    "imageID": "",
+                    "ready": False,
+                    "restartCount": 0,
+                    "state": {"terminated": ended},
+                }
             ],
-        }  # fmt: skip
+        }
         path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}/status"
         self.kube.request("PATCH", path, body={"status": status}, content_type="application/merge-patch+json")
 

@@ -48,10 +48,16 @@ class Served:
         """Return the elements that a browser makes of a page some seconds later, and what it complains about."""
         assert CHROMIUM is not None
         command = [
-            CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}",
-            "--enable-logging=stderr", "--virtual-time-budget=8000", "--dump-dom",
+            CHROMIUM,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            f"--user-data-dir={folder}",
+            "--enable-logging=stderr",
+            "--virtual-time-budget=8000",
+            "--dump-dom",
             self.address.replace("/?", f"{path}?"),
-        ]  # fmt: skip
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=180)
         return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
@@ -64,13 +70,28 @@ def jobs(lab: Lab) -> Iterator[None]:
     lab.apply(job("large", "strategy: allReduce, workers: {replicas: 2, gpus: 8, gpu: V100}"))
     lab.state("large", "queued")
     dataset = {
-        "name": EVIL, "after": "", "epoch": 1, "epochs": 4, "tasks": 50, "done": 20, "records": 14_000,
-        "size": 10_000, "metrics": {EVIL: 0.25},
-    }  # fmt: skip
+        "name": EVIL,
+        "after": "",
+        "epoch": 1,
+        "epochs": 4,
+        "tasks": 50,
+        "done": 20,
+        "records": 14_000,
+        "size": 10_000,
+        "metrics": {EVIL: 0.25},
+    }
     progress = {
-        "run": run, "at": timestamp(), "complete": False, "workers": 2, "stragglers": ["worker-1"], "slow": 1,
-        "speed": 13.0, "datasets": [dataset], "metric": EVIL, "curve": [[n * 1000, 2 / n] for n in range(1, 15)],
-    }  # fmt: skip
+        "run": run,
+        "at": timestamp(),
+        "complete": False,
+        "workers": 2,
+        "stragglers": ["worker-1"],
+        "slow": 1,
+        "speed": 13.0,
+        "datasets": [dataset],
+        "metric": EVIL,
+        "curve": [[n * 1000, 2 / n] for n in range(1, 15)],
+    }
     body = {"metadata": {"annotations": {"avactl.dev/progress": json.dumps(progress)}}}
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/learns-master"
     lab.kube.request("PATCH", path, body=body, content_type="application/merge-patch+json")

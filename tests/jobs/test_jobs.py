@@ -94,10 +94,17 @@ def test_what_pods_write_is_shown_and_not_obeyed(lab: Lab) -> None:
     evil = "\x1b]0;owned\x07" + "x" * 500 + "\n::error::"
     dataset = {"name": evil, "epochs": 10**30, "size": -5, "metrics": {evil: 1e300, "loss": 0.5}}
     written = {
-        "run": run, "at": "9" * 30, "speed": -1e308, "workers": True, "stragglers": [evil] * 20,
-        "slow": 2, "replaced": [{"name": evil, "at": evil, "share": 1e300}] * 9,
-        "datasets": [dataset] * 20, "metric": evil, "curve": [[1, 2], ["x", None], 7] * 500,
-    }  # fmt: skip
+        "run": run,
+        "at": "9" * 30,
+        "speed": -1e308,
+        "workers": True,
+        "stragglers": [evil] * 20,
+        "slow": 2,
+        "replaced": [{"name": evil, "at": evil, "share": 1e300}] * 9,
+        "datasets": [dataset] * 20,
+        "metric": evil,
+        "curve": [[1, 2], ["x", None], 7] * 500,
+    }
     path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/odd-master"
 
     def annotate(text: str) -> None:

@@ -83,9 +83,13 @@ def test_following_and_waiting_without_the_api_server(lab: Lab, kubelet: Kubelet
         line for line in logs.lines if not any(text in line for text in ("no answer", "the job is", "cannot be read"))
     ]
     assert [line for line in lines if line.startswith("worker-0")] == [
-        "worker-0 │ before", "worker-0 │ twice", "worker-0 │ twice", "worker-0 │ twice", "worker-0 │ meanwhile",
+        "worker-0 │ before",
+        "worker-0 │ twice",
+        "worker-0 │ twice",
+        "worker-0 │ twice",
+        "worker-0 │ meanwhile",
         "worker-0 │ succeeded",
-    ]  # fmt: skip
+    ]
     other = [line for line in lines if line.startswith("worker-1")]
     assert other[:2] == ["worker-1 │ beside", "worker-1 │ failed: worker: exit code 9"]
     assert other[2].startswith(f"worker-1 │ pod {again} on node-")

@@ -70,9 +70,13 @@ def test_a_hostile_log(lab: Lab) -> None:
     lab.state("evil", "running")
     odd = "\x1b]0;owned\x07\u202e"
     lab.kubelet.write(
-        place(lab, "evil"), 1.0, line(step=10**30), line(step=1, **{odd: 1e300}), '{"avactl_progress": ' + "[" * 9000,
+        place(lab, "evil"),
+        1.0,
+        line(step=10**30),
+        line(step=1, **{odd: 1e300}),
+        '{"avactl_progress": ' + "[" * 9000,
         line(step=5, steps=10**14, speed=1e-300, records=1e300, **{odd: 0.5}),
-    )  # fmt: skip
+    )
     assert " 0% 0.5 " in shown(lab, "evil")
     progress = lab.jobs()["evil"]["progress"]
     assert progress["steps"]["metrics"] == {"�]0;owned��": 0.5}
@@ -106,11 +110,13 @@ def test_logs_that_cannot_be_read_delay_nothing(lab: Lab, tmp_path: Path) -> Non
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": viewer},
         {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": viewer, "rules": rules},
         {
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": viewer,
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": viewer,
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "viewer"},
             "subjects": [subject],
         },
-    ):  # fmt: skip
+    ):
         lab.kube.create(each)
     config = tmp_path / "viewer"
     lab.plane.write_kubeconfig(config, lab.plane.service_account_token(NAMESPACE, "viewer", 3600))

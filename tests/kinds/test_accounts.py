@@ -86,9 +86,7 @@ class Sender:
     def send(self, attempt: Attempt, *, dry_run: bool = True) -> tuple[int, str]:
         headers = [("Authorization", f"Bearer {self._token}"), ("Content-Type", attempt.content), *attempt.headers]
         query = {"dryRun": "All"} if dry_run and attempt.method != "GET" and "/exec" not in attempt.path else {}
-        answer = self._http.request(
-            attempt.method, attempt.path, json=attempt.body, headers=headers, params=query
-        )  # fmt: skip
+        answer = self._http.request(attempt.method, attempt.path, json=attempt.body, headers=headers, params=query)
         return answer.status_code, answer.text[:400]
 
 
@@ -102,47 +100,81 @@ def foreign() -> Iterator[dict[str, Any]]:
     """What others have in the cluster."""
     container = {"name": "main", "image": "registry.example.com/a:1"}
     for namespace, name, scheduler in (
-        ("kube-system", "victim", "default-scheduler"), ("default", "victim", "default-scheduler"),
+        ("kube-system", "victim", "default-scheduler"),
+        ("default", "victim", "default-scheduler"),
         (CACHE, "worker", "avactl"),
-    ):  # fmt: skip
+    ):
         yield {
-            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": namespace},
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace},
             "spec": {"schedulerName": scheduler, "containers": [container], "nodeName": "machine"},
-        }  # fmt: skip
+        }
     yield {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "own", "namespace": TEAM}, "spec": pod("avactl-run")}
     for namespace in ("kube-system", "default", SYSTEM, CACHE, PLATFORM):
         yield {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key", "namespace": namespace}}
     for name in ("platform",):
         yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": TEAM}}
     yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "operator", "namespace": PLATFORM}}
-    yield {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "dns", "namespace": "kube-system"},
-           "spec": {"ports": [{"port": 53}]}}  # fmt: skip
-    yield {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "dns", "namespace": "kube-system"},
-           "spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}, "template": {
-               "metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}}}  # fmt: skip
+    yield {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "dns", "namespace": "kube-system"},
+        "spec": {"ports": [{"port": 53}]},
+    }
+    yield {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "dns", "namespace": "kube-system"},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}},
+        },
+    }
     volume: dict[str, Any] = {
-        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/data"},
-        "storageClassName": "none", "persistentVolumeReclaimPolicy": "Retain",
-    }  # fmt: skip
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "hostPath": {"path": "/data"},
+        "storageClassName": "none",
+        "persistentVolumeReclaimPolicy": "Retain",
+    }
     taken = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": "a"}
     for name, more in (("foreign", {}), ("bound", {"claimRef": {**taken, "uid": "0"}}), ("meant", {"claimRef": taken})):
         metadata = {"name": name, "finalizers": ["kubernetes.io/pv-protection"]}
         yield {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": {**volume, **more}}
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "w"}
-    yield {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": claim,
-           "metadata": {"name": "home", "namespace": TEAM, "finalizers": ["kubernetes.io/pvc-protection"]}}  # fmt: skip
+    yield {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "spec": claim,
+        "metadata": {"name": "home", "namespace": TEAM, "finalizers": ["kubernetes.io/pvc-protection"]},
+    }
     exactly = {"deviceClassName": "gpu-h100", "allocationMode": "ExactCount", "count": 1}
-    yield {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-           "metadata": {"name": "gpu", "namespace": TEAM, "finalizers": ["resource.kubernetes.io/delete-protection"]},
-           "spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}}  # fmt: skip
+    yield {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "gpu", "namespace": TEAM, "finalizers": ["resource.kubernetes.io/delete-protection"]},
+        "spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}},
+    }
     for name in ("extension-apiserver-authentication", "foreign"):
         yield {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "kube-system"}}
-    yield {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "foreign"},
-           "provisioner": "x"}  # fmt: skip
-    yield {"apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
-           "metadata": {"name": "web", "namespace": TEAM, "labels": {"app.kubernetes.io/managed-by": "avactl"}},
-           "spec": {"parentRefs": [{"name": "public"}], "hostnames": ["a.example.com"],
-                    "rules": [{"backendRefs": [{"name": "detect", "port": 80}]}]}}  # fmt: skip
+    yield {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "foreign"},
+        "provisioner": "x",
+    }
+    yield {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "HTTPRoute",
+        "metadata": {"name": "web", "namespace": TEAM, "labels": {"app.kubernetes.io/managed-by": "avactl"}},
+        "spec": {
+            "parentRefs": [{"name": "public"}],
+            "hostnames": ["a.example.com"],
+            "rules": [{"backendRefs": [{"name": "detect", "port": 80}]}],
+        },
+    }
 
 
 @pytest.fixture(scope="module")

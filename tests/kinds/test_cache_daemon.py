@@ -166,10 +166,12 @@ def test_a_tier_that_pushes_writes_to_the_durable_store_first() -> None:
         "/models": ("s3://models", True),
     }
     assert write["writeBack"] == {
-        "capacity": 10 * 2**40, "evict": False, "settleSeconds": 1200,
+        "capacity": 10 * 2**40,
+        "evict": False,
+        "settleSeconds": 1200,
         "push": {"high": 0.8, "low": 0.5, "delaySeconds": 600},
         "targets": {"/results": "/results.pushed"},
-    }  # fmt: skip
+    }
     script = mount_script(result)
     assert "ensure /results s3://first \\\n  --option alluxio.underfs.s3.endpoint=https://ceph.example.com" in script
     assert "ensure /results.pushed s3://results \\\n" in script
@@ -204,14 +206,23 @@ MODE = PUSH[PUSH.index("  writeBack:") : PUSH.index("---\nkind: Team")]
 FLUSH = "run `avactl cache flush write:/results` first"
 
 
-@pytest.mark.parametrize(("before", "after", "told"), [
-    (MODE, MODE.replace("10m", "20m").replace("10Ti", "20Ti"), None),
-    (MODE, "  writeBack: {mode: through}\n", f"files below /results leave their paths: {FLUSH}"),
-    (MODE, MODE.replace("s3://first", "s3://second"),
-     f"files below /results leave their paths: {FLUSH}, copy them back from /results.pushed later"),
-    ("  writeBack: {mode: through}\n", MODE,
-     "files below /results leave their paths: copy them back from /results.pushed later"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (MODE, MODE.replace("10m", "20m").replace("10Ti", "20Ti"), None),
+        (MODE, "  writeBack: {mode: through}\n", f"files below /results leave their paths: {FLUSH}"),
+        (
+            MODE,
+            MODE.replace("s3://first", "s3://second"),
+            f"files below /results leave their paths: {FLUSH}, copy them back from /results.pushed later",
+        ),
+        (
+            "  writeBack: {mode: through}\n",
+            MODE,
+            "files below /results leave their paths: copy them back from /results.pushed later",
+        ),
+    ],
+)
 def test_the_diff_says_if_files_leave_their_paths(before: str, after: str, told: str | None) -> None:
     old, new = (compiled(CLUSTER + PUSH.replace(MODE, mode)).program.tier("write") for mode in (before, after))
     assert impact(old, new, []) == told
@@ -241,8 +252,11 @@ def test_masters_grow_with_the_declared_files() -> None:
 
 def test_workers_with_unpersisted_data_are_evicted_only_with_the_daemons_label() -> None:
     def budget(text: str) -> dict[str, Any]:
-        found = [m.body["spec"] for m in compiled(text).manifests if (m.kind, m.name) == (
-            "PodDisruptionBudget", "write-worker")]  # fmt: skip
+        found = [
+            m.body["spec"]
+            for m in compiled(text).manifests
+            if (m.kind, m.name) == ("PodDisruptionBudget", "write-worker")
+        ]
         return found[0] if found else {}
 
     guarded = budget(CLUSTER + ASYNC)
@@ -287,11 +301,17 @@ def test_role_is_enough_and_no_more(plane: ControlPlane) -> None:
         label = {"labels": {"avactl.dev/safe-to-drain": "true"}}
         daemon.patch({"apiVersion": "v1", "kind": "Pod", "metadata": {**label, "name": "worker", "namespace": space}})
         event: dict[str, Any] = {
-            "apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "clips.1", "namespace": team},
-            "eventTime": "2026-01-01T00:00:00.000000Z", "reportingController": "avactl",
-            "reportingInstance": "avactl-cache-0", "action": "Load", "reason": "Loading", "type": "Normal",
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": "clips.1", "namespace": team},
+            "eventTime": "2026-01-01T00:00:00.000000Z",
+            "reportingController": "avactl",
+            "reportingInstance": "avactl-cache-0",
+            "action": "Load",
+            "reason": "Loading",
+            "type": "Normal",
             "regarding": {"apiVersion": "v1", "kind": "Pod", "name": "train", "namespace": team},
-        }  # fmt: skip
+        }
         daemon.create(event)
         daemon.patch({**event, "series": {"count": 2, "lastObservedTime": event["eventTime"]}})
 

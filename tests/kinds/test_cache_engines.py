@@ -89,9 +89,13 @@ print(json.dumps({"problems": [[each.code, each.message] for each in result.diag
 
 def _compile(directory: Path, specs: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", COMPILE], cwd=directory, env={"PYTHONPATH": str(directory)}, input=specs.encode(),
-        capture_output=True, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", COMPILE],
+        cwd=directory,
+        env={"PYTHONPATH": str(directory)},
+        input=specs.encode(),
+        capture_output=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr.decode()
     found: dict[str, Any] = json.loads(done.stdout)
     return found

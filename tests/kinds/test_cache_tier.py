@@ -186,8 +186,12 @@ def test_fuse_starts_spread_out_and_is_never_replaced_under_running_jobs() -> No
     script = found["ConfigMap", "images-alluxio"]["data"]["fuse.sh"]
     assert "sleep $((RANDOM % 10))" in script
     assert script.rstrip().endswith('"$MOUNT_POINT" /')
-    many = objects(READ + "---\n" + READ.split("spec:")[0].replace("CacheTier", "NodePool").replace("images", "big")
-                   + "spec: {cluster: main, machineType: v100-pcie-8, count: 200}\n")  # fmt: skip
+    many = objects(
+        READ
+        + "---\n"
+        + READ.split("spec:")[0].replace("CacheTier", "NodePool").replace("images", "big")
+        + "spec: {cluster: main, machineType: v100-pcie-8, count: 200}\n"
+    )
     assert "sleep $((RANDOM % 204))" in many["ConfigMap", "images-alluxio"]["data"]["fuse.sh"]
 
 
@@ -326,8 +330,11 @@ class Shell:
         env = {f"STORE_{i}_{name}": value for i in (0, 1) for name, value in secrets.items()}
         return subprocess.run(
             ["bash", "-c", self.script, "script", *args],
-            env={**os.environ, **env}, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
     def calls(self) -> list[str]:
         file = self.home / "bin" / "calls"
@@ -359,8 +366,14 @@ def test_a_mount_goes_after_its_data_is_in_the_store(tmp_path: Path) -> None:
     shell.write("table", "s3://other  on  /cats  (s3)\ns3://old  on  /old  (s3)\nhdfs://x  on  /  (hdfs)\n")
     assert shell.run().returncode == 0
     short = [" ".join(call.split()[:1] + call.split()[-1:]) for call in shell.calls()]
-    assert short == ["persist /old", "unmount /old", "persist /cats", "unmount /cats", "mount s3://cats",
-                     "mount oss://dogs/all"]  # fmt: skip
+    assert short == [
+        "persist /old",
+        "unmount /old",
+        "persist /cats",
+        "unmount /cats",
+        "mount s3://cats",
+        "mount oss://dogs/all",
+    ]
 
 
 def test_credentials_are_covered_when_a_mount_fails(tmp_path: Path) -> None:

@@ -37,9 +37,15 @@ spec:
   workers: {tiers: [{medium: MEM, quota: 64Gi}]}
   underStores: [{mount: /imagenet, url: "s3://imagenet"}]
 """
-WRITE_TIER = TIER.replace("{name: read}", "{name: write}").replace("role: read", "role: write").replace(
-    "tiers: [{medium: MEM, quota: 64Gi}]", "replicas: 2, tiers: [{medium: MEM, quota: 8Gi}, {medium: SSD, quota: 64Gi}]"
-) + "  writeBack: {mode: async}\n"  # fmt: skip
+WRITE_TIER = (
+    TIER.replace("{name: read}", "{name: write}")
+    .replace("role: read", "role: write")
+    .replace(
+        "tiers: [{medium: MEM, quota: 64Gi}]",
+        "replicas: 2, tiers: [{medium: MEM, quota: 8Gi}, {medium: SSD, quota: 64Gi}]",
+    )
+    + "  writeBack: {mode: async}\n"
+)
 
 
 def machine(model: str) -> str:
@@ -66,9 +72,7 @@ def test_a_bare_cluster_has_no_daemon_and_tells_its_name() -> None:
     assert names(result, "Namespace") == ["avactl-system"]
     policies = {"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
     roles = {"Role", "RoleBinding"}
-    assert {manifest.kind for manifest in own(result)} == {
-        "Namespace", "PriorityClass", "ConfigMap", *policies, *roles
-    }  # fmt: skip
+    assert {manifest.kind for manifest in own(result)} == {"Namespace", "PriorityClass", "ConfigMap", *policies, *roles}
     assert {manifest.name for manifest in own(result) if manifest.kind in roles} == {"avactl-identity"}
 
 
@@ -104,8 +108,13 @@ def test_priorities_are_ordered_and_low_pushes_nobody_out() -> None:
     classes = [body(result, "PriorityClass", name) for name in names(result, "PriorityClass")]
     order = [entry["metadata"]["name"] for entry in sorted(classes, key=lambda entry: -int(entry["value"]))]
     assert order == [
-        "avactl-system", "avactl-serving", "avactl-high", "avactl-workspace", "avactl-normal", "avactl-low",
-    ]  # fmt: skip
+        "avactl-system",
+        "avactl-serving",
+        "avactl-high",
+        "avactl-workspace",
+        "avactl-normal",
+        "avactl-low",
+    ]
     assert [entry["metadata"]["name"] for entry in classes if entry["preemptionPolicy"] == "Never"] == ["avactl-low"]
 
 
@@ -336,9 +345,12 @@ def test_daemon_pods_pass_restricted_pod_security(admin: KubeClient) -> None:
     """The ReplicaSets make their pods: nothing is refused by admission, in a namespace that enforces `restricted`."""
     for name in ("avactl-scheduler", "avactl-reconcile", "avactl-cache", "avactl-serving"):
         ready = admin.wait_for(
-            "apps/v1", "Deployment", name, "avactl-cache" if name == "avactl-cache" else "avactl-system",
+            "apps/v1",
+            "Deployment",
+            name,
+            "avactl-cache" if name == "avactl-cache" else "avactl-system",
             until=lambda found: found.get("status", {}).get("replicas") == found["spec"]["replicas"],
-        )  # fmt: skip
+        )
         conditions = {entry["type"]: entry["status"] for entry in ready["status"].get("conditions", [])}
         assert conditions.get("ReplicaFailure") != "True"
 
@@ -365,11 +377,18 @@ def test_scheduler_role_is_enough_and_no_more(plane: ControlPlane, admin: KubeCl
     token = plane.service_account_token("avactl-system", "avactl-scheduler")
     with plane.client(token) as scheduler:
         for version, kind in (
-            ("v1", "Node"), ("v1", "Namespace"), ("v1", "Pod"), ("v1", "PersistentVolumeClaim"),
-            ("v1", "PersistentVolume"), ("storage.k8s.io/v1", "StorageClass"), ("storage.k8s.io/v1", "CSINode"),
-            ("policy/v1", "PodDisruptionBudget"), ("resource.k8s.io/v1", "ResourceSlice"),
-            ("resource.k8s.io/v1", "DeviceClass"), ("resource.k8s.io/v1", "ResourceClaim"),
-        ):  # fmt: skip
+            ("v1", "Node"),
+            ("v1", "Namespace"),
+            ("v1", "Pod"),
+            ("v1", "PersistentVolumeClaim"),
+            ("v1", "PersistentVolume"),
+            ("storage.k8s.io/v1", "StorageClass"),
+            ("storage.k8s.io/v1", "CSINode"),
+            ("policy/v1", "PodDisruptionBudget"),
+            ("resource.k8s.io/v1", "ResourceSlice"),
+            ("resource.k8s.io/v1", "DeviceClass"),
+            ("resource.k8s.io/v1", "ResourceClaim"),
+        ):
             scheduler.list(version, kind)
         scheduler.list("v1", "ConfigMap", "avactl-system")
 
@@ -471,9 +490,12 @@ def test_device_class_selects_exactly_its_model(plane: ControlPlane, admin: Kube
         admin.create(pod(team, name, scheduler="default-scheduler"))
     for name, device in expected.items():
         allocated = admin.wait_for(
-            "resource.k8s.io/v1", "ResourceClaim", name, team,
+            "resource.k8s.io/v1",
+            "ResourceClaim",
+            name,
+            team,
             until=lambda found: found.get("status", {}).get("allocation"),
-        )  # fmt: skip
+        )
         assert [result["device"] for result in allocated["status"]["allocation"]["devices"]["results"]] == [device]
 
 

@@ -107,8 +107,10 @@ def test_claims_of_pods_exist() -> None:
         if "persistentVolumeClaim" in volume
     }
     assert wanted >= {
-        ("video", "dataset-clips-v2"), ("video", "dataset-imagenet-v1"), ("audio", "dataset-video-clips-v1"),
-    }  # fmt: skip
+        ("video", "dataset-clips-v2"),
+        ("video", "dataset-imagenet-v1"),
+        ("audio", "dataset-video-clips-v1"),
+    }
     assert wanted <= claims
 
 
@@ -151,8 +153,9 @@ def test_a_list_that_is_too_long_stays_in_the_store() -> None:
     assert [d.code for d in compile_tree(MemoryTree(files)).diagnostics] == ["manifest-too-large"]
     placed = PICKED.replace("v2.jsonl", 'v2.jsonl, manifestUrl: "s3://imagenet/lists/v2.jsonl"')
     result = compiled(placed, workspace("kim", "video", "{name: clips}"), v2__jsonl=lines)
-    assert sorted(named(result, "ConfigMap")) == ["/".join(x) for x in (("avactl-system", "dataset-imagenet"),
-                                                                        ("video", "dataset-clips"))]  # fmt: skip
+    assert sorted(named(result, "ConfigMap")) == [
+        "/".join(x) for x in (("avactl-system", "dataset-imagenet"), ("video", "dataset-clips"))
+    ]
 
 
 def test_a_manifest_with_many_problems_is_cut_short() -> None:

@@ -72,8 +72,9 @@ def test_only_the_gateways_pods_and_addresses_reach_the_http_port() -> None:
     }
     for name, port in (("detector", 8000), ("lin", 8888)):
         assert from_outside(result, name) == {
-            "from": [pods, {"ipBlock": {"cidr": "10.4.0.0/16"}}], "ports": [{"protocol": "TCP", "port": port}],
-        }  # fmt: skip
+            "from": [pods, {"ipBlock": {"cidr": "10.4.0.0/16"}}],
+            "ports": [{"protocol": "TCP", "port": port}],
+        }
     hidden = compiled(platform(GATEWAY, service().partition("  expose")[0]))
     assert "envoy-gateway-system" not in str(body(hidden, "NetworkPolicy", "detector", "vision"))
     assert names(hidden, "HTTPRoute") == []

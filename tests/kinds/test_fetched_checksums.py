@@ -19,11 +19,17 @@ def fetched(target: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
     """Run the init container's script."""
     target.mkdir(exist_ok=True)
     env = {
-        "PATH": os.environ["PATH"], "SOURCE": "s3://data/published/7", "TARGET": str(target), "BACKEND": "s3",
-        "RCLONE_S3_PROVIDER": "AWS", "RCLONE_S3_ENDPOINT": endpoint, "RCLONE_CONFIG": "/notfound",
-        "RCLONE_S3_ACCESS_KEY_ID": KEYS["AWS_ACCESS_KEY_ID"], "HOME": str(target),
+        "PATH": os.environ["PATH"],
+        "SOURCE": "s3://data/published/7",
+        "TARGET": str(target),
+        "BACKEND": "s3",
+        "RCLONE_S3_PROVIDER": "AWS",
+        "RCLONE_S3_ENDPOINT": endpoint,
+        "RCLONE_CONFIG": "/notfound",
+        "RCLONE_S3_ACCESS_KEY_ID": KEYS["AWS_ACCESS_KEY_ID"],
+        "HOME": str(target),
         "RCLONE_S3_SECRET_ACCESS_KEY": KEYS["AWS_SECRET_ACCESS_KEY"],
-    }  # fmt: skip
+    }
     return subprocess.run(["sh", "-c", FETCH_MODEL_SCRIPT], env=env, capture_output=True, text=True, check=False)
 
 

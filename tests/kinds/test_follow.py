@@ -136,8 +136,11 @@ def test_the_reconciler_reads_the_branch_with_what_the_secret_holds(tmp_path: Pa
         (tmp_path / "username").write_text("robot")
         (tmp_path / "password").write_text(token + "\n")
         asked = subprocess.run(
-            ["git", "credential", "fill"], input="protocol=https\nhost=git.example.com\n\n", text=True,
+            ["git", "credential", "fill"],
+            input="protocol=https\nhost=git.example.com\n\n",
+            text=True,
             env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **{k: v for k, v in env.items() if "GIT" in k}},
-            capture_output=True, check=True,
-        ).stdout  # fmt: skip
+            capture_output=True,
+            check=True,
+        ).stdout
         assert asked.splitlines()[-2:] == ["username=robot", f"password={token}"]

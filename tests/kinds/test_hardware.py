@@ -207,10 +207,18 @@ def machines(draw: st.DrawFn, largest: int = 7) -> Machine:
     chosen = draw(st.lists(st.sampled_from(edges), unique=True)) if edges else []
     pairs = tuple(NvlinkPair(i, j, draw(st.integers(1, 3))) for i, j in chosen)
     return Machine(
-        gpu="X", gpus=count, gpu_memory=1, cpu=1.0, memory=1, switches=switches,
-        nvlink=Nvlink(20.0, pairs) if pairs else None, nics=(),
-        cross_socket_gbps=3.0, same_socket_gbps=8.0, pcie_switch_gbps=12.0,
-    )  # fmt: skip
+        gpu="X",
+        gpus=count,
+        gpu_memory=1,
+        cpu=1.0,
+        memory=1,
+        switches=switches,
+        nvlink=Nvlink(20.0, pairs) if pairs else None,
+        nics=(),
+        cross_socket_gbps=3.0,
+        same_socket_gbps=8.0,
+        pcie_switch_gbps=12.0,
+    )
 
 
 @given(machines(6))

@@ -70,12 +70,20 @@ def one(found: dict[tuple[str, str], Any], kind: str, prefix: str) -> Any:
 def test_a_version_is_a_volume_of_its_directory_alone() -> None:
     found = bodies()
     assert mount_options(found, "vision-dataset-cats-v1") == {
-        "read-only": "", "no-bgjob": "", "no-usage-report": "",
-        "cache-dir": "/fast/images", "cache-size": str(1024 * 1024), "free-space-ratio": "0.1",
-        "cache-scan-interval": "10m", "buffer-size": "1024",
-        "attr-cache": "3600s", "entry-cache": "3600s", "dir-entry-cache": "3600s", "open-cache": "3600s",
+        "read-only": "",
+        "no-bgjob": "",
+        "no-usage-report": "",
+        "cache-dir": "/fast/images",
+        "cache-size": str(1024 * 1024),
+        "free-space-ratio": "0.1",
+        "cache-scan-interval": "10m",
+        "buffer-size": "1024",
+        "attr-cache": "3600s",
+        "entry-cache": "3600s",
+        "dir-entry-cache": "3600s",
+        "open-cache": "3600s",
         "subdir": "/cats/v1",
-    }  # fmt: skip
+    }
     spec = found["PersistentVolume", "vision-dataset-cats-v1"]["spec"]
     assert spec["csi"]["nodePublishSecretRef"] == {"name": "ava-volume", "namespace": "avactl-cache"}
     assert spec["csi"]["volumeHandle"] == "vision-dataset-cats-v1"
@@ -113,7 +121,8 @@ def test_memory_is_one_that_the_clients_of_a_machine_share() -> None:
 )
 def test_a_version_is_imported_from_its_store(url: str, arguments: list[str]) -> None:
     (container,) = one(bodies(dataset=DATASET.replace("s3://cats/all/v1", url)), "Job", "import-vision-cats-v1")[
-        "spec"]["template"]["spec"]["containers"]  # fmt: skip
+        "spec"
+    ]["template"]["spec"]["containers"]
     assert container["command"] == ["/bin/bash", "/config/import.sh", *arguments]
     secrets = [each["valueFrom"]["secretKeyRef"]["name"] for each in container["env"]]
     assert secrets == (["cats-s3", "cats-s3"] if "cats" in url else [])

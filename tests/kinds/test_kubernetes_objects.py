@@ -25,18 +25,23 @@ from tests.kinds.test_pod_settings import PLATFORM
 from tools.controlplane import ControlPlane
 from tools.waiting import wait_until
 
-SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True,
-            "seccompProfile": {"type": "RuntimeDefault"}}  # fmt: skip
+SECURITY = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 CONFIG = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "1"}}
 POD = {"containers": [{"name": "main", "image": "a:1", "securityContext": SECURITY}]}
 WORKLOAD: dict[str, Any] = {
-    "apiVersion": "apps/v1", "kind": "Deployment",
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
     "metadata": {"name": "web", "labels": {"app.kubernetes.io/name": "web"}},
     "spec": {
         "selector": {"matchLabels": {"app": "web"}},
         "template": {"metadata": {"labels": {"app": "web"}}, "spec": POD},
     },
-}  # fmt: skip
+}
 ROLE = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "own"}, "rules": []}
 RULE = {
     "apiVersion": "monitoring.coreos.com/v1",
@@ -71,10 +76,13 @@ def test_inline_files_and_directories() -> None:
     two = "---\n# Source: chart\n" + yaml.safe_dump(WORKLOAD) + "---\n---\n" + yaml.safe_dump(RULE)
     files = {
         "teams/manifests/one.yaml": {
-            "apiVersion": "v1", "kind": "List", "items": [{**CONFIG, "metadata": {"name": "b"}}]
+            "apiVersion": "v1",
+            "kind": "List",
+            "items": [{**CONFIG, "metadata": {"name": "b"}}],
         },
-        "teams/manifests/chart/templates/two.yaml": two, "teams/manifests/chart/NOTES.txt": "hello",
-    }  # fmt: skip
+        "teams/manifests/chart/templates/two.yaml": two,
+        "teams/manifests/chart/NOTES.txt": "hello",
+    }
     spec = {"objects": [CONFIG], "files": ["manifests/one.yaml", "manifests/chart"], "namespace": "monitoring"}
     found = mine(compile_tree(tree(spec, None, files)))
     assert [*found] == ["ConfigMap/a", "ConfigMap/b", "Deployment/web", "PrometheusRule/r"]
@@ -131,19 +139,32 @@ ATTEMPTS = {
     "account by its former key": changed(*TEMPLATE, "serviceAccount", value="train-follower"),
     "other teams' nodes": changed(*TEMPLATE, "affinity", value=AFFINITY),
     "runtime": changed("spec", "template", "metadata", "annotations", value={"devices.crio.io": "/dev/mem"}),
-    "devices of a variable": changed(*MAIN, "env", value=[{
-        "name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "x"}}}]),
+    "devices of a variable": changed(
+        *MAIN,
+        "env",
+        value=[{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {"name": "a", "key": "x"}}}],
+    ),
     "no profile of AppArmor": changed(
         *MAIN, "securityContext", value={**SECURITY, "appArmorProfile": {"type": "Unconfined"}}
     ),
     "labels of runs": {
-        "apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "c"},
-        "spec": {"schedule": "0 0 * * *", "jobTemplate": {
-            "metadata": {"labels": {"avactl.dev/team": "nlp"}},
-            "spec": {"template": {"spec": {**POD, "restartPolicy": "Never"}}}}},
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": "c"},
+        "spec": {
+            "schedule": "0 0 * * *",
+            "jobTemplate": {
+                "metadata": {"labels": {"avactl.dev/team": "nlp"}},
+                "spec": {"template": {"spec": {**POD, "restartPolicy": "Never"}}},
+            },
+        },
     },
-    "ephemeral": {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
-                  "spec": {**POD, "ephemeralContainers": [{"name": "e", "image": "a:1"}]}},
+    "ephemeral": {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p"},
+        "spec": {**POD, "ephemeralContainers": [{"name": "e", "image": "a:1"}]},
+    },
     "tolerations": changed(*TEMPLATE, "tolerations", value=[{"operator": "Exists"}]),
     "grace": changed(*TEMPLATE, "terminationGracePeriodSeconds", value=9999),
     "devices": changed(*MAIN, "env", value=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]),
@@ -156,11 +177,19 @@ ATTEMPTS = {
     ),
     "no context": changed(*MAIN, "securityContext", value={}),
     "node port": {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"type": "NodePort"}},
-    "external": {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
-                 "spec": {"externalIPs": ["1.1.1.1"]}},
-    "volume": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "c"},
-               "spec": {"volumeName": "v"}},
-}  # fmt: skip
+    "external": {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "s"},
+        "spec": {"externalIPs": ["1.1.1.1"]},
+    },
+    "volume": {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "c"},
+        "spec": {"volumeName": "v"},
+    },
+}
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
@@ -181,13 +210,24 @@ INVALID = {
     "name of a path": ({**RULE, "metadata": {"name": "../x", "namespace": "x"}}, "manifest-invalid"),
     "name of lines": ({**RULE, "metadata": {"name": "x\n::error::y", "namespace": "x"}}, "manifest-invalid"),
     "namespace of a path": ({**RULE, "metadata": {"name": "x", "namespace": ".."}}, "manifest-invalid"),
-    "secret": ({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "x"},
-                "data": {"a": "YQ=="}}, "credential-literal"),
-    "secret of a wrong type": ({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "x"},
-                                "stringData": {"pin": 12345678}}, "credential-literal"),
-    "credential": ({**CONFIG, "metadata": {"name": "a", "namespace": "x"},
-                    "data": {"password": "hunter2hunter2"}}, "credential-literal"),
-}  # fmt: skip
+    "secret": (
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "x"}, "data": {"a": "YQ=="}},
+        "credential-literal",
+    ),
+    "secret of a wrong type": (
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "s", "namespace": "x"},
+            "stringData": {"pin": 12345678},
+        },
+        "credential-literal",
+    ),
+    "credential": (
+        {**CONFIG, "metadata": {"name": "a", "namespace": "x"}, "data": {"password": "hunter2hunter2"}},
+        "credential-literal",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", INVALID)
@@ -299,8 +339,12 @@ def test_the_example_of_the_page_patches_a_chart() -> None:
     empty = tree({})
     given = {path: empty.read(path) for path in empty.paths()}
     chart = yaml.safe_dump({**WORKLOAD, "metadata": {"name": "grafana"}}).encode()
-    files = {**given, "teams/own.yaml": example.encode(), "teams/charts/grafana/a.yaml": chart,
-             "avactl.yaml": b"exclude: [teams/charts]"}  # fmt: skip
+    files = {
+        **given,
+        "teams/own.yaml": example.encode(),
+        "teams/charts/grafana/a.yaml": chart,
+        "avactl.yaml": b"exclude: [teams/charts]",
+    }
     body = mine(compile_tree(MemoryTree(files)))["Deployment/grafana"]
     assert (body["spec"]["replicas"], body["metadata"]["namespace"]) == (2, "monitoring")
 
@@ -345,8 +389,12 @@ def test_the_api_server_takes_them(new_plane: Callable[..., ControlPlane]) -> No
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "vision"}}
         )
         template = mine(result)["Deployment/web"]["spec"]["template"]
-        pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
-               "metadata": {**template["metadata"], "name": "check", "namespace": "vision"}}  # fmt: skip
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "spec": template["spec"],
+            "metadata": {**template["metadata"], "name": "check", "namespace": "vision"},
+        }
         with plane.client(plane.service_account_token("kube-system", "job-controller")) as controller:
             probe = {**pod, "spec": {**pod["spec"], "nodeName": "x"}}
             wait_until(lambda: " node-name: " in controller.refusal(probe))

@@ -43,10 +43,17 @@ class Pod:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         self.env = {
             "PATH": "/usr/bin:/bin:" + str(Path(shutil.which("rclone") or "/").parent),
-            "LIST": str(self.list), "LIVE": str(self.volume / "live"), "WORK": str(self.volume / "work"),
-            "PORT": str(self.server.server_port), "PERIOD": "0.2", "STORES": "S3_A", "RCLONE_CONFIG": "/notfound",
-            "HOME": str(folder), "RCLONE_CONFIG_S3_A_TYPE": "alias", "RCLONE_CONFIG_S3_A_REMOTE": str(self.store),
-        }  # fmt: skip
+            "LIST": str(self.list),
+            "LIVE": str(self.volume / "live"),
+            "WORK": str(self.volume / "work"),
+            "PORT": str(self.server.server_port),
+            "PERIOD": "0.2",
+            "STORES": "S3_A",
+            "RCLONE_CONFIG": "/notfound",
+            "HOME": str(folder),
+            "RCLONE_CONFIG_S3_A_TYPE": "alias",
+            "RCLONE_CONFIG_S3_A_REMOTE": str(self.store),
+        }
 
     def publish(self, path: str, text: str = "weights") -> None:
         (self.store / path).parent.mkdir(parents=True, exist_ok=True)

@@ -72,10 +72,12 @@ def test_a_model_is_added_and_versions_change_without_a_failed_request(tmp_path:
             for name in ("a/1", *(f"b/{version}" for version in range(1, VERSIONS + 1))):
                 client.put_object(Bucket="models", Key=f"{name}/model", Body=name.encode() * 1000)
             pod.env |= {
-                "RCLONE_CONFIG_S3_A_TYPE": "s3", "RCLONE_CONFIG_S3_A_PROVIDER": "AWS",
-                "RCLONE_CONFIG_S3_A_ACCESS_KEY_ID": ACCESS_KEY, "RCLONE_CONFIG_S3_A_SECRET_ACCESS_KEY": SECRET_KEY,
+                "RCLONE_CONFIG_S3_A_TYPE": "s3",
+                "RCLONE_CONFIG_S3_A_PROVIDER": "AWS",
+                "RCLONE_CONFIG_S3_A_ACCESS_KEY_ID": ACCESS_KEY,
+                "RCLONE_CONFIG_S3_A_SECRET_ACCESS_KEY": SECRET_KEY,
                 "RCLONE_CONFIG_S3_A_ENDPOINT": store.url,
-            }  # fmt: skip
+            }
             added_while_serving(pod)
     finally:
         pod.server.shutdown()

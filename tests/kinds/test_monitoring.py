@@ -67,8 +67,11 @@ def test_each_monitor_selects_pods_and_a_port_that_they_have() -> None:
     result = platform("{labels: {release: prometheus}, interval: 1m}")
     monitors = [manifest for manifest in result.manifests if manifest.kind == "PodMonitor"]
     assert sorted(f"{each.namespace}/{each.name}" for each in monitors) == [
-        "avactl-system/avactl-daemons", "vision/tf", "vision/train-master", "vision/triton",
-    ]  # fmt: skip
+        "avactl-system/avactl-daemons",
+        "vision/tf",
+        "vision/train-master",
+        "vision/triton",
+    ]
     for monitor in monitors:
         assert monitor.body["metadata"]["labels"]["release"] == "prometheus"
         (endpoint,) = monitor.body["spec"]["podMetricsEndpoints"]

@@ -220,9 +220,13 @@ def test_docs_list_the_rights_of_the_daemon() -> None:
     assert triples == documented("`NAME-delivery`, in the namespaces of teams")
     state = found["Role", "pipeline-state.vision.ranker"]["rules"]
     assert state == [
-        {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"],
-         "resourceNames": ["pipeline-state.vision.ranker"]}
-    ]  # fmt: skip
+        {
+            "apiGroups": [""],
+            "resources": ["configmaps"],
+            "verbs": ["patch"],
+            "resourceNames": ["pipeline-state.vision.ranker"],
+        }
+    ]
 
 
 def test_secrets_of_source_and_target() -> None:

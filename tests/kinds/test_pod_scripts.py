@@ -212,8 +212,9 @@ def test_a_snapshot_that_is_missing_or_damaged(tmp_path: Path) -> None:
     home.mkdir()
     missing = snapshot(home, tmp_path / "code", ONE)
     assert (missing.returncode, missing.stderr) == (
-        pods.MISSING_REVISION, "error: workspace li-wei has no directory net\n",
-    )  # fmt: skip
+        pods.MISSING_REVISION,
+        "error: workspace li-wei has no directory net\n",
+    )
     (home / "net").mkdir()
     assert "is empty" in snapshot(home, tmp_path / "code", ONE).stderr
     (home / "net" / "train.py").write_text("one")
@@ -338,9 +339,17 @@ def follow(tmp_path: Path, restarts: str, job: str = "run-1 ") -> subprocess.Com
     )
     stand_in.chmod(0o755)
     env = {
-        "PATH": f"{tmp_path}:/usr/bin:/bin", "LEADERS": "net-chief", "RUN": "run-1", "ROLE": "server", "POD": "p",
-        "RETRIES": "3", "GRACE": "0", "LINGER": "0", "PERIOD": "1", "COMMANDS": "",
-    }  # fmt: skip
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "LEADERS": "net-chief",
+        "RUN": "run-1",
+        "ROLE": "server",
+        "POD": "p",
+        "RETRIES": "3",
+        "GRACE": "0",
+        "LINGER": "0",
+        "PERIOD": "1",
+        "COMMANDS": "",
+    }
     try:
         return subprocess.run(
             ["sh", "-c", followers.FOLLOW_SCRIPT], env=env, capture_output=True, text=True, timeout=2, check=False
@@ -380,10 +389,19 @@ def test_a_watcher_does_not_follow_links_of_the_program_beside_it(tmp_path: Path
     )
     kubectl.chmod(0o755)
     env = {
-        "PATH": f"{tmp_path}:/usr/bin:/bin", "LEADERS": "net-launcher", "RUN": "run-1", "ROLE": "worker", "POD": "p",
-        "RETRIES": "3", "GRACE": "0", "LINGER": "0", "PERIOD": "1", "COMMANDS": "net-launch", "KEY": "w0",
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "LEADERS": "net-launcher",
+        "RUN": "run-1",
+        "ROLE": "worker",
+        "POD": "p",
+        "RETRIES": "3",
+        "GRACE": "0",
+        "LINGER": "0",
+        "PERIOD": "1",
+        "COMMANDS": "net-launch",
+        "KEY": "w0",
         "DIRECTORY": str(shared),
-    }  # fmt: skip
+    }
     watcher = subprocess.Popen(["sh", "-c", followers.FOLLOW_SCRIPT], env=env)
     try:
         wait_until((shared / "command").exists)

@@ -23,8 +23,10 @@ from tools.controlplane import ControlPlane
 from tools.waiting import wait_until
 
 TEXT = (ROOT / "docs/expressing.md").read_text()
-NEEDS = {need: (yaml.safe_load(write), sets) for need, write, sets in
-         re.findall(r"^\| ([^|]+) \| `(.+)` \| `([^`]+)` \|$", TEXT, re.MULTILINE)}  # fmt: skip
+NEEDS = {
+    need: (yaml.safe_load(write), sets)
+    for need, write, sets in re.findall(r"^\| ([^|]+) \| `(.+)` \| `([^`]+)` \|$", TEXT, re.MULTILINE)
+}
 TEAM = next(text for text in re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL) if text.startswith("kind: Team"))
 IMAGES = ", ".join(f"{name}: registry.example.com/{name}{DIGEST}" for name in ("avactl", "kubectl", "fetch"))
 PLATFORM = f"""
@@ -100,14 +102,19 @@ def test_roles_add_to_the_settings_of_the_job() -> None:
     assert both is not None
     assert (both.labels, [each.image for each in both.sidecars]) == ({"a": "1", "b": "2"}, ["a:2"])
     more = {
-        "framework": "tensorflow", "strategy": "parameterServer", "pod": {"labels": {"all": "yes"}},
-        "workers": {"replicas": 2}, "servers": {"replicas": 1, "pod": {"labels": {"only": "servers"}}},
-    }  # fmt: skip
+        "framework": "tensorflow",
+        "strategy": "parameterServer",
+        "pod": {"labels": {"all": "yes"}},
+        "workers": {"replicas": 2},
+        "servers": {"replicas": 1, "pod": {"labels": {"only": "servers"}}},
+    }
     result = compiled("TrainingJob", more)
     found = {m.name: m.body["spec"]["template"]["metadata"]["labels"] for m in result.manifests if m.kind == "Job"}
     assert {name: (each.get("all"), each.get("only")) for name, each in found.items()} == {
-        "one-chief": ("yes", None), "one-worker": ("yes", None), "one-server": ("yes", "servers"),
-    }  # fmt: skip
+        "one-chief": ("yes", None),
+        "one-worker": ("yes", None),
+        "one-server": ("yes", "servers"),
+    }
 
 
 def volume(**source: Any) -> dict[str, Any]:
@@ -134,11 +141,20 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "one port twice": ("duplicate-entry", ports({"containerPort": 80}, {"containerPort": 80, "name": "a"})),
     "a job's own label": ("invalid-value", {"pod": {"labels": {"job-name": "other"}}}),
     "two files of a Secret": ("duplicate-entry", volume(secret={"secretName": "s", "items": TWO})),
-    "two files of sources": ("duplicate-entry", volume(projected={"sources": [
-        {"secret": {"name": "s", "items": TWO[:1]}}, {"serviceAccountToken": {"path": "x", "audience": "vault"}}]})),
+    "two files of sources": (
+        "duplicate-entry",
+        volume(
+            projected={
+                "sources": [
+                    {"secret": {"name": "s", "items": TWO[:1]}},
+                    {"serviceAccountToken": {"path": "x", "audience": "vault"}},
+                ]
+            }
+        ),
+    ),
     "a file without a name": ("invalid-value", volume(secret={"secretName": "s", "items": [{"key": "a", "path": ""}]})),
     "a key of dots": ("invalid-value", volume(secret={"secretName": "s", "items": [{"key": "..", "path": "x"}]})),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", REFUSED)
@@ -155,9 +171,15 @@ def test_keys_of_labels_may_have_digits() -> None:
 
 @pytest.mark.parametrize(
     ("written", "mode", "hint"),
-    [("0o400", 0o400, ""), ("256", 0o400, ""), ("0400", None, "write `0o400`"), ("440", None, "write `0o440`"),
-     ("0644", None, "write `0o644`"), ("999", None, "write an octal number: `0o400`")],
-)  # fmt: skip
+    [
+        ("0o400", 0o400, ""),
+        ("256", 0o400, ""),
+        ("0400", None, "write `0o400`"),
+        ("440", None, "write `0o440`"),
+        ("0644", None, "write `0o644`"),
+        ("999", None, "write an octal number: `0o400`"),
+    ],
+)
 def test_modes_are_octal_only_with_their_prefix(written: str, mode: int | None, hint: str) -> None:
     spec = f"""
 kind: TrainingJob
@@ -182,9 +204,14 @@ def test_capabilities_have_no_prefix(name: str) -> None:
 
 @pytest.mark.parametrize(
     "key",
-    ["io.kubernetes.cri-o.Devices", "devices.crio.io", "seccomp-profile.crio.io/worker", "devices.nri.io/pod",
-     "devices.noderesource.dev/container.worker"],
-)  # fmt: skip
+    [
+        "io.kubernetes.cri-o.Devices",
+        "devices.crio.io",
+        "seccomp-profile.crio.io/worker",
+        "devices.nri.io/pod",
+        "devices.noderesource.dev/container.worker",
+    ],
+)
 def test_container_runtimes_take_no_orders_from_annotations(key: str) -> None:
     assert codes(compiled("TrainingJob", {"pod": {"annotations": {key: "/dev/mem"}}})) == ["invalid-value"]
 
@@ -240,8 +267,11 @@ def test_an_account_of_the_team_gets_the_rights_of_followers(strategy: str) -> N
     result = compiled("TrainingJob", more)
     pods = [m.body["spec"]["template"]["spec"] for m in result.manifests if m.kind == "Job"]
     assert {pod["serviceAccountName"] for pod in pods} == {"trainer"}
-    bound = [[s["name"] for s in m.body["subjects"]] for m in result.manifests
-             if m.kind == "RoleBinding" and m.item.kind == "TrainingJob"]  # fmt: skip
+    bound = [
+        [s["name"] for s in m.body["subjects"]]
+        for m in result.manifests
+        if m.kind == "RoleBinding" and m.item.kind == "TrainingJob"
+    ]
     assert bound
     assert all("trainer" in names for names in bound)
     more["pod"] = {"serviceAccountName": "trainer", "automountServiceAccountToken": True}
@@ -331,8 +361,13 @@ def all_needs(kind: str) -> dict[str, Any]:
             else:
                 found["pod"][key] = value
         if "pod" not in more:
-            found = {**found, **{key: {**found.get(key, {}), **value} if isinstance(value, dict) else value
-                                 for key, value in more.items()}}  # fmt: skip
+            found = {
+                **found,
+                **{
+                    key: {**found.get(key, {}), **value} if isinstance(value, dict) else value
+                    for key, value in more.items()
+                },
+            }
     return found
 
 
@@ -346,8 +381,12 @@ def test_the_api_server_takes_pods_with_all_needs(new_plane: Callable[..., Contr
             apply(kube, result.manifests)
             kube.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
             spec = {**pod_template["spec"], "restartPolicy": "Always"}
-            pod = {"apiVersion": "v1", "kind": "Pod", "spec": spec,
-                   "metadata": {**pod_template["metadata"], "name": "check", "namespace": "vision"}}  # fmt: skip
+            pod = {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "spec": spec,
+                "metadata": {**pod_template["metadata"], "name": "check", "namespace": "vision"},
+            }
             with plane.client(plane.service_account_token("kube-system", "job-controller")) as controller:
                 _in_force(controller, {**pod, "spec": {**spec, "nodeName": "x"}})
                 controller.create(pod, dry_run=True)

@@ -61,9 +61,11 @@ def test_language_models_scale_on_their_metrics(text: str, waiting: str, first: 
         "name": "queue",
         "metricType": "AverageValue",
         "metadata": {
-            "serverAddress": "http://prometheus.monitoring:9090", "query": f"sum({waiting}{pods})", "threshold": "4"
+            "serverAddress": "http://prometheus.monitoring:9090",
+            "query": f"sum({waiting}{pods})",
+            "threshold": "4",
         },
-    }  # fmt: skip
+    }
     assert triggers["firstToken"]["metricType"] == "Value"
     assert triggers["firstToken"]["metadata"]["threshold"] == "1.5"
     assert f"rate({first}{pods}[2m])" in triggers["firstToken"]["metadata"]["query"]

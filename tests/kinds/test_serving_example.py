@@ -25,10 +25,33 @@ from tools.controlplane import ControlPlane
 
 GOLDEN = ROOT / "tests" / "golden" / "serving"
 SERVICES = (
-    "classify", "embed", "search", "detect", "segment", "caption", "chat", "code", "rewrite", "agent", "judge",
-    "rerank", "rank", "suggest", "score", "reason", "plan", "complete", "digits", "summarise", "draft", "solve",
-    "write", "retrieve", "match", "tag",
-)  # fmt: skip
+    "classify",
+    "embed",
+    "search",
+    "detect",
+    "segment",
+    "caption",
+    "chat",
+    "code",
+    "rewrite",
+    "agent",
+    "judge",
+    "rerank",
+    "rank",
+    "suggest",
+    "score",
+    "reason",
+    "plan",
+    "complete",
+    "digits",
+    "summarise",
+    "draft",
+    "solve",
+    "write",
+    "retrieve",
+    "match",
+    "tag",
+)
 SCRIPTS = {FETCH_MODEL_SCRIPT: "(FETCH_SCRIPT)", FOLLOW_SCRIPT: "(FOLLOW_SCRIPT)"}
 
 

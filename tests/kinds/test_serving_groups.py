@@ -95,10 +95,19 @@ def test_only_leaders_answer_requests() -> None:
 def test_vllm_joins_the_leader() -> None:
     leader, worker = (template["spec"]["containers"][0] for template in templates(objects(VLLM)))
     shared = [
-        "/models/chat", "--served-model-name=chat", "--tensor-parallel-size=4", "--pipeline-parallel-size=2",
-        "--enable-lora", "--max-lora-rank=16", "--max-loras=4", "--distributed-executor-backend=mp", "--nnodes=2",
-        "--node-rank=$(LWS_WORKER_INDEX)", "--master-addr=$(LWS_LEADER_ADDRESS)", "--master-port=29501",
-    ]  # fmt: skip
+        "/models/chat",
+        "--served-model-name=chat",
+        "--tensor-parallel-size=4",
+        "--pipeline-parallel-size=2",
+        "--enable-lora",
+        "--max-lora-rank=16",
+        "--max-loras=4",
+        "--distributed-executor-backend=mp",
+        "--nnodes=2",
+        "--node-rank=$(LWS_WORKER_INDEX)",
+        "--master-addr=$(LWS_LEADER_ADDRESS)",
+        "--master-port=29501",
+    ]
     serves = ["--host=0.0.0.0", "--port=8000", "--lora-modules", "sql=/adapters/sql"]
     assert leader["args"] == [*shared, *serves, "--enable-expert-parallel"]
     assert worker["args"] == [*shared, "--headless", "--enable-expert-parallel"]

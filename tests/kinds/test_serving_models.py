@@ -125,10 +125,20 @@ def test_vllm_is_told_model_split_and_adapters() -> None:
     main = server(objects(VLLM))
     assert main["command"] == ["vllm", "serve"]
     assert main["args"] == [
-        "/models/chat", "--served-model-name=chat", "--tensor-parallel-size=4", "--max-model-len=8192",
-        "--gpu-memory-utilization=0.85", "--enable-lora", "--max-lora-rank=32", "--max-loras=4", "--max-num-seqs=64",
-        "--host=0.0.0.0", "--port=8000", "--lora-modules", "sql=/adapters/sql",
-    ]  # fmt: skip
+        "/models/chat",
+        "--served-model-name=chat",
+        "--tensor-parallel-size=4",
+        "--max-model-len=8192",
+        "--gpu-memory-utilization=0.85",
+        "--enable-lora",
+        "--max-lora-rank=32",
+        "--max-loras=4",
+        "--max-num-seqs=64",
+        "--host=0.0.0.0",
+        "--port=8000",
+        "--lora-modules",
+        "sql=/adapters/sql",
+    ]
     assert {"name": "HF_HUB_OFFLINE", "value": "1"} in main["env"]
     assert main["startupProbe"]["httpGet"] == {"path": "/health", "port": 8000}
     assert main["startupProbe"]["periodSeconds"] * main["startupProbe"]["failureThreshold"] == 1800
@@ -138,11 +148,21 @@ def test_vllm_is_told_model_split_and_adapters() -> None:
 def test_sglang_is_told_model_split_and_adapters() -> None:
     main = server(objects(SGLANG))
     assert main["args"] == [
-        "--model-path=/models/chat", "--served-model-name=chat", "--host=0.0.0.0", "--port=30000",
-        "--tensor-parallel-size=4", "--context-length=8192", "--mem-fraction-static=0.85", "--enable-lora",
-        "--max-lora-rank=20", "--max-loras-per-batch=5", "--lora-paths", "sql=/adapters/sql",
-        "--max-running-requests=64", "--enable-metrics",
-    ]  # fmt: skip
+        "--model-path=/models/chat",
+        "--served-model-name=chat",
+        "--host=0.0.0.0",
+        "--port=30000",
+        "--tensor-parallel-size=4",
+        "--context-length=8192",
+        "--mem-fraction-static=0.85",
+        "--enable-lora",
+        "--max-lora-rank=20",
+        "--max-loras-per-batch=5",
+        "--lora-paths",
+        "sql=/adapters/sql",
+        "--max-running-requests=64",
+        "--enable-metrics",
+    ]
     assert main["readinessProbe"]["httpGet"]["path"] == "/ready"
     assert main["livenessProbe"]["timeoutSeconds"] == 25
 

@@ -110,12 +110,17 @@ def test_vllm_moves_prompts_by_nixl() -> None:
         args = server(found, role)["args"]
         # Versions of a model are told apart by the path, which both servers compare.
         assert args[:4] == [
-            "/models/chat/2", "--served-model-name=chat", f"--tensor-parallel-size={tensor}", "--max-model-len=8192",
-        ]  # fmt: skip
+            "/models/chat/2",
+            "--served-model-name=chat",
+            f"--tensor-parallel-size={tensor}",
+            "--max-model-len=8192",
+        ]
         (given,) = [each.partition("=")[2] for each in args if each.startswith("--kv-transfer-config=")]
         assert orjson.loads(given) == {
-            "kv_connector": "NixlConnector", "kv_role": kv_role, "kv_load_failure_policy": "recompute",
-        }  # fmt: skip
+            "kv_connector": "NixlConnector",
+            "kv_role": kv_role,
+            "kv_load_failure_policy": "recompute",
+        }
         env = {each["name"]: each for each in server(found, role)["env"]}
         assert env["VLLM_NIXL_SIDE_CHANNEL_HOST"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
         assert env["VLLM_NIXL_SIDE_CHANNEL_PORT"]["value"] == "5600"
@@ -179,9 +184,10 @@ def test_the_router_finds_the_pods_that_answer_requests() -> None:
         start = container["args"].index(f"--{role}-selector") + 1
         pairs = dict(each.split("=", 1) for each in container["args"][start : start + 4])
         chosen = [
-            path[2:] for path, template in templates_of(found["DisaggregatedSet", "classifier"])
+            path[2:]
+            for path, template in templates_of(found["DisaggregatedSet", "classifier"])
             if pairs.items() <= template["metadata"]["labels"].items()
-        ]  # fmt: skip
+        ]
         assert chosen == [(role, "spec", "leaderWorkerTemplate", "leaderTemplate")]
 
 
@@ -203,9 +209,12 @@ def test_a_picker_chooses_and_a_sidecar_obeys() -> None:
     assert not any("router" in name or kind == "Service" for kind, name in found)
     (sidecar,) = [each for each in leader(found, "decode")["spec"]["initContainers"] if each["name"] == "routing"]
     assert sidecar["args"] == [
-        "--port=8000", "--vllm-port=8200", "--kv-connector=nixlv2", "--secure-proxy=false",
+        "--port=8000",
+        "--vllm-port=8200",
+        "--kv-connector=nixlv2",
+        "--secure-proxy=false",
         "--max-idle-conns-per-host=512",
-    ]  # fmt: skip
+    ]
     assert sidecar["restartPolicy"] == "Always"
     decode, prefill = server(found, "decode"), server(found, "prefill")
     assert "--port=8200" in decode["args"]

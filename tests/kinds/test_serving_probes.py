@@ -20,12 +20,16 @@ def test_each_probe_is_a_path_or_a_script() -> None:
     main = server(objects(TRITON + PROBES))
     assert main["startupProbe"] == {
         "exec": {"command": ["/probes/startup/warm.sh", "--all"]},
-        "periodSeconds": 5, "timeoutSeconds": 5, "failureThreshold": 60,
-    }  # fmt: skip
+        "periodSeconds": 5,
+        "timeoutSeconds": 5,
+        "failureThreshold": 60,
+    }
     assert main["readinessProbe"] == {
         "exec": {"command": ["/probes/readiness/ready"]},
-        "periodSeconds": 10, "timeoutSeconds": 3, "failureThreshold": 3,
-    }  # fmt: skip
+        "periodSeconds": 10,
+        "timeoutSeconds": 3,
+        "failureThreshold": 3,
+    }
     assert main["livenessProbe"]["httpGet"] == {"path": "/alive", "port": 8002}
 
 
@@ -33,8 +37,10 @@ def test_scripts_come_from_a_config_map_or_an_image() -> None:
     made = pod(objects(TRITON + PROBES))
     volumes = {volume["name"]: volume for volume in made["volumes"]}
     assert volumes["probe-startup"]["configMap"] == {
-        "name": "checks", "items": [{"key": "warm.sh", "path": "warm.sh"}], "defaultMode": 0o555
-    }  # fmt: skip
+        "name": "checks",
+        "items": [{"key": "warm.sh", "path": "warm.sh"}],
+        "defaultMode": 0o555,
+    }
     copy = next(container for container in made["initContainers"] if container["name"] == "probe-readiness")
     assert copy["command"] == ["cp", "/bin/ready", "/probes/readiness/ready"]
     assert copy["image"] == "registry.example.com/checks:1"

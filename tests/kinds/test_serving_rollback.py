@@ -39,13 +39,20 @@ def test_the_plan_and_the_rights() -> None:
     result = compiled(PLATFORM)
     plan = json.loads(body(result, "ConfigMap", "rollback.vision.web", "avactl-system")["data"]["service.json"])
     assert plan == {
-        "cluster": "main", "namespace": "vision", "name": "web", "team": "vision", "file": "platform.yaml",
-        "document": "web", "by": "commit",
-    }  # fmt: skip
+        "cluster": "main",
+        "namespace": "vision",
+        "name": "web",
+        "team": "vision",
+        "file": "platform.yaml",
+        "document": "web",
+        "by": "commit",
+    }
     rules = body(result, "Role", "web-rollback", "vision")["rules"]
     assert [(each["resources"], each["verbs"], each.get("resourceNames")) for each in rules] == [
-        (["deployments"], ["get"], ["web"]), (["replicasets"], ["list"], None), (["events"], ["create", "patch"], None)
-    ]  # fmt: skip
+        (["deployments"], ["get"], ["web"]),
+        (["replicasets"], ["list"], None),
+        (["events"], ["create", "patch"], None),
+    ]
     triples = {(g, r, v) for rule in rules for g in rule["apiGroups"] for r in rule["resources"] for v in rule["verbs"]}
     assert triples == documented("`NAME-rollback`, in the namespaces of teams")
     deployment = body(result, "Deployment", "web", "vision")

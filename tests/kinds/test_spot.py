@@ -97,9 +97,13 @@ PATCH = """patches:
 
 
 @pytest.mark.parametrize(
-    ("spec", "code"), [(RAW, "manifest-not-allowed"), (JOB + PATCH, "patch-not-allowed"),
-                       (JOB + "  pod: {tolerations: [{key: KEY, operator: Exists}]}\n", "missing-reference")]
-)  # fmt: skip
+    ("spec", "code"),
+    [
+        (RAW, "manifest-not-allowed"),
+        (JOB + PATCH, "patch-not-allowed"),
+        (JOB + "  pod: {tolerations: [{key: KEY, operator: Exists}]}\n", "missing-reference"),
+    ],
+)
 def test_only_the_key_spot_leads_to_spot_machines(spec: str, code: str) -> None:
     (found,) = unchecked(joined(PLATFORM, spec.replace("KEY", CAPACITY))).diagnostics
     assert (found.code, "spot: allow" in found.hint) == (code, True)

@@ -85,12 +85,17 @@ def test_roles_are_bound_with_the_prefixes_of_the_cluster() -> None:
     result = compiled(PLATFORM)
     member = body(result, "RoleBinding", "avactl-member", "vision")["subjects"]
     assert [(subject["kind"], subject["name"]) for subject in member] == [
-        ("User", "oidc:root"), ("User", "oidc:ann"), ("Group", "oidc:vision-dev"),
-    ]  # fmt: skip
+        ("User", "oidc:root"),
+        ("User", "oidc:ann"),
+        ("Group", "oidc:vision-dev"),
+    ]
     assert names(result, "Role") == [
-        "avactl-system/avactl-identity", "vision/avactl-admin", "vision/avactl-member", "vision/avactl-viewer",
+        "avactl-system/avactl-identity",
+        "vision/avactl-admin",
+        "vision/avactl-member",
+        "vision/avactl-viewer",
         "web/avactl-member",
-    ]  # fmt: skip
+    ]
 
 
 def test_only_admins_have_a_rule_on_secrets() -> None:
@@ -147,8 +152,11 @@ spec:
 )
 def test_egress_leaves_the_metadata_service_out(allowed: str, blocks: list[Any]) -> None:
     result = compiled(f"kind: Cluster\nmetadata: {{name: main}}\nspec: {{egressAllowed: {allowed}}}{WEB}")
-    found = [peer["ipBlock"] for peer in peers(body(result, "NetworkPolicy", "allow-egress", "web"), "egress")[2:]
-             if "ipBlock" in peer]  # fmt: skip
+    found = [
+        peer["ipBlock"]
+        for peer in peers(body(result, "NetworkPolicy", "allow-egress", "web"), "egress")[2:]
+        if "ipBlock" in peer
+    ]
     assert found == blocks
 
 

@@ -29,7 +29,7 @@ from tests.kinds.tenancy_attempts import (
     service,
     variable,
     workload,
-)  # fmt: skip
+)
 from tools.controlplane import ApiError, ControlPlane, KubeClient
 from tools.waiting import wait_until
 
@@ -156,9 +156,12 @@ def status_writer(name: str) -> Iterator[dict[str, Any]]:
     yield {"apiVersion": f"{rbac}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": [rule]}
     reference = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
     yield {
-        "apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name}, "roleRef": reference,
+        "apiVersion": f"{rbac}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": name},
+        "roleRef": reference,
         "subjects": [{"kind": "ServiceAccount", **account}],
-    }  # fmt: skip
+    }
 
 
 def test_there_are_at_least_200_attempts() -> None:
@@ -228,9 +231,11 @@ def test_what_controllers_create_for_a_member_is_refused(
     thief["spec"]["volumeClaimTemplates"] = [{"metadata": {"name": "data"}, "spec": claim}]
     ann.create(thief)
     for kind, name, rule in (
-        ("Job", "marked", "scheduler-annotations: "), ("Job", "host", "PodSecurity"),
-        ("Job", "alone", "exceeded quota: avactl-no-cross-namespace"), ("StatefulSet", "thief", "volume-name: "),
-    ):  # fmt: skip
+        ("Job", "marked", "scheduler-annotations: "),
+        ("Job", "host", "PodSecurity"),
+        ("Job", "alone", "exceeded quota: avactl-no-cross-namespace"),
+        ("StatefulSet", "thief", "volume-name: "),
+    ):
         assert rule in reason(admin, kind, name)
 
 
@@ -289,10 +294,12 @@ def test_the_scheduler_writes_its_annotations(plane: ControlPlane, admin: KubeCl
 def test_the_pods_of_a_members_workloads_are_created(admin: KubeClient, member: Callable[[str], KubeClient]) -> None:
     ann = member("ann")
     for version, kind, name, field in (
-        ("apps/v1", "Deployment", "own", "replicas"), ("apps/v1", "StatefulSet", "own", "replicas"),
-        ("apps/v1", "ReplicaSet", "own", "replicas"), ("batch/v1", "Job", "own", "active"),
+        ("apps/v1", "Deployment", "own", "replicas"),
+        ("apps/v1", "StatefulSet", "own", "replicas"),
+        ("apps/v1", "ReplicaSet", "own", "replicas"),
+        ("batch/v1", "Job", "own", "active"),
         ("apps/v1", "Deployment", "detect", "replicas"),
-    ):  # fmt: skip
+    ):
         ann.wait_for(version, kind, name, OWN, until=partial(counts, field))
 
 
@@ -317,13 +324,20 @@ def test_honest_pods_by_hand(member: Callable[[str], KubeClient]) -> None:
         {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [affinity]}}},
         {"initContainers": [container("init"), container("side", restartPolicy="Always")]},
         {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "own"}}, {"name": "tmp", "emptyDir": {}}]},
-        {"containers": [container(
-            "main", variable("NVIDIA_VISIBLE_DEVICES", "void"), variable("CUDA_VISIBLE_DEVICES", "0"),
-            variable("NVIDIA_DRIVER_CAPABILITIES", "all"), envFrom=[{"configMapRef": {"name": "own"}}],
-        )]},
+        {
+            "containers": [
+                container(
+                    "main",
+                    variable("NVIDIA_VISIBLE_DEVICES", "void"),
+                    variable("CUDA_VISIBLE_DEVICES", "0"),
+                    variable("NVIDIA_DRIVER_CAPABILITIES", "all"),
+                    envFrom=[{"configMapRef": {"name": "own"}}],
+                )
+            ]
+        },
         # Within the cost limits of the API server.
         {"containers": [container(f"c{n}", *many, variable("NVIDIA_VISIBLE_DEVICES", "void")) for n in range(20)]},
-    ):  # fmt: skip
+    ):
         for kind in KINDS:
             member("ann").create(workload(kind, pod_spec(**what), "honest"), dry_run=True)
 
@@ -334,10 +348,15 @@ def test_honest_changes(admin: KubeClient, member: Callable[[str], KubeClient]) 
     image = {"template": {"spec": {"containers": [container(image="registry.example.com/x:2")]}}}
     for where, spec in (
         # A service at the priority of services may be restarted and scaled; its pods come from the spec.
-        (f"{apps}/detect", restart), (f"{apps}/detect/scale", {"replicas": 3}), (f"{apps}/detect", {"replicas": 2}),
-        (f"{apps}/own", restart), (f"{apps}/own", image), (path("v1", "services/own"), {"sessionAffinity": "ClientIP"}),
-        (path("v1", "persistentvolumeclaims/own"), {}), (path("batch/v1", "jobs/own"), {"suspend": True}),
-    ):  # fmt: skip
+        (f"{apps}/detect", restart),
+        (f"{apps}/detect/scale", {"replicas": 3}),
+        (f"{apps}/detect", {"replicas": 2}),
+        (f"{apps}/own", restart),
+        (f"{apps}/own", image),
+        (path("v1", "services/own"), {"sessionAffinity": "ClientIP"}),
+        (path("v1", "persistentvolumeclaims/own"), {}),
+        (path("batch/v1", "jobs/own"), {"suspend": True}),
+    ):
         ann.request("PATCH", where, body={"spec": spec}, content_type=MERGE)
     own = path("v1", "pods/own")
     for change in (
@@ -368,9 +387,14 @@ def test_only_the_declared_controller_makes_pods_of_services(plane: ControlPlane
     reference = {"apiGroup": rbac, "kind": "ClusterRole", "name": role}
     subjects = [{"kind": "ServiceAccount", **account} for account in accounts]
     admin.create(
-        {"apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": role}, "roleRef": reference,
-         "subjects": subjects}
-    )  # fmt: skip
+        {
+            "apiVersion": f"{rbac}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": role},
+            "roleRef": reference,
+            "subjects": subjects,
+        }
+    )
     made = workload("StatefulSet", pod_spec(priorityClassName="avactl-serving"), "chat")
     with plane.client(plane.service_account_token("lws-system", "lws-controller-manager")) as controller:
         controller.create(made, dry_run=True)
@@ -423,9 +447,10 @@ def test_without_a_scheduler_of_its_own(new_plane: Callable[..., ControlPlane]) 
         for quota in admin.list("v1", "ResourceQuota", OWN):
             admin.delete("v1", "ResourceQuota", quota["metadata"]["name"], OWN)
         for containers in (
-            [container()], [container("main", unset, **gpus), container("second")],
+            [container()],
+            [container("main", unset, **gpus), container("second")],
             [container("main", unset, envFrom=[{"prefix": "AVACTL_BUCKET_", **source}], **gpus)],
-        ):  # fmt: skip
+        ):
             ann.create(pod(*containers), dry_run=True)
         for rule, containers in (
             ("gpu-visibility", [container("main", unset)]),
@@ -433,6 +458,6 @@ def test_without_a_scheduler_of_its_own(new_plane: Callable[..., ControlPlane]) 
             ("gpu-variables", [container("main", variable("NVIDIA_VISIBLE_DEVICES", "all"), **gpus)]),
             ("gpu-env-from", [container("main", unset, envFrom=[source], **gpus)]),
             ("gpu-env-from", [container("main", unset, envFrom=[{"prefix": "NVIDIA_", **source}], **gpus)]),
-        ):  # fmt: skip
+        ):
             with pytest.raises(ApiError, match=f" {rule}: "):
                 ann.create(pod(*containers), dry_run=True)

@@ -178,14 +178,19 @@ def script(plane: ControlPlane, tmp_path: Path) -> Iterator[Script]:
         directory.mkdir(exist_ok=True)
         settings = {"KUBECONFIG": str(config), "PATH": f"{kubectl.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
         subprocess.run(
-            [kubectl, "config", "set-context", "--current", "--namespace=vision"], env=settings, check=True,
+            [kubectl, "config", "set-context", "--current", "--namespace=vision"],
+            env=settings,
+            check=True,
             stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         text = text.replace(followers.DIRECTORY, str(directory))
         process = subprocess.Popen(
-            ["sh", "-c", text], env={**settings, "DIRECTORY": str(directory), **env}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            ["sh", "-c", text],
+            env={**settings, "DIRECTORY": str(directory), **env},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         started.append(process)
         return process
 

@@ -85,9 +85,12 @@ def test_the_compiled_check_runs(tmp_path: Path) -> None:
         running.append(
             subprocess.Popen(
                 [sys.executable, str(tmp_path), "health_check", *args],
-                env={"PATH": os.environ["PATH"], **own}, cwd=tmp_path, stdout=subprocess.PIPE, text=True,
+                env={"PATH": os.environ["PATH"], **own},
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                text=True,
             )
-        )  # fmt: skip
+        )
     printed = [each.communicate(timeout=patience())[0] for each in running]
     block.close()
     assert [each.returncode for each in running] == [0, 0], printed

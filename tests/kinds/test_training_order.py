@@ -49,9 +49,13 @@ def test_a_cron_job_has_the_whole_job() -> None:
     assert names(result, "Job") == []
     cron = body(result, "CronJob", "nightly-worker", "vision")["spec"]
     wanted = {
-        "schedule": "0 3 * * 1-5", "timeZone": "Europe/Berlin", "concurrencyPolicy": "Forbid",
-        "startingDeadlineSeconds": 3600, "successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 2,
-    }  # fmt: skip
+        "schedule": "0 3 * * 1-5",
+        "timeZone": "Europe/Berlin",
+        "concurrencyPolicy": "Forbid",
+        "startingDeadlineSeconds": 3600,
+        "successfulJobsHistoryLimit": 3,
+        "failedJobsHistoryLimit": 2,
+    }
     assert {key: cron[key] for key in wanted} == wanted
     assert "suspend" not in cron
     once = body(plain, "Job", "nightly-worker", "vision")["spec"]

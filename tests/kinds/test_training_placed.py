@@ -155,12 +155,17 @@ def volume(claim: Body) -> Body:
     name, spec = claim["metadata"]["name"], claim["spec"]
     reference = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "name": name, "namespace": TEAM}
     return {
-        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
         "spec": {
-            "capacity": spec["resources"]["requests"], "accessModes": spec["accessModes"], "claimRef": reference,
-            "storageClassName": spec["storageClassName"], "nfs": {"server": "nfs.example.com", "path": f"/{name}"},
+            "capacity": spec["resources"]["requests"],
+            "accessModes": spec["accessModes"],
+            "claimRef": reference,
+            "storageClassName": spec["storageClassName"],
+            "nfs": {"server": "nfs.example.com", "path": f"/{name}"},
         },
-    }  # fmt: skip
+    }
 
 
 def told(pod: Body) -> bool:

@@ -46,9 +46,11 @@ NONSENSE = "aGVsbG8="
 def test_what_is_wrong_is_named(tmp_path: Path, cluster: dict[str, Any], user: dict[str, Any], words: str) -> None:
     path = tmp_path / "config"
     config = {
-        "current-context": "x", "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": user}],
-    }  # fmt: skip
+        "current-context": "x",
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+    }
     path.write_text(yaml.safe_dump(config))
     with pytest.raises(AccessError) as error:
         from_kubeconfig(path)

@@ -64,10 +64,15 @@ class Authority:
     def _sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, authority: bool = False) -> bytes:
         now = datetime.now(UTC)
         builder = (
-            x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
-            .serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + timedelta(days=1)).add_extension(x509.BasicConstraints(authority, None), True)
-        )  # fmt: skip
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(authority, None), True)
+        )
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
@@ -98,9 +103,11 @@ class Config:
         """Write a file with these parts, by default all of one context with the given user."""
         user = parts.pop("user", {})
         whole = {
-            "current-context": "x", "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "clusters": [{"name": "c", "cluster": self.cluster}], "users": [{"name": "u", "user": user}],
-        }  # fmt: skip
+            "current-context": "x",
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": self.cluster}],
+            "users": [{"name": "u", "user": user}],
+        }
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(yaml.safe_dump(parts or whole))
@@ -206,9 +213,11 @@ def test_several_files_are_merged(config: Config, monkeypatch: pytest.MonkeyPatc
     (config.folder / "sub" / "token").write_text(config.plane.token(MEMBER) + "\n")
     first = config.write("first", contexts=[{"name": "a", "context": {"cluster": "c", "user": "u", "namespace": "n"}}])
     second = config.write(
-        "sub/second", **{"current-context": "a"}, users=[{"name": "u", "user": {"tokenFile": "token"}}],
+        "sub/second",
+        **{"current-context": "a"},
+        users=[{"name": "u", "user": {"tokenFile": "token"}}],
         contexts=[{"name": "a", "context": {"cluster": "other"}}, {"name": "b", "context": {"cluster": "c"}}],
-    )  # fmt: skip
+    )
     third = config.write("third", clusters=[{"name": "c", "cluster": config.cluster}], **{"current-context": "b"})
     gone = config.folder / "gone"
     monkeypatch.setenv("KUBECONFIG", os.pathsep.join(["", *map(str, (gone, first, second, third))]))

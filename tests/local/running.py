@@ -51,9 +51,14 @@ def local_run(cwd: Path, *words: str, modules: str = "", **env: str) -> subproce
     """Run `avactl local run WORDS` to its end; one without an end shows what it has printed."""
     try:
         return subprocess.run(
-            command(*words), cwd=cwd, env=environment(cwd.parent, modules, **env), capture_output=True, text=True,
-            check=False, timeout=LIMIT,
-        )  # fmt: skip
+            command(*words),
+            cwd=cwd,
+            env=environment(cwd.parent, modules, **env),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LIMIT,
+        )
     except subprocess.TimeoutExpired as stuck:
         said = b"".join(each for each in (stuck.stdout, stuck.stderr) if isinstance(each, bytes)).decode()
         raise AssertionError(f"no end after {LIMIT:.0f} s:\n{said}") from None
@@ -105,9 +110,13 @@ class Running:
 def running(cwd: Path, *words: str, modules: str = "", **env: str) -> Iterator[Running]:
     """Start `avactl local run WORDS`; it is stopped at the end of the block."""
     process = subprocess.Popen(
-        command(*words), cwd=cwd, env=environment(cwd.parent, modules, **env), stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        command(*words),
+        cwd=cwd,
+        env=environment(cwd.parent, modules, **env),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     run = Running(process)
     try:
         yield run

@@ -20,8 +20,10 @@ def training(tmp_path: Path) -> Path:
     for script in ("grandchildren.py", "fails.py"):
         shutil.copy(SCRIPTS / script, copy / "scripts")
     for job, script in (
-        ("all-reduce", "all_reduce.py"), ("parameter-server", "parameter_server.py"), ("single", "linear.py"),
-    ):  # fmt: skip
+        ("all-reduce", "all_reduce.py"),
+        ("parameter-server", "parameter_server.py"),
+        ("single", "linear.py"),
+    ):
         rewrite(copy, job, f"scripts/{script}", "scripts/fails.py")
     return copy
 

@@ -71,12 +71,16 @@ def test_every_variable_of_a_pod(job: Any, block: AddressBlock) -> None:
         "HOSTNAME": "linear-servers-worker-1",
         "HOME": str(Path.home()),
         "JOB_COMPLETION_INDEX": "1",
-        "AVACTL_JOB": "linear-servers", "AVACTL_ROLE": "worker", "AVACTL_INDEX": "1",
+        "AVACTL_JOB": "linear-servers",
+        "AVACTL_ROLE": "worker",
+        "AVACTL_INDEX": "1",
         "AVACTL_CONSISTENCY": "bsp",
-        "AVACTL_WORKERS": "3", "AVACTL_SERVERS": "2",
-        "AVACTL_WORKER_HOSTS": workers, "AVACTL_SERVER_HOSTS": servers,
+        "AVACTL_WORKERS": "3",
+        "AVACTL_SERVERS": "2",
+        "AVACTL_WORKER_HOSTS": workers,
+        "AVACTL_SERVER_HOSTS": servers,
         "NVIDIA_VISIBLE_DEVICES": "void",
-    }  # fmt: skip
+    }
     assert pod.env["CALLER"] == "1"
     assert pod.argv == ["python", "scripts/parameter_server.py"]
     assert pod.directory == str(EXAMPLE)
@@ -85,11 +89,17 @@ def test_every_variable_of_a_pod(job: Any, block: AddressBlock) -> None:
 def test_roles_and_their_ends(job: Any) -> None:
     pods = by_label(job("linear-tensorflow"))
     assert {label: pod.leads for label, pod in pods.items()} == {
-        "chief-0": True, "worker-0": False, "worker-1": False, "server-0": False,
-    }  # fmt: skip
+        "chief-0": True,
+        "worker-0": False,
+        "worker-1": False,
+        "server-0": False,
+    }
     assert {label: (pod.grace, pod.stops_last) for label, pod in pods.items()} == {
-        "chief-0": (120, False), "worker-0": (30, False), "worker-1": (30, False), "server-0": (120, True),
-    }  # fmt: skip
+        "chief-0": (120, False),
+        "worker-0": (30, False),
+        "worker-1": (30, False),
+        "server-0": (120, True),
+    }
 
 
 def test_servers_that_listen_on_all_addresses_have_ports_of_their_own(job: Any) -> None:
@@ -205,9 +215,16 @@ def test_values_from_elsewhere_are_not_expanded() -> None:
         ],
         envFrom=[{"prefix": "P_", "configMapRef": {"name": "map"}}],
     ) == {
-        "P_key": "$(A)", "A": "1", "MAP": "$(A)", "TOKEN": "$(A)", "IP": "127.0.1.1", "LABEL": "z", "NONE": "",
-        "B": "127.0.1.1:$(LATER)", "LATER": "2",
-    }  # fmt: skip
+        "P_key": "$(A)",
+        "A": "1",
+        "MAP": "$(A)",
+        "TOKEN": "$(A)",
+        "IP": "127.0.1.1",
+        "LABEL": "z",
+        "NONE": "",
+        "B": "127.0.1.1:$(LATER)",
+        "LATER": "2",
+    }
     with pytest.raises(LocalRunError, match="a-0: X is in the ConfigMap other"):
         variables([source("X", configMapKeyRef={"name": "other", "key": "key"})])
     with pytest.raises(LocalRunError, match="a-0: X is from resourceFieldRef"):

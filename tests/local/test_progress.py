@@ -81,11 +81,14 @@ def test_metrics_are_converted_when_they_are_shown_and_bounded(world: World) -> 
 @pytest.mark.parametrize(
     ("env", "first"),
     [
-        ({}, True), ({"RANK": "0", "AVACTL_INDEX": "0"}, True), ({"RANK": "3", "AVACTL_INDEX": "0"}, False),
-        ({"OMPI_COMM_WORLD_RANK": "1"}, False), ({"AVACTL_INDEX": "2"}, False),
+        ({}, True),
+        ({"RANK": "0", "AVACTL_INDEX": "0"}, True),
+        ({"RANK": "3", "AVACTL_INDEX": "0"}, False),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, False),
+        ({"AVACTL_INDEX": "2"}, False),
         ({"RANK": "0", "AVACTL_INDEX": "2"}, False),  # torchrun in each pod of an elastic job
     ],
-)  # fmt: skip
+)
 def test_the_first_process_prints(
     world: World, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], first: bool
 ) -> None:

@@ -19,9 +19,16 @@ def quota(name: str, guaranteed: int, borrow: int | None = 0, weight: int = 1, p
 
 
 def work(
-    key: str, team: str, gpus: int, members: int = 1, least: int | None = None, started: float = 0, priority: int = 0,
-    serving: bool = False, preemptible: bool = True,
-) -> TeamWorkload:  # fmt: skip
+    key: str,
+    team: str,
+    gpus: int,
+    members: int = 1,
+    least: int | None = None,
+    started: float = 0,
+    priority: int = 0,
+    serving: bool = False,
+    preemptible: bool = True,
+) -> TeamWorkload:
     return TeamWorkload(key, team, members, gpus, V, least, started, priority, serving, preemptible)
 
 
@@ -77,9 +84,11 @@ def test_amounts_are_limited_too() -> None:
 
 def test_idle_gpus_are_due_by_weight() -> None:
     book = ledger(
-        quota("a", 0, None, weight=1), quota("b", 0, None, weight=3), quota("owner", 16),
+        quota("a", 0, None, weight=1),
+        quota("b", 0, None, weight=3),
+        quota("owner", 16),
         running=(work("x", "a", 20), work("y", "b", 4)),
-    )  # fmt: skip
+    )
     assert book.shares(V) == {"a": 8.0, "b": 24.0}
     assert book.shares(V, "owner") == {"a": 8.0, "b": 24.0, "owner": 16.0}
     capped = ledger(quota("a", 0, None), quota("b", 0, 4, weight=9), running=(work("x", "a", 20), work("y", "b", 4)))
@@ -88,13 +97,17 @@ def test_idle_gpus_are_due_by_weight() -> None:
 
 def test_surplus_of_the_one_most_over_goes_first_then_the_youngest() -> None:
     book = ledger(
-        quota("owner", 16), quota("a", 4, None), quota("b", 4, None),
+        quota("owner", 16),
+        quota("a", 4, None),
+        quota("b", 4, None),
         running=(
-            work("a-old", "a", 4, started=1), work("a-elastic", "a", 2, 4, least=2, started=2),
-            work("a-young", "a", 4, started=3), work("b-one", "b", 8, started=9),
+            work("a-old", "a", 4, started=1),
+            work("a-elastic", "a", 2, 4, least=2, started=2),
+            work("a-young", "a", 4, started=3),
+            work("b-one", "b", 8, started=9),
             work("b-two", "b", 4, started=8),
         ),
-    )  # fmt: skip
+    )
     assert make_room(book, work("mine", "owner", 2), free=4) == []
     assert make_room(book, work("mine", "owner", 2)) == [Reclaim("a-elastic", 1, False, "surplus")]
     assert make_room(book, work("mine", "owner", 4)) == [Reclaim("a-elastic", 2, False, "surplus")]
@@ -102,16 +115,18 @@ def test_surplus_of_the_one_most_over_goes_first_then_the_youngest() -> None:
     surplus, young = Reclaim("a-elastic", 2, False, "surplus"), Reclaim("a-young", 1, True, "borrowed")
     assert make_room(book, work("mine", "owner", 8)) == [surplus, young]
     assert make_room(book, work("mine", "owner", 9)) == [
-        Reclaim("a-elastic", 1, False, "surplus"), Reclaim("b-one", 1, True, "borrowed"),
-    ]  # fmt: skip
+        Reclaim("a-elastic", 1, False, "surplus"),
+        Reclaim("b-one", 1, True, "borrowed"),
+    ]
 
 
 def test_never_more_than_is_needed() -> None:
     """The surplus that was found first is left alone where a whole work is needed anyhow."""
     book = ledger(
-        quota("owner", 16), quota("a", 0, None),
+        quota("owner", 16),
+        quota("a", 0, None),
         running=(work("elastic", "a", 1, 3, least=2, started=1), work("big", "a", 16, started=2)),
-    )  # fmt: skip
+    )
     assert make_room(book, work("mine", "owner", 16), free=0) == [Reclaim("big", 1, True, "borrowed")]
 
 
@@ -122,9 +137,11 @@ def test_guarantees_of_others_are_not_touched() -> None:
 
 def test_borrowers_even_out_by_their_shares() -> None:
     book = ledger(
-        quota("a", 0, None), quota("b", 0, None), total=16,
+        quota("a", 0, None),
+        quota("b", 0, None),
+        total=16,
         running=(work("one", "a", 8, started=1), work("two", "a", 8, started=2)),
-    )  # fmt: skip
+    )
     assert make_room(book, work("mine", "b", 8)) == [Reclaim("two", 1, True, "borrowed")]
     assert make_room(book, work("mine", "b", 9)) is None
     book.end("two")
@@ -134,16 +151,21 @@ def test_borrowers_even_out_by_their_shares() -> None:
 
 def test_priority_holds_inside_of_a_team() -> None:
     book = ledger(
-        quota("a", 16), quota("b", 16, None), total=32,
+        quota("a", 16),
+        quota("b", 16, None),
+        total=32,
         running=(
-            work("low", "a", 8, priority=1), work("high", "a", 8, priority=5), work("theirs", "b", 16),
+            work("low", "a", 8, priority=1),
+            work("high", "a", 8, priority=5),
+            work("theirs", "b", 16),
         ),
-    )  # fmt: skip
+    )
     assert make_room(book, work("mine", "a", 8, priority=3)) == [Reclaim("low", 1, True, "priority")]
     assert make_room(book, work("mine", "a", 16, priority=3)) is None
     assert make_room(book, work("mine", "a", 16, serving=True)) == [
-        Reclaim("low", 1, True, "priority"), Reclaim("high", 1, True, "priority"),
-    ]  # fmt: skip
+        Reclaim("low", 1, True, "priority"),
+        Reclaim("high", 1, True, "priority"),
+    ]
     assert make_room(book, work("mine", "a", 8, priority=1)) is None
 
 
@@ -174,9 +196,15 @@ def test_plans_are_minimal_and_guarantees_hold(seed: int) -> None:
     for index in range(rng.randrange(10)):
         members = rng.randrange(1, 4)
         each = work(
-            f"w{index}", rng.choice("abcd"), rng.choice([1, 2, 4]), members, rng.randrange(1, members + 1), index,
-            rng.randrange(2), rng.random() < 0.2,
-        )  # fmt: skip
+            f"w{index}",
+            rng.choice("abcd"),
+            rng.choice([1, 2, 4]),
+            members,
+            rng.randrange(1, members + 1),
+            index,
+            rng.randrange(2),
+            rng.random() < 0.2,
+        )
         if sum(w.total for w in book.works.values()) + each.total <= total and not book.may_start(each):
             book.start(each)
     free = total - sum(each.total for each in book.works.values())

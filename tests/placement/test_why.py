@@ -185,9 +185,14 @@ def test_counts_are_whole_and_agree_with_the_choice(seed: int) -> None:
     state.allow("some", [slot for slot in range(8) if rng.random() < 0.5])
     gpus, milli = rng.choice([(0, MILLI_PER_GPU), (1, 800), (1, MILLI_PER_GPU), (2, MILLI_PER_GPU), (3, MILLI_PER_GPU)])
     request = Request(
-        (rng.choice([1000, 40000]), 1), gpus, milli, rng.choice([frozenset(), H100]), rng.choice([None, "some"]),
-        "socket", rng.random() < 0.5,
-    )  # fmt: skip
+        (rng.choice([1000, 40000]), 1),
+        gpus,
+        milli,
+        rng.choice([frozenset(), H100]),
+        rng.choice([None, "some"]),
+        "socket",
+        rng.random() < 0.5,
+    )
     reason = why_pod(state, request)
     scores = Scorer(state).scores(request)
     assert reason.fitting == int(np.isfinite(scores).sum())

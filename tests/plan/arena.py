@@ -154,9 +154,12 @@ class Arena:
             amounts = {"cpu": cpu, "memory": memory, "pods": "110", "ephemeral-storage": "1Ti", "nvidia.com/gpu": gpus}
             amounts = {key: str(value) for key, value in amounts.items()}
             labels = {
-                "kubernetes.io/hostname": name, "avactl.dev/pool": pool, "avactl.dev/gpu": model,
-                "example.com/block": "b1", "example.com/rack": f"r{number % 2}",
-            }  # fmt: skip
+                "kubernetes.io/hostname": name,
+                "avactl.dev/pool": pool,
+                "avactl.dev/gpu": model,
+                "example.com/block": "b1",
+                "example.com/rack": f"r{number % 2}",
+            }
             status = {"capacity": amounts, "allocatable": amounts}
             metadata = {"name": name, "labels": labels}
             self.kube.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {}, "status": status})

@@ -42,8 +42,9 @@ def test_text_markdown_and_json_say_the_same(repository: Repository, avactl: Run
     data = json.loads(avactl("plan", "-f", "json", cwd=repository.root).stdout)
     assert (data["version"], data["fine"]) == (1, False)
     assert {each["name"]: each["verdict"] for each in data["clusters"][0]["specs"]} == {
-        "new": "waits for capacity", "one": "starts",
-    }  # fmt: skip
+        "new": "waits for capacity",
+        "one": "starts",
+    }
     assert data["clusters"][0]["specs"][0]["file"] == "platform.yaml"
 
 

@@ -387,8 +387,9 @@ def test_everything_and_nothing() -> None:
     live = read(snapshot(result), "s")
     found = plan(result, result, everything=True, live=live)
     assert {each.owner.name: each.verdict for each in found.entries if each.owner.name != "main"} == {
-        "a": Verdict.GOES_ON, "api": Verdict.GOES_ON,
-    }  # fmt: skip
+        "a": Verdict.GOES_ON,
+        "api": Verdict.GOES_ON,
+    }
 
 
 def test_suspended_jobs_and_elastic_ones() -> None:
@@ -436,9 +437,16 @@ def test_budgets_protect_what_the_base_runs() -> None:
 
 @pytest.mark.parametrize(
     "place",
-    ["nodes.0.metadata", "nodes.0.metadata.labels", "nodes.0.status.allocatable.cpu", "pods.0.metadata.namespace",
-     "pods.0.spec.nodeName", "podSpecs.0.containers.0.resources.requests.cpu", "configmaps.0"],
-)  # fmt: skip
+    [
+        "nodes.0.metadata",
+        "nodes.0.metadata.labels",
+        "nodes.0.status.allocatable.cpu",
+        "pods.0.metadata.namespace",
+        "pods.0.spec.nodeName",
+        "podSpecs.0.containers.0.resources.requests.cpu",
+        "configmaps.0",
+    ],
+)
 def test_a_snapshot_that_somebody_damaged_is_refused(place: str) -> None:
     data = orjson.loads(snapshot(compile_(platform(), job("old", 3))))
     read(orjson.dumps(data), "state.json")

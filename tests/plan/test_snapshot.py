@@ -68,15 +68,21 @@ def plant(arena: Arena) -> None:
     amounts = {"cpu": "8", "memory": "64Gi", "pods": "10", "nvidia.com/gpu": "8"}
     kube.create(
         {
-            "apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "annotations": notes},
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": "n", "annotations": notes},
             "status": {"capacity": amounts, "allocatable": amounts},
         }
-    )  # fmt: skip
+    )
     container: dict[str, Any] = {
-        "name": "main", "image": f"registry.example.com/{SECRET}{DIGEST}", "command": ["sh", "-c", SECRET],
-        "args": [SECRET], "env": [{"name": "TOKEN", "value": SECRET}], "workingDir": f"/{SECRET}",
+        "name": "main",
+        "image": f"registry.example.com/{SECRET}{DIGEST}",
+        "command": ["sh", "-c", SECRET],
+        "args": [SECRET],
+        "env": [{"name": "TOKEN", "value": SECRET}],
+        "workingDir": f"/{SECRET}",
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
-    }  # fmt: skip
+    }
     first = {**container, "name": "first"}
     container["livenessProbe"] = {"exec": {"command": [SECRET]}}
     volumes = [
@@ -84,9 +90,12 @@ def plant(arena: Arena) -> None:
         {"name": "home", "persistentVolumeClaim": {"claimName": "home"}},
     ]
     pod = {
-        "containers": [container], "initContainers": [first], "volumes": volumes,
-        "schedulerName": "avactl", "hostAliases": [{"ip": "10.0.0.1", "hostnames": [SECRET]}],
-    }  # fmt: skip
+        "containers": [container],
+        "initContainers": [first],
+        "volumes": volumes,
+        "schedulerName": "avactl",
+        "hostAliases": [{"ip": "10.0.0.1", "hostnames": [SECRET]}],
+    }
     metadata = {"name": "p", "namespace": "default", "annotations": notes, "labels": {"app": "x"}}
     kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
@@ -95,10 +104,12 @@ def plant(arena: Arena) -> None:
     csi = {"driver": "x.example.com", "volumeHandle": "v", "volumeAttributes": {"password": SECRET}}
     kube.apply(
         {
-            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "v", "annotations": notes},
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": "v", "annotations": notes},
             "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "csi": csi},
         }
-    )  # fmt: skip
+    )
     config = {"opaque": {"driver": "gpu.example.com", "parameters": {"password": SECRET}}}
     devices = {"requests": [{"name": "g", "exactly": {"deviceClassName": "x"}}], "config": [config]}
     metadata = {"name": "c", "namespace": "default", "annotations": notes}

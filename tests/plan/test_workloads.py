@@ -78,11 +78,14 @@ def seen(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
         spec["tolerations"] = sorted(spec["tolerations"], key=str)
         found.append(
             {
-                "namespace": metadata["namespace"], "labels": labels, "annotations": metadata.get("annotations"),
-                "owner": metadata["ownerReferences"][0]["kind"], "spec": spec,
+                "namespace": metadata["namespace"],
+                "labels": labels,
+                "annotations": metadata.get("annotations"),
+                "owner": metadata["ownerReferences"][0]["kind"],
+                "spec": spec,
                 "claims": len(pod["status"].get("resourceClaimStatuses", ())),
             }
-        )  # fmt: skip
+        )
     return sorted(found, key=lambda each: str(sorted(each["labels"].items())))
 
 

@@ -26,31 +26,65 @@ jobs: {x: {steps: [{run: "sh scripts/deploy.sh"}, {uses: ./actions/mine}, {run: 
 """
 _GITLAB = "include: [{local: /ci/jobs.yml}, {local: 'ci/more-*.yml'}]\n"
 FILES = {
-    "avactl.yaml": "include: [teams]\npython: {allow: true}\n", "teams/x.yaml": "a: 1\n", "README.md": "x",
-    "policies/few.py": _POLICY, "policies/near.py": "from below import x\n", "policies/below/__init__.py": "x = 1\n",
-    "policies/data.json": "{}", "lib/limits.py": "from lib import deeper\n", "lib/__init__.py": "", "lib/other.py": "",
-    "lib/deeper.py": "", "lib/allowed.txt": "x", "CODEOWNERS": "* @a\n", ".github/CODEOWNERS": "* @a\n",
-    ".github/workflows/avactl.yml": _WORKFLOW, ".gitlab-ci.yml": _GITLAB, ".gitlab/stack.yml": "x: {}\n",
-    "ci/jobs.yml": "y: {script: [python tools/run.py]}\n", "ci/more-1.yml": "z: {}\n", "ci/unused.yml": "z: {}\n",
-    "scripts/deploy.sh": ". scripts/common.sh\n", "scripts/common.sh": "", "scripts/unused.sh": "", "tools/run.py": "",
-    "actions/mine/action.yml": "x: 1\n", "actions/mine/index.js": "", "ci/packages.txt": "a==1\n",
-    "requirements.lock": "a==1\n", "pyproject.toml": "", "stacks/Pulumi.yaml": "name: x\n", "stacks/__main__.py": "",
-    "stacks/requirements.txt": "", "train/requirements.txt": "",
-}  # fmt: skip
+    "avactl.yaml": "include: [teams]\npython: {allow: true}\n",
+    "teams/x.yaml": "a: 1\n",
+    "README.md": "x",
+    "policies/few.py": _POLICY,
+    "policies/near.py": "from below import x\n",
+    "policies/below/__init__.py": "x = 1\n",
+    "policies/data.json": "{}",
+    "lib/limits.py": "from lib import deeper\n",
+    "lib/__init__.py": "",
+    "lib/other.py": "",
+    "lib/deeper.py": "",
+    "lib/allowed.txt": "x",
+    "CODEOWNERS": "* @a\n",
+    ".github/CODEOWNERS": "* @a\n",
+    ".github/workflows/avactl.yml": _WORKFLOW,
+    ".gitlab-ci.yml": _GITLAB,
+    ".gitlab/stack.yml": "x: {}\n",
+    "ci/jobs.yml": "y: {script: [python tools/run.py]}\n",
+    "ci/more-1.yml": "z: {}\n",
+    "ci/unused.yml": "z: {}\n",
+    "scripts/deploy.sh": ". scripts/common.sh\n",
+    "scripts/common.sh": "",
+    "scripts/unused.sh": "",
+    "tools/run.py": "",
+    "actions/mine/action.yml": "x: 1\n",
+    "actions/mine/index.js": "",
+    "ci/packages.txt": "a==1\n",
+    "requirements.lock": "a==1\n",
+    "pyproject.toml": "",
+    "stacks/Pulumi.yaml": "name: x\n",
+    "stacks/__main__.py": "",
+    "stacks/requirements.txt": "",
+    "train/requirements.txt": "",
+}
 HARMLESS = {
-    "README.md", "teams/x.yaml", "lib/other.py", "ci/unused.yml", "scripts/unused.sh", "train/requirements.txt",
-}  # fmt: skip
+    "README.md",
+    "teams/x.yaml",
+    "lib/other.py",
+    "ci/unused.yml",
+    "scripts/unused.sh",
+    "train/requirements.txt",
+}
 OF_SPECS = {path for path in FILES if path.startswith(("policies/", "lib/"))} | {
-    "avactl.yaml", "CODEOWNERS", ".github/CODEOWNERS",
-}  # fmt: skip
+    "avactl.yaml",
+    "CODEOWNERS",
+    ".github/CODEOWNERS",
+}
 
 
 @pytest.mark.parametrize("prefix", ["", "below/specs/"])
 def test_each_change_is_told(tmp_path: Path, prefix: str) -> None:
     forge = (".github", ".gitlab")
     named = {path: path if path.startswith(forge) else f"{prefix}{path}" for path in FILES}
-    files = {named[path]: text.replace("/ci/jobs", f"/{prefix}ci/jobs").replace("'ci/", f"'{prefix}ci/").replace(
-        "./actions", f"./{prefix}actions") for path, text in FILES.items()}  # fmt: skip
+    files = {
+        named[path]: text.replace("/ci/jobs", f"/{prefix}ci/jobs")
+        .replace("'ci/", f"'{prefix}ci/")
+        .replace("./actions", f"./{prefix}actions")
+        for path, text in FILES.items()
+    }
     repository = Repository(tmp_path)
     repository.commit(files)
     repository.commit({path: f"{text}\n" if path.endswith(".json") else f"{text}# \n" for path, text in files.items()})

@@ -87,15 +87,15 @@ def test_a_reference_that_leads_nowhere_is_told_where_it_stands() -> None:
     text = "kinds: [Team]\nschema:\n  allOf:\n  - {$ref: '#/$defs/y'}\n  - {$ref: '#/$defs/x'}\n  $defs: {y: {}}"
     assert the(schema(text)).span.line == 6
     broken = the(compiled({"policies/p.yaml": "policy: A B\nschema: {}\n"}))
-    assert (broken.message, broken.hint) == (
-        "policy: `A B` is not a policy name", "use at most 63 of a-z, 0-9 and `-`"
-    )  # fmt: skip
+    assert (broken.message, broken.hint) == ("policy: `A B` is not a policy name", "use at most 63 of a-z, 0-9 and `-`")
 
 
 def test_a_schema_that_backtracks_ends() -> None:
-    files = {"policies/p.yaml": "policy: slow\nkinds: [Team]\nschema: {properties: {metadata: {properties: {labels: "
-             "{additionalProperties: {pattern: '^(a+)+$'}}}}}}\n",
-             "t.yaml": HEAD + f"kind: Team\nmetadata: {{name: t, labels: {{x: '{'a' * 40}b'}}}}\n"}  # fmt: skip
+    files = {
+        "policies/p.yaml": "policy: slow\nkinds: [Team]\nschema: {properties: {metadata: {properties: {labels: "
+        "{additionalProperties: {pattern: '^(a+)+$'}}}}}}\n",
+        "t.yaml": HEAD + f"kind: Team\nmetadata: {{name: t, labels: {{x: '{'a' * 40}b'}}}}\n",
+    }
     found = the(compiled(files, "python: {timeout: 1s}"))
     assert found.code == "policy-timeout"
     assert found.message.startswith("policy slow did not finish within 1 s")

@@ -77,9 +77,11 @@ _INHERITED = {
     "defaults of a team": ("Defaults", "metadata: {team: vision}", _ENTRY),
     "defaults of the platform": ("Defaults", "", _ENTRY),
     "a template of a team": (
-        "TrainingJob", "template: true\nmetadata: {name: base, team: vision}\npatches: PATCHES", "env: {A: b}",
+        "TrainingJob",
+        "template: true\nmetadata: {name: base, team: vision}\npatches: PATCHES",
+        "env: {A: b}",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("patches", ["[]", "[{}]", "5", "[{target: 5}, 6]"])
@@ -141,9 +143,11 @@ def test_diff_plan_and_comment_read_them_from_the_base(tmp_path: Path, avactl: R
 def test_changed_settings_are_in_diff_and_comment(tmp_path: Path, avactl: Run) -> None:
     repository = Repository(tmp_path)
     repository.commit({**BASE, "CODEOWNERS": "* @a\n"})
-    files = {"avactl.yaml": f"{OWNERS}python: {{allow: true}}\n", "CODEOWNERS": "* @b\n", "policies/p.yaml": (
-        "policy: p\nschema: {}\n"
-    )}  # fmt: skip
+    files = {
+        "avactl.yaml": f"{OWNERS}python: {{allow: true}}\n",
+        "CODEOWNERS": "* @b\n",
+        "policies/p.yaml": ("policy: p\nschema: {}\n"),
+    }
     repository.commit(files)
     expected = [
         'avactl.yaml decides what specs may do: `python` + {"allow": true}',

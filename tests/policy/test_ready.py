@@ -61,18 +61,26 @@ def test_versions_fixed() -> None:
 @pytest.mark.parametrize("policy", ["images-pinned", "versions-fixed"])
 def test_images_of_patches_and_manifests(policy: str) -> None:
     pinned = f"example.com/train@sha256:{'0' * 64}"
-    patch = {"target": {"kind": "Job"}, "merge": {"spec": {"template": {"spec": {"containers": [
-        {"name": "worker", "image": "example.com/other"}]}}}}}  # fmt: skip
+    patch = {
+        "target": {"kind": "Job"},
+        "merge": {"spec": {"template": {"spec": {"containers": [{"name": "worker", "image": "example.com/other"}]}}}},
+    }
     (found,) = problems(f"{{{policy}: error}}", f"{job('a', image=pinned).rstrip()}\npatches: [{json.dumps(patch)}]")
     assert "`example.com/other`" in found.message
     assert (found.span.file, found.span.line) == ("specs.yaml", 5)
-    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "x"},
-                "spec": {"containers": [{"name": "main", "image": "example.com/other"}]}}  # fmt: skip
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "x"},
+        "spec": {"containers": [{"name": "main", "image": "example.com/other"}]},
+    }
     spec = "kind: KubernetesObjects\nmetadata: {name: own}\nspec: {files: [m/a.json]}\n"
     files = {
-        "avactl.yaml": f"policies: {{{policy}: error}}\nexclude: [m/]\n", "platform.yaml": PLATFORM,
-        "specs.yaml": HEAD + spec, "m/a.json": json.dumps(manifest),
-    }  # fmt: skip
+        "avactl.yaml": f"policies: {{{policy}: error}}\nexclude: [m/]\n",
+        "platform.yaml": PLATFORM,
+        "specs.yaml": HEAD + spec,
+        "m/a.json": json.dumps(manifest),
+    }
     (found,) = compile_tree(MemoryTree(files)).diagnostics
     assert "`example.com/other`" in found.message
 

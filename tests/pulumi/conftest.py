@@ -104,8 +104,12 @@ class Repository:
         environment = {**os.environ, "KUBECONFIG": str(self.plane.kubeconfig)}
         done = subprocess.run(
             ["pulumi", "--non-interactive", "--cwd", str(directory), *arguments],
-            env=environment, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            env=environment,
+            check=True,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         return done.stdout
 
 

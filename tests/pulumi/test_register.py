@@ -55,8 +55,9 @@ def check(compilation: Compilation) -> None:
             parent = specs[entry.parent]
             item = manifest.item
             assert (parent.type, parent.name) == (
-                f"avactl:kinds:{item.kind}", f"{item.team}/{item.spec_name}" if item.team else item.spec_name
-            )  # fmt: skip
+                f"avactl:kinds:{item.kind}",
+                f"{item.team}/{item.spec_name}" if item.team else item.spec_name,
+            )
             assert entry.request.protect == manifest.holds_data
             assert list(entry.request.ignoreChanges) == list(manifest.owned)
             assert entry.request.provider.startswith(

@@ -78,9 +78,13 @@ def test_the_pipelines_own_steps(repository: Repository, monkeypatch: pytest.Mon
 
     def step(name: str) -> tuple[int, str]:
         done = subprocess.run(
-            ["bash", "-eo", "pipefail", "-c", steps[name]], cwd=repository.root, check=False, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            ["bash", "-eo", "pipefail", "-c", steps[name]],
+            cwd=repository.root,
+            check=False,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         return done.returncode, done.stdout
 
     code, text = step("Apply")

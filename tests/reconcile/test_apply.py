@@ -151,9 +151,12 @@ def test_on_change_finish_waits_for_the_end_of_the_run(world: World) -> None:
     pod["status"] = {**pod["status"], "phase": "Succeeded"}
     world.kube.replace(pod, subresource="/status")
     world.kube.wait_for(
-        "batch/v1", "Job", "train-worker", ns,
+        "batch/v1",
+        "Job",
+        "train-worker",
+        ns,
         until=lambda job: any(c["type"] == "Complete" for c in job["status"].get("conditions", ())),
-    )  # fmt: skip
+    )
     assert by_title(world.once())[f"Job {ns}/train-worker"].action is Action.recreate
     assert live_job(world)["metadata"]["uid"] != first["metadata"]["uid"]
 
@@ -177,23 +180,29 @@ def test_one_refusal_stops_only_what_needs_it(world: World) -> None:
     ns = f"{world.name}-vision"
     multi = CLASSES.replace("gpus: 1", "replicas: 2, gpus: 1").replace("spec:\n", "spec:\n  strategy: allReduce\n")
     world.commit({"platform.yaml": world.specs(multi.replace("NAME", "big"), CLASSES.replace("NAME", "small"))})
-    policy = world.kube.create({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": world.name},
-        "spec": {
-            "matchConstraints": {"resourceRules": [
-                {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["services"]}
-            ]},
-            "validations": [{"expression": "object.metadata.name != 'big-rendezvous'", "message": "not this one"}],
-        },
-    }).body  # fmt: skip
-    world.kube.create({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": world.name},
-        "spec": {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]},
-    })  # fmt: skip
+    policy = world.kube.create(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicy",
+            "metadata": {"name": world.name},
+            "spec": {
+                "matchConstraints": {
+                    "resourceRules": [
+                        {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["services"]}
+                    ]
+                },
+                "validations": [{"expression": "object.metadata.name != 'big-rendezvous'", "message": "not this one"}],
+            },
+        }
+    ).body
+    world.kube.create(
+        {
+            "apiVersion": "admissionregistration.k8s.io/v1",
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": world.name},
+            "spec": {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]},
+        }
+    )
     try:
         _until_refused(world)
         run = world.run("--once", "--no-wait", "--format", "json")
@@ -339,8 +348,10 @@ def test_without_a_cluster_there_is_one_line(world: World) -> None:
     world.commit({"platform.yaml": world.specs()})
     run = subprocess.run(
         [sys.executable, "-m", "avactl.cli.main", "reconcile", str(world.repository), "--kubeconfig", "/nowhere"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert run.returncode == 2
     assert run.stderr.startswith("avactl: /nowhere: ")
 
@@ -368,9 +379,10 @@ def test_the_compiled_account_can_do_the_whole_job(world: World) -> None:
     define_monitoring(world.kube)
     world.commit(example=ROOT / "examples" / "modern")
     world.replace(
-        "platform.yaml", "reconcile: {mode: argocd}",
+        "platform.yaml",
+        "reconcile: {mode: argocd}",
         "reconcile: {mode: builtin, repository: 'https://git.example.com/specs.git', secret: specs}",
-    )  # fmt: skip
+    )
     installed = world.once(wait=False)
     assert installed.complete, as_text(installed, False)
     token = world.plane.service_account_token("avactl-system", "avactl-reconcile")
@@ -463,9 +475,11 @@ def test_a_namespace_of_somebody_else_is_refused(world: World) -> None:
     # Nothing is put into it.
     assert world.kube.list("rbac.authorization.k8s.io/v1", "RoleBinding", name) == []
     assert world.kube.list("networking.k8s.io/v1", "NetworkPolicy", name) == []
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {
-        "app.kubernetes.io/managed-by": "avactl"
-    }}}  # fmt: skip
+    body = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "avactl"}},
+    }
     world.kube.apply(body, field_manager="kubectl", force=True)
     assert world.once(wait=False).complete
     enforced = world.kube.get("v1", "Namespace", name)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]

@@ -43,8 +43,11 @@ def fields_of(result: Comparison) -> list[str]:
 
 POD: dict[str, Any] = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}}}
 POD_FIELDS: dict[str, Any] = {
-    ".": {}, "f:name": {}, "f:image": {}, "f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}},
-}  # fmt: skip
+    ".": {},
+    "f:name": {},
+    "f:image": {},
+    "f:resources": {"f:requests": {"f:cpu": {}, "f:memory": {}}},
+}
 OURS = {"f:spec": {"f:template": {"f:spec": {"f:containers": {'k:{"name":"c"}': POD_FIELDS}}}}}
 
 
@@ -144,8 +147,11 @@ def test_manifests_own_only_what_their_kind_declares() -> None:
 
 def test_data_is_held_unless_the_mark_says_otherwise() -> None:
     claim: dict[str, Any] = {
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"}, "spec": {},
-    }  # fmt: skip
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "a"},
+        "spec": {},
+    }
     assert holds_data(claim)
     assert holds_data({**claim, "metadata": {"annotations": {"avactl.dev/holds-data": "true"}}})
     assert not holds_data({**claim, "metadata": {"annotations": {"avactl.dev/deletion-policy": "delete"}}})
@@ -190,9 +196,11 @@ def test_init_containers_and_sidecars_that_crash_are_seen() -> None:
 
 def test_groups_of_pods_are_ready_once_all_are_updated_and_ready() -> None:
     body = {
-        "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
-        "metadata": {"name": "a", "namespace": "n", "generation": 2}, "spec": {"replicas": 2},
-    }  # fmt: skip
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": "a", "namespace": "n", "generation": 2},
+        "spec": {"replicas": 2},
+    }
     available = [{"type": "Available", "status": "True"}]
     for status, reason in (
         ({}, "the controller has not observed it yet"),

@@ -53,8 +53,11 @@ class FakeApi:
 
     def __init__(self, state: Any, objects: Any = "") -> None:
         text = state if isinstance(state, str) else orjson.dumps(state).decode()
-        self.body = {"metadata": {"resourceVersion": "1", "uid": "u"}, "data": {"inventory.json": text},
-                     "binaryData": {"objects": objects}}  # fmt: skip
+        self.body = {
+            "metadata": {"resourceVersion": "1", "uid": "u"},
+            "data": {"inventory.json": text},
+            "binaryData": {"objects": objects},
+        }
 
     async def get(self, *_: object) -> dict[str, Any]:
         return self.body
@@ -66,12 +69,20 @@ GOOD = {"repository": "r", "cluster": "main", "commit": "c", "complete": True, "
 @pytest.mark.parametrize(
     "state",
     [
-        "", "[" * 100_000, "{}", "[]", "9" * 5000, {**GOOD, "kinds": 3}, {**GOOD, "kinds": [["v1"]]},
-        {**GOOD, "kinds": [["../../api/v1/secrets", "Secret"]]}, {**GOOD, "kinds": [["v1?x", "Job"]]},
-        {**GOOD, "kinds": [["v1", "x" * 1000]]}, {**GOOD, "kinds": {"a": 1}},
+        "",
+        "[" * 100_000,
+        "{}",
+        "[]",
+        "9" * 5000,
+        {**GOOD, "kinds": 3},
+        {**GOOD, "kinds": [["v1"]]},
+        {**GOOD, "kinds": [["../../api/v1/secrets", "Secret"]]},
+        {**GOOD, "kinds": [["v1?x", "Job"]]},
+        {**GOOD, "kinds": [["v1", "x" * 1000]]},
+        {**GOOD, "kinds": {"a": 1}},
     ],
     ids=lambda state: str(state)[-40:],
-)  # fmt: skip
+)
 def test_a_damaged_inventory_counts_as_lost(state: Any) -> None:
     record = asyncio.run(Records(FakeApi(state), "n", "x").read())  # type: ignore[arg-type]
     assert (record.version, record.commit, record.kinds) == ("1", "", frozenset())

@@ -24,10 +24,11 @@ def live(version: str = "1", replicas: int = 2) -> dict[str, Any]:
         return {"name": name, "spec": {"replicas": count, "leaderWorkerTemplate": pattern}}
 
     return {
-        "apiVersion": f"{PREFIX}/v1", "kind": "DisaggregatedSet",
+        "apiVersion": f"{PREFIX}/v1",
+        "kind": "DisaggregatedSet",
         "metadata": {"name": "chat", "namespace": "n", "uid": "u", "generation": 3},
         "spec": {"roles": [role("prefill", 1), role("decode", replicas)]},
-    }  # fmt: skip
+    }
 
 
 def made(body: dict[str, Any], revision: str, **replicas: int) -> list[dict[str, Any]]:
@@ -44,13 +45,20 @@ def made(body: dict[str, Any], revision: str, **replicas: int) -> list[dict[str,
             amounts = container.setdefault("resources", {}).get("requests", {})
             amounts |= {key: "500m" for key, value in amounts.items() if value == "0.5"}
         status = {
-            "observedGeneration": 1, "updatedReplicas": count, "readyReplicas": count,
+            "observedGeneration": 1,
+            "updatedReplicas": count,
+            "readyReplicas": count,
             "conditions": [{"type": "Available", "status": "True"}],
-        }  # fmt: skip
-        found.append({
-            "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "spec": spec, "status": status,
-            "metadata": {"name": f"chat-{revision}-{name}", "namespace": "n", "labels": labels, "generation": 1},
-        })  # fmt: skip
+        }
+        found.append(
+            {
+                "apiVersion": "leaderworkerset.x-k8s.io/v1",
+                "kind": "LeaderWorkerSet",
+                "spec": spec,
+                "status": status,
+                "metadata": {"name": f"chat-{revision}-{name}", "namespace": "n", "labels": labels, "generation": 1},
+            }
+        )
     return found
 
 

@@ -63,9 +63,13 @@ class FakePulls:
             known = (409, {"message": ["already exists"]}) if gitlab else (422, {"message": "Validation Failed"})
             return *known, {}
         made = {
-            "branch": branch, "state": "open", "title": body["title"], "number": len(self.pulls) + 1,
-            "base": body["target_branch" if gitlab else "base"], "text": body["description" if gitlab else "body"],
-        }  # fmt: skip
+            "branch": branch,
+            "state": "open",
+            "title": body["title"],
+            "number": len(self.pulls) + 1,
+            "base": body["target_branch" if gitlab else "base"],
+            "text": body["description" if gitlab else "body"],
+        }
         self.pulls.append(made)
         return 201, self.shown(made), {}
 

@@ -12,9 +12,12 @@ from avactl.forges.github.annotations import render_annotations
 from avactl.forges.gitlab.code_quality import render_code_quality
 
 ODD = Diagnostic(
-    "unknown-kind", "a: b, 100%\n::error::x", Span("a b/ü<x>.yaml", 3, 4, 9), hint="write `c`",
+    "unknown-kind",
+    "a: b, 100%\n::error::x",
+    Span("a b/ü<x>.yaml", 3, 4, 9),
+    hint="write `c`",
     notes=(Note(Span("other.yaml", 7, 1), "the other one"),),
-)  # fmt: skip
+)
 OURS = Diagnostic("policy", "no", Span("t.yaml", 5, 2), severity="warning", rule="images-pinned")
 COMMAND = re.compile(
     r"::(error|warning) file=[^:,]*,line=\d+,col=\d+(,endColumn=\d+)?,title=[^:,]*::[^\n]*\n"
@@ -73,7 +76,7 @@ def test_gitlab_s_report_has_its_fields() -> None:
     entries = json.loads(render_code_quality([ODD, OURS]))
     assert [set(entry) for entry in entries] == [
         {"description", "check_name", "fingerprint", "severity", "location"}
-    ] * 2  # fmt: skip
+    ] * 2
     assert [entry["severity"] for entry in entries] == ["major", "minor"]
     assert entries[0]["location"] == {"path": "a b/ü<x>.yaml", "lines": {"begin": 3}}
     assert entries[1]["check_name"] == "policy/images-pinned"

@@ -61,33 +61,46 @@ class Server(Repository):
         pull = {"number": 7, "base": {"sha": self.old, "ref": "main"}, "head": {"sha": self.change, "ref": "feature"}}
         (folder / "event.json").write_text(json.dumps({"pull_request": pull}))
         return {
-            "GITHUB_ACTIONS": "true", "CI": "true", "GITHUB_REPOSITORY": "acme/platform", "GITHUB_TOKEN": TOKEN,
-            "GITHUB_REF": "refs/pull/7/merge", "GITHUB_EVENT_PATH": str(folder / "event.json"),
+            "GITHUB_ACTIONS": "true",
+            "CI": "true",
+            "GITHUB_REPOSITORY": "acme/platform",
+            "GITHUB_TOKEN": TOKEN,
+            "GITHUB_REF": "refs/pull/7/merge",
+            "GITHUB_EVENT_PATH": str(folder / "event.json"),
             "GITHUB_BASE_REF": "main",
-        }  # fmt: skip
+        }
 
     def gitea(self, folder: Path, *, forgejo: bool = False) -> dict[str, str]:
         """Variables of Gitea Actions or Forgejo Actions: those of GitHub Actions, and the last commit of the change."""
         own = {"FORGEJO_ACTIONS": "true", "FORGEJO_TOKEN": TOKEN} if forgejo else {"GITEA_TOKEN": TOKEN}
         return self.github(folder) | {
-            "GITEA_ACTIONS": "true", "GITHUB_REF": "refs/pull/7/head", "GITHUB_SHA": self.change, **own,
-        }  # fmt: skip
+            "GITEA_ACTIONS": "true",
+            "GITHUB_REF": "refs/pull/7/head",
+            "GITHUB_SHA": self.change,
+            **own,
+        }
 
     def gitlab(self, *, merged: bool) -> dict[str, str]:
         """Variables of GitLab CI. The base of the merge request's diff is as old as its branch."""
         more = {"CI_MERGE_REQUEST_SOURCE_BRANCH_SHA": self.change} if merged else {}
         return {
-            "GITLAB_CI": "true", "CI": "true", "CI_PROJECT_ID": "42", "CI_MERGE_REQUEST_IID": "7",
-            "CI_MERGE_REQUEST_DIFF_BASE_SHA": self.old, "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main", **more,
-        }  # fmt: skip
+            "GITLAB_CI": "true",
+            "CI": "true",
+            "CI_PROJECT_ID": "42",
+            "CI_MERGE_REQUEST_IID": "7",
+            "CI_MERGE_REQUEST_DIFF_BASE_SHA": self.old,
+            "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",
+            **more,
+        }
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Server:
     return Server(
-        tmp_path / "server", {"mine.yaml": HEAD + job("mine", retries=7)},
+        tmp_path / "server",
+        {"mine.yaml": HEAD + job("mine", retries=7)},
         {"other.yaml": _OTHER, "avactl.yaml": "policies: {images-pinned: warning}\n"},
-    )  # fmt: skip
+    )
 
 
 def _comment(avactl: Run, folder: Path, env: dict[str, str], code: int = 0) -> str:
@@ -161,9 +174,10 @@ def test_a_merge_by_the_author_is_none_of_the_forge(server: Server, avactl: Run,
 @pytest.mark.parametrize("forge", ["github", "gitlab"])
 def test_a_fork_from_an_old_commit_is_judged_by_the_rules_of_today(avactl: Run, tmp_path: Path, forge: str) -> None:
     server = Server(
-        tmp_path / "server", {"mine.yaml": HEAD + job("mine", retries=9)},
+        tmp_path / "server",
+        {"mine.yaml": HEAD + job("mine", retries=9)},
         {"policies/few-retries.yaml": _POLICY, "avactl.yaml": _OWNERS},
-    )  # fmt: skip
+    )
     env = server.github(tmp_path) if forge == "github" else server.gitlab(merged=False)
     told = _comment(avactl, server.clone(tmp_path / "clone", server.change), env, 1)
     assert "policy/few-retries" in told

@@ -57,19 +57,26 @@ def github_env(forge: FakeForge, tmp_path: Path, *, fork: bool = False, number: 
     }
     (tmp_path / "event.json").write_text(json.dumps(event))
     return {
-        "GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "acme/platform", "GITHUB_REF": f"refs/pull/{number}/merge",
-        "GITHUB_EVENT_PATH": str(tmp_path / "event.json"), "GITHUB_API_URL": forge.url, "GITHUB_TOKEN": TOKEN,
-        "GITHUB_RUN_ID": "99", "GITHUB_SERVER_URL": "https://github.example.com",
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_REPOSITORY": "acme/platform",
+        "GITHUB_REF": f"refs/pull/{number}/merge",
+        "GITHUB_EVENT_PATH": str(tmp_path / "event.json"),
+        "GITHUB_API_URL": forge.url,
+        "GITHUB_TOKEN": TOKEN,
+        "GITHUB_RUN_ID": "99",
+        "GITHUB_SERVER_URL": "https://github.example.com",
         "GITHUB_STEP_SUMMARY": str(tmp_path / "summary.md"),
-    }  # fmt: skip
+    }
 
 
 def test_on_github(repository: Repository, github: FakeForge, avactl: Run, tmp_path: Path) -> None:
     env = github_env(github, tmp_path)
     done = avactl("ci", "comment", "--artifact", "whole.txt", cwd=repository.root, **env)
     assert (done.returncode, done.stdout, done.stderr) == (
-        0, "comment created on pull request #7 of acme/platform\n", ""
-    )  # fmt: skip
+        0,
+        "comment created on pull request #7 of acme/platform\n",
+        "",
+    )
     (body,) = github.bodies()
     assert body.startswith("<!-- avactl comment: . -->\n### 1 intent changed · 1 object changed")
     assert "NodePool" not in body  # what main got meanwhile is not taken away
@@ -105,8 +112,10 @@ def test_on_gitea_and_forgejo(repository: Repository, avactl: Run, tmp_path: Pat
         forged = forge.add("<!-- avactl comment: . -->\nApproved.", "mallory")["body"]
         done = avactl("ci", "comment", "--artifact", "whole.txt", cwd=repository.root, **env)
         assert (done.returncode, done.stdout, done.stderr) == (
-            0, "comment created on pull request #7 of acme/platform\n", ""
-        )  # fmt: skip
+            0,
+            "comment created on pull request #7 of acme/platform\n",
+            "",
+        )
         run = "3#artifacts" if "FORGEJO_ACTIONS" in own else "99"
         assert f"(https://github.example.com/acme/platform/actions/runs/{run})" in forge.bodies()[1]
         repository.commit({"jobs.yaml": HEAD + job(retries=9)})
@@ -131,10 +140,14 @@ def test_on_gitlab_below_the_root(repository: Repository, avactl: Run) -> None:
     repository.commit({"below/platform.yaml": PLATFORM, "below/avactl.yaml": "{}\n"})
     with serving(FakeGitLab(me="bot")) as forge:
         env = {
-            "GITLAB_CI": "true", "CI_API_V4_URL": forge.url, "CI_PROJECT_ID": "42", "CI_MERGE_REQUEST_IID": "7",
-            "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main", "GITLAB_TOKEN": TOKEN,
+            "GITLAB_CI": "true",
+            "CI_API_V4_URL": forge.url,
+            "CI_PROJECT_ID": "42",
+            "CI_MERGE_REQUEST_IID": "7",
+            "CI_MERGE_REQUEST_TARGET_BRANCH_NAME": "main",
+            "GITLAB_TOKEN": TOKEN,
             "CI_JOB_URL": "https://g.example.com/j/1",
-        }  # fmt: skip
+        }
         done = avactl("ci", "comment", "below", "--artifact", "whole.txt", cwd=repository.root, **env)
         assert done.stdout == "comment created on merge request !7 of project 42\n", done.stderr
         (body,) = forge.bodies()
@@ -243,16 +256,30 @@ def test_the_first_specs_are_new_and_no_error(avactl: Run, tmp_path: Path) -> No
         ({}, "not running in a pipeline of GitHub, GitLab, Gitea or Forgejo"),
         ({"GITHUB_ACTIONS": "true"}, "GITHUB_REPOSITORY is not set"),
         ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b"}, "this pipeline run has no pull request"),
-        ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_REF": "refs/pull/3/merge"},
-         "GITHUB_TOKEN is not set"),
-        ({"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "two words"},
-         "GITHUB_TOKEN contains characters that are invalid in a token"),
-        ({"GITHUB_ACTIONS": "true", "GITEA_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "x",
-          "GITHUB_REF": "refs/pull/3/head"}, "GITEA_TOKEN is not set"),
-        ({"GITLAB_CI": "true", "CI_PROJECT_ID": "4", "CI_MERGE_REQUEST_IID": "7", "CI_JOB_TOKEN": "j"},
-         "CI_JOB_TOKEN cannot write comments"),
+        (
+            {"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_REF": "refs/pull/3/merge"},
+            "GITHUB_TOKEN is not set",
+        ),
+        (
+            {"GITHUB_ACTIONS": "true", "GITHUB_REPOSITORY": "a/b", "GITHUB_TOKEN": "two words"},
+            "GITHUB_TOKEN contains characters that are invalid in a token",
+        ),
+        (
+            {
+                "GITHUB_ACTIONS": "true",
+                "GITEA_ACTIONS": "true",
+                "GITHUB_REPOSITORY": "a/b",
+                "GITHUB_TOKEN": "x",
+                "GITHUB_REF": "refs/pull/3/head",
+            },
+            "GITEA_TOKEN is not set",
+        ),
+        (
+            {"GITLAB_CI": "true", "CI_PROJECT_ID": "4", "CI_MERGE_REQUEST_IID": "7", "CI_JOB_TOKEN": "j"},
+            "CI_JOB_TOKEN cannot write comments",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_missing_is_told(avactl: Run, env: dict[str, str], said: str) -> None:
     done = avactl("ci", "comment", **env)
     assert done.returncode in (2, 3)

@@ -60,8 +60,11 @@ def test_create_then_find_and_edit(forge: FakeForge) -> None:
     write(forge, BODY + "more\n")
     assert forge.bodies() == [BODY + "more\n"]
     assert [line.split()[0] for line in forge.log if "user" not in line and "graphql" not in line] == [
-        "GET", "POST", "GET", "PUT" if forge.name == "gitlab" else "PATCH",
-    ]  # fmt: skip
+        "GET",
+        "POST",
+        "GET",
+        "PUT" if forge.name == "gitlab" else "PATCH",
+    ]
 
 
 def test_the_same_again_writes_nothing(forge: FakeForge) -> None:

@@ -126,20 +126,31 @@ def test_another_forge_is_one_package_and_one_line(tmp_path: Path) -> None:
 
     def ask(*words: str, given: str = "") -> str:
         done = subprocess.run(
-            [sys.executable, *words], cwd=tmp_path, env={"PYTHONPATH": str(tmp_path), "COLUMNS": "300"},
-            input=given, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [sys.executable, *words],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(tmp_path), "COLUMNS": "300"},
+            input=given,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     posted, answer = ask("-c", ASK, given=SPECS % ("a" * 64)).splitlines()
     assert posted == "POST https://anvil.test/api <!-- m -->"
     assert json.loads(answer) == {
-        "run": "anvil", "comment": "created", "schema": True, "written": [".anvil/ci.yml"],
-        "status": ["https://anvil.test/api", "acme/specs", "t"], "ci": True, "deciding": True,
-        "hints": ["history: all", "a hammer"], "report": "0 dents\n",
+        "run": "anvil",
+        "comment": "created",
+        "schema": True,
+        "written": [".anvil/ci.yml"],
+        "status": ["https://anvil.test/api", "acme/specs", "t"],
+        "ci": True,
+        "deciding": True,
+        "hints": ["history: all", "a hammer"],
+        "report": "0 dents\n",
         "daemon": ["--forge", "anvil", "--api", "https://anvil.test/api"],
-    }  # fmt: skip
+    }
     for words in (["ci", "comment"], ["validate"], ["init"], ["delivery", "run"]):
         assert "anvil" in ask("-m", "avactl.cli.main", *words, "--help"), words
     assert "ANVIL_TOKEN" in ask("-m", "avactl.cli.main", "promote", "--help")

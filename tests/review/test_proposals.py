@@ -31,8 +31,13 @@ def test_opened_and_found(forge: FakePulls) -> None:
     assert url.endswith("/acme/specs/pull/1")
     assert (proposals.state("avactl/x-1"), proposals.state("avactl/x-2")) == ("open", "")
     assert forge.pulls[0] | {"number": 1} == {
-        "branch": "avactl/x-1", "state": "open", "title": "web: deploy", "number": 1, "base": "main", "text": "Run 1"
-    }  # fmt: skip
+        "branch": "avactl/x-1",
+        "state": "open",
+        "title": "web: deploy",
+        "number": 1,
+        "base": "main",
+        "text": "Run 1",
+    }
     forge.close()
     assert proposals.state("avactl/x-1") == "closed"
     proposals.open("avactl/x-1", "main", "again", "")

@@ -67,12 +67,15 @@ def _gpus(rng: random.Random) -> list[Object]:
         device: Object = {
             "name": f"gpu-{number}",
             "attributes": {
-                "index": {"int": number}, "numa": {"int": number // 2}, "model": {"string": rng.choice("xyy")},
-                "resource.kubernetes.io/pcieRoot": {"string": f"pci{number // 2}"}, "ecc": {"bool": number % 3 == 0},
+                "index": {"int": number},
+                "numa": {"int": number // 2},
+                "model": {"string": rng.choice("xyy")},
+                "resource.kubernetes.io/pcieRoot": {"string": f"pci{number // 2}"},
+                "ecc": {"bool": number % 3 == 0},
                 "driverVersion": {"version": f"1.{number % 2}.0"},
             },
             "capacity": {"memory": {"value": rng.choice(["16Gi", "32Gi"])}},
-        }  # fmt: skip
+        }
         if rng.random() < 0.15:
             del device["attributes"]["numa"]
         if rng.random() < 0.2:

@@ -52,9 +52,11 @@ class Memory:
         self.clock = 0
         for number in range(machines):
             labels = {
-                names.GPU_LABEL: "V100", "kubernetes.io/hostname": f"n{number}",
-                LEVELS[0]: "b", LEVELS[1]: f"r{number // rack}",
-            }  # fmt: skip
+                names.GPU_LABEL: "V100",
+                "kubernetes.io/hostname": f"n{number}",
+                LEVELS[0]: "b",
+                LEVELS[1]: f"r{number // rack}",
+            }
             amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
             self.cache.put_node(
                 {"metadata": {"name": f"n{number}", "labels": labels}, "spec": {}, "status": {"allocatable": amounts}}
@@ -104,9 +106,13 @@ class Memory:
         requests = {"cpu": "1", "memory": "1Gi", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
         labels = spec.pop("labels", {})
         metadata = {
-            "name": name, "namespace": team, "uid": f"{name}-{self.clock}", "labels": labels,
-            "annotations": notes or {}, "creationTimestamp": self._now(),
-        }  # fmt: skip
+            "name": name,
+            "namespace": team,
+            "uid": f"{name}-{self.clock}",
+            "labels": labels,
+            "annotations": notes or {},
+            "creationTimestamp": self._now(),
+        }
         main = {"name": "main", "resources": {"requests": requests}}
         item = {"metadata": metadata, "spec": {"schedulerName": "avactl", "containers": [main], **spec}, "status": {}}
         self.items[f"{team}/{name}"] = item

@@ -48,15 +48,20 @@ def pod(
     amounts = {"cpu": "1", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
     return {
         "metadata": {
-            "name": name, "namespace": team, "uid": f"{team}-{name}", "creationTimestamp": "2026-01-01T00:00:00Z",
-            "labels": labels, "annotations": annotations,
+            "name": name,
+            "namespace": team,
+            "uid": f"{team}-{name}",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": labels,
+            "annotations": annotations,
         },
         "spec": {
-            "schedulerName": "avactl", "containers": [{"name": "main", "resources": {"requests": amounts}}],
+            "schedulerName": "avactl",
+            "containers": [{"name": "main", "resources": {"requests": amounts}}],
             **({"nodeName": node} if node else {}),
         },
         "status": {"phase": "Running" if node else "Pending"},
-    }  # fmt: skip
+    }
 
 
 def cache(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> ClusterCache:

@@ -11,13 +11,16 @@ V100 = Device(
     "gpu.nvidia.com",
     {
         "gpu.nvidia.com": {
-            "type": "gpu", "productName": "Tesla V100-SXM2-32GB", "index": 3, "ecc": True,
+            "type": "gpu",
+            "productName": "Tesla V100-SXM2-32GB",
+            "index": 3,
+            "ecc": True,
             "driverVersion": version("580.65.6"),
         },
         "resource.kubernetes.io": {"pcieRoot": "pci0000:17"},
     },
     {"gpu.nvidia.com": {"memory": quantity("32Gi")}},
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(

@@ -152,9 +152,12 @@ def test_a_gang_shares_a_claim_or_gets_nothing() -> None:
     for number in range(2):
         world.claim(f"own-{number}", request("gpu"))
         world.asking(
-            f"g-{number}", "shared", f"own-{number}",
-            labels={"avactl.dev/gang": "g"}, notes={"avactl.dev/gang-size": "2"},
-        )  # fmt: skip
+            f"g-{number}",
+            "shared",
+            f"own-{number}",
+            labels={"avactl.dev/gang": "g"},
+            notes={"avactl.dev/gang-size": "2"},
+        )
     world.settle()
     assert {item["spec"].get("nodeName") for item in world.items.values()} == {"n0"}
     assert world.gpus("shared") | world.gpus("own-0") | world.gpus("own-1") == set(range(8))
@@ -162,9 +165,12 @@ def test_a_gang_shares_a_claim_or_gets_nothing() -> None:
     for number in range(2):
         world.claim(f"h-{number}", request("nic", 1, "nic"))
         world.asking(
-            f"h-{number}", f"h-{number}", *(["big"] if number else []),
-            labels={"avactl.dev/gang": "h"}, notes={"avactl.dev/gang-size": "2"},
-        )  # fmt: skip
+            f"h-{number}",
+            f"h-{number}",
+            *(["big"] if number else []),
+            labels={"avactl.dev/gang": "h"},
+            notes={"avactl.dev/gang-size": "2"},
+        )
     world.settle()
     assert not any(item["spec"].get("nodeName") for key, item in world.items.items() if key.startswith("a/h-"))
     assert not world.cache.dra.devices.held("h-0")

@@ -68,10 +68,12 @@ def test_topology_spread(world: World) -> None:
     zones(world)
     spread = [
         {
-            "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+            "maxSkew": 1,
+            "topologyKey": "zone",
+            "whenUnsatisfiable": "DoNotSchedule",
             "labelSelector": {"matchLabels": {"app": "web"}},
         }
-    ]  # fmt: skip
+    ]
     for number in range(6):
         world.pod(f"web-{number}", labels={"app": "web"}, topologySpreadConstraints=spread)
     found = world.bound()
@@ -100,16 +102,22 @@ def test_volumes(world: World) -> None:
     zones(world)
     world.kube.apply(
         {
-            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "later"},
-            "provisioner": "example.com/disk", "volumeBindingMode": "WaitForFirstConsumer",
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": "later"},
+            "provisioner": "example.com/disk",
+            "volumeBindingMode": "WaitForFirstConsumer",
         }
-    )  # fmt: skip
+    )
     affinity = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["z1"]}]}]}
     metadata = {"name": f"pv-{world.namespace}"}
     volume = {
-        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "csi": {"driver": "x", "volumeHandle": "x"},
-        "nodeAffinity": {"required": affinity}, "storageClassName": "",
-    }  # fmt: skip
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "csi": {"driver": "x", "volumeHandle": "x"},
+        "nodeAffinity": {"required": affinity},
+        "storageClassName": "",
+    }
     world.kube.create({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": volume})
     claim(world, "bound", storageClassName="", volumeName=metadata["name"])
     claim(world, "later", storageClassName="later")
@@ -124,9 +132,12 @@ def test_volumes(world: World) -> None:
     world.pod("fresh", volumes=using("later"), nodeSelector={"kubernetes.io/hostname": "n1"})
     selected = "volume.kubernetes.io/selected-node"
     world.kube.wait_for(
-        "v1", "PersistentVolumeClaim", "later", world.namespace,
+        "v1",
+        "PersistentVolumeClaim",
+        "later",
+        world.namespace,
         until=lambda found: (found["metadata"].get("annotations") or {}).get(selected) == "n1",
-    )  # fmt: skip
+    )
     assert not world.nodes_of()["fresh"]
     # The driver does its part.
     made = {**volume, "storageClassName": "later", "claimRef": {"namespace": world.namespace, "name": "later"}}

@@ -97,10 +97,17 @@ def test_what_others_hold_is_not_told() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "{", "[]", "{}", '{"require": []}', '{"require": ["a/b"]}', '{"wish": ["a/b/c"]}', '{"prefer": [1]}',
-        '{"prefer": ["a/b/c"], "require": ["a/b/c"]}', json.dumps({"prefer": [f"a/b/{n}" for n in range(17)]}),
+        "{",
+        "[]",
+        "{}",
+        '{"require": []}',
+        '{"require": ["a/b"]}',
+        '{"wish": ["a/b/c"]}',
+        '{"prefer": [1]}',
+        '{"prefer": ["a/b/c"], "require": ["a/b/c"]}',
+        json.dumps({"prefer": [f"a/b/{n}" for n in range(17)]}),
     ],
-)  # fmt: skip
+)
 def test_an_invalid_annotation_is_the_pods_own_problem(text: str) -> None:
     odd = memory()
     odd.pod("vision", "odd", 1, notes={DATA_LOCALITY.name: text})

@@ -238,12 +238,22 @@ def test_without_a_scheduler_nothing_is_moved(crowded: World) -> None:
         crowded.kill(process)
     before = nodes_of(crowded, "one", "two", "three")
     command = subprocess.Popen(
-        [sys.executable, "-m", "avactl.cli.main", "defrag", f"{crowded.namespace}/big", "--yes", "--kubeconfig",
-         str(crowded.plane.kubeconfig)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [
+            sys.executable,
+            "-m",
+            "avactl.cli.main",
+            "defrag",
+            f"{crowded.namespace}/big",
+            "--yes",
+            "--kubeconfig",
+            str(crowded.plane.kubeconfig),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         # What a shell starts in the background, these tests for one, ignores Ctrl-C, and so do its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     crowded.wait(lambda: crowded.pods()["big"]["status"].get("nominatedNodeName"))
     command.send_signal(signal.SIGINT)
     command.communicate(timeout=patience())

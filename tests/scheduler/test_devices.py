@@ -89,9 +89,13 @@ def test_gpus_with_their_nics_alternatives_and_shared_claims(drivers: World) -> 
     drivers.bound("two")
     first, second = devices(drivers, "one"), devices(drivers, "two")
     assert {tuple(sorted(first)), (*second,)} <= {
-        ("gpu-0", "gpu-1", "nic-0"), ("gpu-2", "gpu-3", "nic-1"),
-        ("gpu-0", "nic-0"), ("gpu-1", "nic-0"), ("gpu-2", "nic-1"), ("gpu-3", "nic-1"),
-    }  # fmt: skip
+        ("gpu-0", "gpu-1", "nic-0"),
+        ("gpu-2", "gpu-3", "nic-1"),
+        ("gpu-0", "nic-0"),
+        ("gpu-1", "nic-0"),
+        ("gpu-2", "nic-1"),
+        ("gpu-3", "nic-1"),
+    }
     # The NICs are gone; of the alternatives the second can be had. Two pods share it.
     options = [
         {"name": "both", "deviceClassName": "nic", "count": 1},
@@ -157,9 +161,12 @@ def test_devices_that_are_sick_in_use_or_not_ready(drivers: World) -> None:
     found = drivers.kube.get(API, "ResourceClaim", "cold", drivers.namespace)
     assert not drivers.nodes_of()["cold"]
     condition = {
-        "type": "example.com/ready", "status": "True", "reason": "Warm", "message": "",
+        "type": "example.com/ready",
+        "status": "True",
+        "reason": "Warm",
+        "message": "",
         "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
+    }
     said = {"driver": GPU, "pool": "n0", "device": "cold", "conditions": [condition]}
     found["status"]["devices"] = [said]
     drivers.kube.replace(found, subresource="/status")

@@ -132,9 +132,12 @@ def test_a_gang_gets_all_of_its_claims(dra: World) -> None:
     eight = template(dra, 8)
     for number in range(3):
         pod(
-            dra, f"train-{number}", eight,
-            labels={"avactl.dev/gang": "train"}, notes={"avactl.dev/gang-size": "3"},
-        )  # fmt: skip
+            dra,
+            f"train-{number}",
+            eight,
+            labels={"avactl.dev/gang": "train"},
+            notes={"avactl.dev/gang-size": "3"},
+        )
     assert sorted(dra.bound().values()) == ["n0", "n1", "n2"]
     found = {name: len(devices) for name, devices in allocated(dra).items()}
     assert found == {f"train-{number}": 8 for number in range(3)}

@@ -66,8 +66,9 @@ def test_what_needs_more_than_the_surplus_stops_the_whole_job(world: Memory) -> 
     service(world, "large", "6500m")
     assert len(world.evictions) == 1
     assert {each.pod.name for each in world.evictions[0].victims} == {
-        "job-master-0", *(f"job-worker-{index}" for index in range(7))
-    }  # fmt: skip
+        "job-master-0",
+        *(f"job-worker-{index}" for index in range(7)),
+    }
 
 
 def test_workers_come_back_when_the_service_ends(world: Memory) -> None:

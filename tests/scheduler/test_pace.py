@@ -23,8 +23,9 @@ def parked(queue: SchedulingQueue, name: str, group: str) -> QueuedPodGroup:
     """A unit that waits."""
     item = {
         "metadata": {"name": name, "namespace": "a", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
-        "spec": {"containers": []}, "status": {},
-    }  # fmt: skip
+        "spec": {"containers": []},
+        "status": {},
+    }
     unit = queue.units[name] = QueuedPodGroup(name, gang=False)
     unit.add(PodInfo(item, 0.0))
     queue.mark_unschedulable(unit, group)

@@ -22,9 +22,14 @@ def patch(world: World, name: str, body: dict[str, Any], subresource: str = "", 
 def runs(world: World, name: str, cpu: str) -> None:
     """What the kubelet says that a pod has."""
     held = {
-        "name": "main", "ready": True, "restartCount": 0, "image": "x", "imageID": "x",
-        "resources": {"requests": {"cpu": cpu}}, "allocatedResources": {"cpu": cpu},
-    }  # fmt: skip
+        "name": "main",
+        "ready": True,
+        "restartCount": 0,
+        "image": "x",
+        "imageID": "x",
+        "resources": {"requests": {"cpu": cpu}},
+        "allocatedResources": {"cpu": cpu},
+    }
     patch(world, name, {"status": {"phase": "Running", "containerStatuses": [held]}}, "/status")
 
 

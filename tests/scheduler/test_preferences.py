@@ -181,11 +181,9 @@ CASES: dict[str, tuple[dict[str, Any], set[str]]] = {
     "weights add up": (prefers((3, "zone", "z0"), (2, "zone", "z1"), (2, "kubernetes.io/hostname", "n3")), {"n3"}),
     "near a pod": (near("podAffinity", "db", "zone"), {"n2", "n3"}),
     "away from a pod": (near("podAntiAffinity", "db", "zone"), {"n0", "n1"}),
-    "more pods weigh more": (
-        near("podAffinity", "db") | near("podAntiAffinity", "web", "zone", 50), {"n0", "n1"}
-    ),
+    "more pods weigh more": (near("podAffinity", "db") | near("podAntiAffinity", "web", "zone", 50), {"n0", "n1"}),
     "node and pod": (near("podAffinity", "db", "zone") | prefers((1, "kubernetes.io/hostname", "n3")), {"n3"}),
-}  # fmt: skip
+}
 
 
 def _node(kube: KubeClient, pod: str) -> str:

@@ -219,10 +219,12 @@ def job(world: World, name: str, pods: int, gpus: int, gang: int = 0) -> None:
     ignore = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     world.kube.create(
         {
-            "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": world.namespace},
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": name, "namespace": world.namespace},
             "spec": {**spec, "podFailurePolicy": {"rules": [ignore]}, "template": template},
         }
-    )  # fmt: skip
+    )
 
 
 def held_once(teams: World) -> None:

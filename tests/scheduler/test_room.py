@@ -385,9 +385,16 @@ def test_members_that_must_be_in_one_domain() -> None:
         "needs 2 machines with 8 free GPUs in one rack; rack b/r0 has 1, rack b/r1 has 1"
     )
     # The same by pods that others have a say about, which are placed one by one.
-    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"avactl.dev/gang": "apart"}}}
-    ]}}  # fmt: skip
+    apart = {
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "topologyKey": "kubernetes.io/hostname",
+                    "labelSelector": {"matchLabels": {"avactl.dev/gang": "apart"}},
+                }
+            ]
+        }
+    }
     world.gang("a", "apart", 2, 8, notes=within, affinity=apart)
     world.settle()
     assert "apart-0" not in world.where()

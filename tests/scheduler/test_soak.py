@@ -203,8 +203,11 @@ def soak(world: World, seed: int, kills: int, others: float = 1.0, settle: float
         with Auditor(world.plane, workload.limits, workload.guaranteed) as auditor:
             for _ in range(kills):
                 for share, happen in (
-                    (0.05, chaos.restart), (0.15, chaos.drop), (0.12, chaos.stall), (0.03, chaos.freeze),
-                ):  # fmt: skip
+                    (0.05, chaos.restart),
+                    (0.15, chaos.drop),
+                    (0.12, chaos.stall),
+                    (0.03, chaos.freeze),
+                ):
                     if chance.random() < share * others:
                         happen()
                 chaos.kill()

@@ -46,11 +46,16 @@ def picture(world: Memory) -> object:
     tables, late = world.cache.tables, world.cache.tables.pods["vision/late"]
     state = tables.state
     return (
-        dict(state.bookings), state.free.tolist(), state.gpu_free.tolist(), state.gpu_total.tolist(),
-        {node: sorted(pods) for node, pods in tables.pods_by_node.items()}, tables.change_epoch,
+        dict(state.bookings),
+        state.free.tolist(),
+        state.gpu_free.tolist(),
+        state.gpu_total.tolist(),
+        {node: sorted(pods) for node, pods in tables.pods_by_node.items()},
+        tables.change_epoch,
         [(pod.key, pod.assumed, pod.devices) for pod in tables.pods.values()],
-        list(world.cache.quotas.usage()), feasible(world, late).tolist(),
-    )  # fmt: skip
+        list(world.cache.quotas.usage()),
+        feasible(world, late).tolist(),
+    )
 
 
 def feasible(world: Memory, pod: PodInfo) -> Mask:

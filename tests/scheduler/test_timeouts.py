@@ -36,14 +36,20 @@ def test_a_job_whose_time_is_up_fails_without_another_try(world: World) -> None:
     rules = [{"action": "FailJob", "onPodConditions": [{"type": TIMED_OUT, "status": "True"}]}]
     world.kube.create(
         {
-            "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train", "namespace": world.namespace},
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "train", "namespace": world.namespace},
             "spec": {
-                "completionMode": "Indexed", "completions": 1, "parallelism": 1, "backoffLimitPerIndex": 3,
-                "podReplacementPolicy": "Failed", "podFailurePolicy": {"rules": rules},
+                "completionMode": "Indexed",
+                "completions": 1,
+                "parallelism": 1,
+                "backoffLimitPerIndex": 3,
+                "podReplacementPolicy": "Failed",
+                "podFailurePolicy": {"rules": rules},
                 "template": {"metadata": {"annotations": {TIMEOUT.name: "1"}}, "spec": pod},
             },
         }
-    )  # fmt: skip
+    )
     world.wait(lambda: world.pods())
     (name,) = world.pods()
     world.start()

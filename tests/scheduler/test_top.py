@@ -53,8 +53,9 @@ def test_top_tells_teams_pools_and_jobs(busy: World) -> None:
     assert "pending: quota of team vision: requests 8 V100, uses 6.5 of 12" in waits
     data = json.loads(avactl(busy, "top", "-f", "json").stdout)
     assert {team["model"]: (team["used"], team["reclaimable"]) for team in data["teams"]} == {
-        "": (0, 0), "V100": (6.5, 2.5)
-    }  # fmt: skip
+        "": (0, 0),
+        "V100": (6.5, 2.5),
+    }
     assert data["pools"][0]["whole"] == 1
     assert [job["name"] for job in data["jobs"]] == ["big", "six", "half"]
     # Which GPUs somebody has is for those who run the platform.
@@ -82,11 +83,13 @@ def test_who_may_see_one_namespace_only_is_told_so(busy: World, tmp_path: Path) 
     busy.kube.create({"apiVersion": _RBAC, "kind": "Role", "metadata": home, "rules": rules})
     busy.kube.create(
         {
-            "apiVersion": _RBAC, "kind": "RoleBinding", "metadata": home,
+            "apiVersion": _RBAC,
+            "kind": "RoleBinding",
+            "metadata": home,
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "student"},
             "subjects": [{"kind": "ServiceAccount", **home}],
         }
-    )  # fmt: skip
+    )
     mine = tmp_path / "kubeconfig"
     busy.plane.write_kubeconfig(mine, busy.plane.service_account_token(space, "student"))
     refused = avactl(busy, "top", kubeconfig=mine)

@@ -164,9 +164,10 @@ def test_a_namespace_that_goes_takes_nothing_with_it_that_pods_of_others_hold() 
     world.cache.tables.put_namespace("vision", {})
     world.cache.tables.put_namespace("ads", {})
     term = {
-        "labelSelector": {"matchLabels": {"app": "x"}}, "namespaceSelector": {},
+        "labelSelector": {"matchLabels": {"app": "x"}},
+        "namespaceSelector": {},
         "topologyKey": "kubernetes.io/hostname",
-    }  # fmt: skip
+    }
     alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     world.pod("vision", "alone", affinity=alone)
     world.settle()

@@ -117,10 +117,13 @@ def test_new_volumes_are_made_where_there_is_room(storage: World) -> None:
     storage.kube.create({"apiVersion": STORAGE, "kind": "CSIDriver", **body})
     for node, size in (("n0", "10Gi"), ("n1", "100Gi")):
         capacity = {
-            "apiVersion": STORAGE, "kind": "CSIStorageCapacity",
-            "metadata": {"name": node, "namespace": storage.namespace}, "storageClassName": "measured",
-            "capacity": size, "nodeTopology": {"matchLabels": {"kubernetes.io/hostname": node}},
-        }  # fmt: skip
+            "apiVersion": STORAGE,
+            "kind": "CSIStorageCapacity",
+            "metadata": {"name": node, "namespace": storage.namespace},
+            "storageClassName": "measured",
+            "capacity": size,
+            "nodeTopology": {"matchLabels": {"kubernetes.io/hostname": node}},
+        }
         storage.kube.create(capacity)
     claim(storage, "large", "50Gi", storageClassName="measured")
     claim(storage, "huge", "500Gi", storageClassName="measured")

@@ -47,10 +47,12 @@ def maker(world: World, version: str, kind: str, name: str, pod: dict[str, objec
     template = {"metadata": {"labels": labels}, "spec": body}
     world.kube.create(
         {
-            "apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": world.namespace},
+            "apiVersion": version,
+            "kind": kind,
+            "metadata": {"name": name, "namespace": world.namespace},
             "spec": {**spec, **select, "template": template},
         }
-    )  # fmt: skip
+    )
 
 
 def test_pods_that_are_not_made(world: World) -> None:

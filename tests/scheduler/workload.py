@@ -182,9 +182,22 @@ class Workload:
             self._delete(there)
             return
         makers = (
-            self._pod, self._pod, self._gang, self._gang, self._elastic, self._service, self._claim, self._claim,
-            self._claim_gang, self._shared, self._loose_gang, self._part, self._half, self._half, self._fleeting,
-        )  # fmt: skip
+            self._pod,
+            self._pod,
+            self._gang,
+            self._gang,
+            self._elastic,
+            self._service,
+            self._claim,
+            self._claim,
+            self._claim_gang,
+            self._shared,
+            self._loose_gang,
+            self._part,
+            self._half,
+            self._half,
+            self._fleeting,
+        )
         self._chance.choice(makers)(self._chance.choice(list(self.spaces)))
 
     def let_go(self, always: bool = False) -> None:

@@ -180,28 +180,33 @@ class World:
         if gpus:
             limits["nvidia.com/gpu"] = requests["nvidia.com/gpu"] = str(gpus)
         main = {
-            "name": "main", "image": "registry.example.com/x:1", "resources": {"requests": requests, "limits": limits},
+            "name": "main",
+            "image": "registry.example.com/x:1",
+            "resources": {"requests": requests, "limits": limits},
             **(container or {}),
-        }  # fmt: skip
+        }
         metadata = {"name": name, "namespace": self.namespace, "labels": labels or {}, "annotations": notes or {}}
         return self.kube.create(
             {
-                "apiVersion": "v1", "kind": "Pod", "metadata": metadata,
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": metadata,
                 "spec": {"schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": [main], **spec},
             }
-        ).body  # fmt: skip
+        ).body
 
     def gang(self, name: str, members: int, gpus: int = 8, size: int = 0, first: int = 0) -> None:
         """Create pods of a gang."""
         for number in range(first, members):
             self.pod(
-                f"{name}-{number}", gpus,
+                f"{name}-{number}",
+                gpus,
                 labels={"avactl.dev/gang": name},
                 notes={
                     "avactl.dev/gang-size": str(size or members),
                     "batch.kubernetes.io/job-completion-index": str(number),
                 },
-            )  # fmt: skip
+            )
 
     def bind(self, name: str, node: str, devices: str = "") -> None:
         """What another scheduler does, or did before it died."""

@@ -30,10 +30,13 @@ def deployment(image: str, total: int = 4) -> dict[str, Any]:
     return {
         "metadata": {"name": "web", "namespace": "team", "uid": "u"},
         "spec": {
-            "paused": True, "replicas": total, "progressDeadlineSeconds": 600, "selector": {"matchLabels": LABELS},
+            "paused": True,
+            "replicas": total,
+            "progressDeadlineSeconds": 600,
+            "selector": {"matchLabels": LABELS},
             "template": {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "server", "image": image}]}},
         },
-    }  # fmt: skip
+    }
 
 
 def replica_set(image: str, hash: str, replicas: int, ready: int) -> dict[str, Any]:
@@ -66,8 +69,10 @@ def test_a_version_that_is_not_ready_in_time_is_rejected() -> None:
     assert decide(view(STEPPING, 4, 1, 0), 1005.0, 1.0, crashing).state == STEPPING
     held = decide(view(STEPPING, 4, 1, 0), 1300.0, 1.0, crashing).state
     assert (held.phase, held.reason, held.message) == (
-        "stepping", "Starting", "0 of 1 pods are ready: server: CrashLoopBackOff",
-    )  # fmt: skip
+        "stepping",
+        "Starting",
+        "0 of 1 pods are ready: server: CrashLoopBackOff",
+    )
     late = decide(view(held, 4, 1, 0), 1601.0, 1.0, crashing).state
     assert (late.phase, late.reason) == ("aborting", "NotReady")
     (reject,) = decide(view(late, 4, 1, 0), 1602.0, 1.0).actions
@@ -329,8 +334,9 @@ def test_the_message_names_the_route_that_has_no_gateway() -> None:
     both = {"old": 75, "new": 25}
     held = decide(by_gateway(WEIGHED, both, both, accepted=False), 1010.0, 1.0).state
     assert (held.reason, held.message) == (
-        "GatewayUnavailable", "no gateway has accepted GRPCRoute web-rollout: Conflict host taken",
-    )  # fmt: skip
+        "GatewayUnavailable",
+        "no gateway has accepted GRPCRoute web-rollout: Conflict host taken",
+    )
     gone = decide(by_gateway(WEIGHED, both, None), 1010.0, 1.0).state
     assert gone.message.startswith("GRPCRoute web-rollout does not exist")
 
@@ -366,26 +372,46 @@ def test_routes_of_a_document(routes: str, found: tuple[RolloutRoute, ...]) -> N
     assert load(RolloutConfig, DOCUMENT.replace("ROUTES", routes)).routes == found
 
 
-@pytest.mark.parametrize("text", [
-    "", "[]", "null", "{}", "x" * 100_000, '{"phase": "done"}', '{"stable": "../x"}', '{"step": -1}',
-    '{"since": 1e300}',
-    '{"stable": 5}', '{"in_place": 1}', '{"message": "' + "m" * 2000 + '"}', '{"weight": "9"}', "[" * 5000,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "null",
+        "{}",
+        "x" * 100_000,
+        '{"phase": "done"}',
+        '{"stable": "../x"}',
+        '{"step": -1}',
+        '{"since": 1e300}',
+        '{"stable": 5}',
+        '{"in_place": 1}',
+        '{"message": "' + "m" * 2000 + '"}',
+        '{"weight": "9"}',
+        "[" * 5000,
+    ],
+)
 def test_a_forged_state_is_none(text: str) -> None:
     assert RolloutState.read(text) == RolloutState()
 
 
-@pytest.mark.parametrize("text", [
-    "[]", "{}", '{"traffic": "gateway"}', "x" * 100_000,
-    '{"traffic": "replicas", "steps": [{"percent": 50, "pause": 1}, {"percent": 20, "pause": 1}], "surge": 1, '
-    '"inPlace": false, "port": 80, "ports": {"http": 80}}',
-    '{"traffic": "replicas", "steps": [{"percent": 50, "pause": NaN}], "surge": 1, "inPlace": false, "port": 80, '
-    '"ports": {"http": 80}}',
-    '{"traffic": "gateway", "steps": [{"percent": 50, "pause": 1}], "surge": 1, "inPlace": false, "port": 80, '
-    '"ports": {"http": 80}, "route": "a/b"}',
-    '{"traffic": "gateway", "steps": [{"percent": 50, "pause": 1}], "surge": 1, "inPlace": false, "port": 80, '
-    '"ports": {"http": 80}, "grpcRoute": "web-rollout"}',
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "{}",
+        '{"traffic": "gateway"}',
+        "x" * 100_000,
+        '{"traffic": "replicas", "steps": [{"percent": 50, "pause": 1}, {"percent": 20, "pause": 1}], "surge": 1, '
+        '"inPlace": false, "port": 80, "ports": {"http": 80}}',
+        '{"traffic": "replicas", "steps": [{"percent": 50, "pause": NaN}], "surge": 1, "inPlace": false, "port": 80, '
+        '"ports": {"http": 80}}',
+        '{"traffic": "gateway", "steps": [{"percent": 50, "pause": 1}], "surge": 1, "inPlace": false, "port": 80, '
+        '"ports": {"http": 80}, "route": "a/b"}',
+        '{"traffic": "gateway", "steps": [{"percent": 50, "pause": 1}], "surge": 1, "inPlace": false, "port": 80, '
+        '"ports": {"http": 80}, "grpcRoute": "web-rollout"}',
+    ],
+)
 def test_a_forged_document_is_refused(text: str) -> None:
     with pytest.raises(DocumentError):
         load(RolloutConfig, text)

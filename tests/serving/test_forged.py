@@ -16,9 +16,11 @@ from tools.controlplane import ApiError, KubeClient
 
 CANARY = "{canary: {traffic: replicas, steps: [{percent: 25, pause: 1s}]}}"
 FORGED = {
-    ROLLOUT: '{"traffic": "replicas"}', ROLLOUT_STATE: '{"phase": "promoting"}', REJECTED_VERSION: "worse",
+    ROLLOUT: '{"traffic": "replicas"}',
+    ROLLOUT_STATE: '{"phase": "promoting"}',
+    REJECTED_VERSION: "worse",
     TEMPLATE_DIGEST: "0123456789abcdef",
-}  # fmt: skip
+}
 
 
 @pytest.fixture

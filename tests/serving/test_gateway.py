@@ -201,8 +201,15 @@ def test_a_grpc_route_that_no_gateway_accepts(world: World) -> None:
     world.deploy(both(world.service(3, CANARY.replace("2s", "1h"), BOTH), world))
     world.until(lambda: all(world.weights(kind) == {"2": 95, "3": 5} for kind in KINDS))
     world.kube.delete(ROUTES, "GRPCRoute", "web-rollout", world.team)
-    world.until(lambda: world.condition()[1:] == ("GatewayUnavailable", "GRPCRoute web-rollout does not exist: apply "
-                                                  "the specs, and install the Gateway API"))  # fmt: skip
+    world.until(
+        lambda: (
+            world.condition()[1:]
+            == (
+                "GatewayUnavailable",
+                "GRPCRoute web-rollout does not exist: apply the specs, and install the Gateway API",
+            )
+        )
+    )
     world.deploy(both(world.service(3, CANARY, BOTH), world))
     world.accept("GRPCRoute")
     world.until(lambda: world.settled("3") and all(world.weights(kind) == {"3": 100} for kind in KINDS))

@@ -12,8 +12,11 @@ STEPS = "traffic: replicas, steps: [{percent: 25, pause: 1s}, {percent: 50, paus
 def quota(world: World, pods: int) -> None:
     metadata = {"name": "pods", "namespace": world.team}
     body: dict[str, Any] = {
-        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": {"pods": str(pods)}},
-    }  # fmt: skip
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": metadata,
+        "spec": {"hard": {"pods": str(pods)}},
+    }
     world.kube.apply(body)
     world.until(
         lambda: (

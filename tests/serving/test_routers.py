@@ -111,9 +111,11 @@ def add_pod(kube: KubeClient, name: str, labels: dict[str, str], notes: dict[str
     kube.create(pod)
     state = "True" if ready else "False"
     status = {
-        "phase": "Running", "podIP": ADDRESSES[name], "podIPs": [{"ip": ADDRESSES[name]}],
+        "phase": "Running",
+        "podIP": ADDRESSES[name],
+        "podIPs": [{"ip": ADDRESSES[name]}],
         "conditions": [{"type": "Ready", "status": state}, {"type": "ContainersReady", "status": state}],
-    }  # fmt: skip
+    }
     kube.patch(
         {**{key: pod[key] for key in ("apiVersion", "kind", "metadata")}, "status": status}, subresource="/status"
     )

@@ -97,17 +97,25 @@ def test_what_decisions_read_of_a_version_is_kept() -> None:
     """The version of a sleeping service that ran last is known by the Deployment controller's number alone."""
     notes = {NUMBER: "7", REJECTED: "worse", TEMPLATE_DIGEST: "ab", "example.com/other": "x"}
     store = objects_of("ReplicaSet")
-    store.put({
-        "metadata": {
-            "name": "web-abc", "namespace": "vision", "uid": "s", "resourceVersion": "1", "annotations": notes,
-            "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"pod-template-hash": "abc"},
-            "ownerReferences": [{"kind": "Deployment", "uid": "d", "controller": True}],
-        },
-        "spec": {
-            "replicas": 0, "selector": {"matchLabels": {"pod-template-hash": "abc"}},
-            "template": {"metadata": {"labels": {"pod-template-hash": "abc"}}, "spec": {}},
-        },
-    })  # fmt: skip
+    store.put(
+        {
+            "metadata": {
+                "name": "web-abc",
+                "namespace": "vision",
+                "uid": "s",
+                "resourceVersion": "1",
+                "annotations": notes,
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {"pod-template-hash": "abc"},
+                "ownerReferences": [{"kind": "Deployment", "uid": "d", "controller": True}],
+            },
+            "spec": {
+                "replicas": 0,
+                "selector": {"matchLabels": {"pod-template-hash": "abc"}},
+                "template": {"metadata": {"labels": {"pod-template-hash": "abc"}}, "spec": {}},
+            },
+        }
+    )
     deployment = {"metadata": {"uid": "d"}, "spec": {"selector": {"matchLabels": {}}}}
     found = revisions_of(deployment, store.of("d"))["abc"]
     assert (revision_number(found), found.rejected, found.attached) == (7, True, True)

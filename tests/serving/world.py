@@ -64,13 +64,17 @@ class World:
     def accept(self, kind: str = "HTTPRoute") -> None:
         """Do what a gateway does with a route: accept it."""
         condition = {
-            "type": "Accepted", "status": "True", "reason": "Accepted", "message": "", "lastTransitionTime":
-            "2026-01-01T00:00:00Z",
-        }  # fmt: skip
+            "type": "Accepted",
+            "status": "True",
+            "reason": "Accepted",
+            "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
         parent = {
             "parentRef": {"name": "public", "namespace": "gateways", "sectionName": "https"},
-            "controllerName": "example.com/gateway", "conditions": [condition],
-        }  # fmt: skip
+            "controllerName": "example.com/gateway",
+            "conditions": [condition],
+        }
         metadata = {"name": "web-rollout", "namespace": self.team}
         body = {"apiVersion": ROUTES, "kind": kind, "metadata": metadata, "status": {"parents": [parent]}}
         self.kube.patch(body, subresource="/status")

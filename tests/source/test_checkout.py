@@ -82,9 +82,13 @@ def test_files_that_a_step_of_the_pipeline_changed(repository: Repository, avact
     (repository.root / "platform.yaml").unlink()
     differs, missing = f"this file differs from the commit {commit}", f"this file is not in the commit {commit}"
     assert problems(**CI) == [
-        f"error[checkout-differs]: {differs}", "  --> jobs.yaml:1:1", f"error[checkout-differs]: {missing}",
-        "  --> new.yaml:1:1", f"error[checkout-differs]: {differs}", "  --> platform.yaml:1:1",
-    ]  # fmt: skip
+        f"error[checkout-differs]: {differs}",
+        "  --> jobs.yaml:1:1",
+        f"error[checkout-differs]: {missing}",
+        "  --> new.yaml:1:1",
+        f"error[checkout-differs]: {differs}",
+        "  --> platform.yaml:1:1",
+    ]
     assert not any("checkout-differs" in line for line in problems())
     done = avactl("validate", "--source", "commit", cwd=repository.root)
     assert (done.returncode, "checkout-differs" in done.stdout) == (1, True)

@@ -18,10 +18,14 @@ from tests.diff.repository import Repository
 
 SOURCES = Path(module.__file__).parents[3]
 PROCESSES = {
-    "avactl/spec/repository/git.py", "avactl/spec/python_files/sandbox_runner.py",
-    "avactl/daemons/topology/daemon.py", "avactl/cli/main.py", "avactl/datasets/pack/workers.py",
-    "avactl/workbench/local/process.py", "avactl/kube/exec_plugin.py",
-}  # fmt: skip
+    "avactl/spec/repository/git.py",
+    "avactl/spec/python_files/sandbox_runner.py",
+    "avactl/daemons/topology/daemon.py",
+    "avactl/cli/main.py",
+    "avactl/datasets/pack/workers.py",
+    "avactl/workbench/local/process.py",
+    "avactl/kube/exec_plugin.py",
+}
 """Modules that start a program: git, Python for a spec file, nvidia-smi, Python for the command line itself and for the
 workers of a pack, the pods of a local run, and the credential programs of the user's kubeconfig."""
 
@@ -124,9 +128,21 @@ def test_only_a_fetch_uses_the_user_s_own_ssh(
         git(repository.root, "fetch", "--", "ext::sh -c true", access=Access.REMOTE)
 
 
-@pytest.mark.parametrize("name", ["GIT_DIR", "GIT_WORK_TREE", "GIT_OBJECT_DIRECTORY", "GIT_INDEX_FILE",
-                                  "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_EXTERNAL_DIFF", "GIT_NAMESPACE",
-                                  "GIT_CONFIG", "GIT_CONFIG_PARAMETERS", "GIT_REPLACE_REF_BASE"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "GIT_DIR",
+        "GIT_WORK_TREE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_INDEX_FILE",
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_EXTERNAL_DIFF",
+        "GIT_NAMESPACE",
+        "GIT_CONFIG",
+        "GIT_CONFIG_PARAMETERS",
+        "GIT_REPLACE_REF_BASE",
+    ],
+)
 def test_variables_of_a_hook_are_dropped(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -173,9 +189,12 @@ def tree_of(repository: Repository, *entries: tuple[str, str, str]) -> str:
     data = b""
     for mode, name, text in entries:
         done = subprocess.run(
-            ["git", "hash-object", "-w", "--stdin"], input=text.encode(), cwd=repository.root, check=True,
+            ["git", "hash-object", "-w", "--stdin"],
+            input=text.encode(),
+            cwd=repository.root,
+            check=True,
             capture_output=True,
-        )  # fmt: skip
+        )
         data += f"{mode} {name}".encode() + b"\0" + bytes.fromhex(done.stdout.decode().strip())
     command = ["git", "hash-object", "-w", "-t", "tree", "--literally", "--stdin"]
     tree = subprocess.run(command, input=data, cwd=repository.root, check=True, capture_output=True).stdout

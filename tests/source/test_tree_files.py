@@ -17,9 +17,23 @@ from tests.diff.repository import Repository
 
 CLUSTER = "apiVersion: avactl.dev/v1\nkind: Cluster\nmetadata: {name: main}\n"
 _NAMES = (
-    "a.yaml", "A.yaml", "b.yaml", "c", "d", "policies", "node_modules", ".hidden", RENDERED, "<avactl>", "<x>.yaml",
-    "new\nline.yaml", "back\\slash.yaml", "ü.yaml", " .yaml", "avactl.yaml",
-)  # fmt: skip
+    "a.yaml",
+    "A.yaml",
+    "b.yaml",
+    "c",
+    "d",
+    "policies",
+    "node_modules",
+    ".hidden",
+    RENDERED,
+    "<avactl>",
+    "<x>.yaml",
+    "new\nline.yaml",
+    "back\\slash.yaml",
+    "ü.yaml",
+    " .yaml",
+    "avactl.yaml",
+)
 _name = st.sampled_from(_NAMES)
 _path = st.lists(_name, min_size=1, max_size=3).map("/".join)
 _target = st.one_of(
@@ -102,15 +116,17 @@ def test_only_a_regular_file_marks_rendered_output(tmp_path: Path, module: Repos
 @pytest.mark.parametrize("where", ["", "lab/", "policies/"])
 def test_names_of_places_that_are_no_files_are_refused(tmp_path: Path, path: str, where: str) -> None:
     files = {
-        "avactl.yaml": "include: [.]\nenvironments: {lab: {overlays: [lab]}}\n", "main.yaml": CLUSTER,
+        "avactl.yaml": "include: [.]\nenvironments: {lab: {overlays: [lab]}}\n",
+        "main.yaml": CLUSTER,
         f"{where}{path}": "apiVersion: avactl.dev/v1\nkind: Team\nmetadata: {name: vision}\n",
-    }  # fmt: skip
+    }
     repository = Repository(tmp_path)
     repository.commit(files)
     for tree in (
-        DirTree(tmp_path, environment="lab"), GitTree(tmp_path, "HEAD", environment="lab"),
+        DirTree(tmp_path, environment="lab"),
+        GitTree(tmp_path, "HEAD", environment="lab"),
         MemoryTree(files, environment="lab"),
-    ):  # fmt: skip
+    ):
         compilation = compile_tree(tree)
         assert ("unsafe-path", f"{where}{path}", f"it is not read: {ODD_NAME}") in [
             (d.code, d.span.file, d.message) for d in compilation.diagnostics
@@ -130,9 +146,12 @@ def test_links_follow_the_rule_of_the_tree_and_not_the_machine(tmp_path: Path) -
     repository = Repository(tmp_path / "repository")
     repository.write({"a.yaml": "a"})
     targets = {
-        "absolute.yaml": str(repository.root / "a.yaml"), "above.yaml": "../repository/a.yaml",
-        "missing.yaml": "nowhere/../a.yaml", "file.yaml": "a.yaml/../a.yaml", "slash.yaml": "a.yaml/",
-    }  # fmt: skip
+        "absolute.yaml": str(repository.root / "a.yaml"),
+        "above.yaml": "../repository/a.yaml",
+        "missing.yaml": "nowhere/../a.yaml",
+        "file.yaml": "a.yaml/../a.yaml",
+        "slash.yaml": "a.yaml/",
+    }
     for name, target in targets.items():
         (repository.root / name).symlink_to(target)
     repository.commit()

@@ -252,9 +252,15 @@ class Alluxio(process.Processes):
     def run(self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> str:
         """Run a command to its end; return its output. Raises CommandError."""
         done = subprocess.run(
-            command, env={**os.environ, **(environment or {})}, cwd=self.folder, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=SHELL_TIMEOUT, check=False,
-        )  # fmt: skip
+            command,
+            env={**os.environ, **(environment or {})},
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SHELL_TIMEOUT,
+            check=False,
+        )
         if done.returncode != 0:
             words = " ".join(map(str, command[:1] if command[0] == "bash" else command))
             raise CommandError(f"{words} ended with status {done.returncode}:\n{done.stdout}{done.stderr}")

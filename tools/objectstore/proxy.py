@@ -88,9 +88,13 @@ class Proxy(BackgroundServer):
             headers = [(key, value) for key, value in request.headers.items() if key.lower() not in _HOP]
             url = URL(self._origin + request.raw_path, encoded=True)
             async with self._session.request(
-                request.method, url, data=body or None, headers=headers, allow_redirects=False,
+                request.method,
+                url,
+                data=body or None,
+                headers=headers,
+                allow_redirects=False,
                 skip_auto_headers=("User-Agent", "Content-Type", "Accept", "Accept-Encoding"),
-            ) as answer:  # fmt: skip
+            ) as answer:
                 if error:
                     return _failure()
                 if cut and (request.method != "GET" or self._chance.random() < 0.5):

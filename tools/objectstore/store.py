@@ -80,9 +80,13 @@ class ObjectStore:
         from botocore.config import Config  # type: ignore[import-untyped]
 
         return boto3.client(
-            "s3", endpoint_url=url or self.origin, aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
-            region_name="us-east-1", config=Config(s3={"addressing_style": "path"}, proxies={}),
-        )  # fmt: skip
+            "s3",
+            endpoint_url=url or self.origin,
+            aws_access_key_id=ACCESS_KEY,
+            aws_secret_access_key=SECRET_KEY,
+            region_name="us-east-1",
+            config=Config(s3={"addressing_style": "path"}, proxies={}),
+        )
 
     def _answers(self) -> bool:
         try:

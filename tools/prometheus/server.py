@@ -43,13 +43,18 @@ def configuration(interval: float, targets: Sequence[str] = (), **access: str) -
         {"source_labels": [f"{meta}_name"], "target_label": "pod"},
     ]
     scraped = {
-        "job_name": "pods", "kubernetes_sd_configs": [{"role": "pod", **access}], "relabel_configs": [kept, *names],
-    }  # fmt: skip
+        "job_name": "pods",
+        "kubernetes_sd_configs": [{"role": "pod", **access}],
+        "relabel_configs": [kept, *names],
+    }
     others = {"job_name": "others", "static_configs": [{"targets": list(targets)}]}
     every = f"{round(interval * 1000)}ms"
-    return yaml.safe_dump({
-        "global": {"scrape_interval": every, "scrape_timeout": every}, "scrape_configs": [scraped, others],
-    })  # fmt: skip
+    return yaml.safe_dump(
+        {
+            "global": {"scrape_interval": every, "scrape_timeout": every},
+            "scrape_configs": [scraped, others],
+        }
+    )
 
 
 class Prometheus(process.Processes):
@@ -72,9 +77,12 @@ class Prometheus(process.Processes):
         """Start it, and wait until it is ready. Raises StartError."""
         folder = self._owned.path
         command: list[str | Path] = [
-            build_binary(), f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data",
-            f"--web.listen-address=127.0.0.1:{self._port}", "--log.level=warn",
-        ]  # fmt: skip
+            build_binary(),
+            f"--config.file={folder}/prometheus.yml",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+            "--log.level=warn",
+        ]
         log = folder / f"{name}.log"
         child = process.spawn(command, log, {"HOME": str(folder)}, cwd=folder)
         self._processes[name] = child

@@ -70,13 +70,22 @@ class Traefik(process.Processes):
         """Start it, and wait until it answers. Raises StartError."""
         prefix = "--providers.kubernetesgateway"
         command: list[str | Path] = [
-            build_binary(), prefix, f"{prefix}.endpoint={self._plane.url}", f"{prefix}.token={self._plane.token()}",
-            f"{prefix}.certauthfilepath={self._plane.ca_file}", f"--entrypoints.https.address=127.0.0.1:{self.port}",
-            f"--entrypoints.ping.address=127.0.0.1:{self._ping}", "--ping", "--ping.entrypoint=ping",
-            "--metrics.prometheus.entrypoint=ping", "--metrics.prometheus.addrouterslabels=true",
-            f"--providers.providersthrottleduration={self._throttle}s", "--global.checknewversion=false",
-            "--global.sendanonymoususage=false", "--log.level=INFO",
-        ]  # fmt: skip
+            build_binary(),
+            prefix,
+            f"{prefix}.endpoint={self._plane.url}",
+            f"{prefix}.token={self._plane.token()}",
+            f"{prefix}.certauthfilepath={self._plane.ca_file}",
+            f"--entrypoints.https.address=127.0.0.1:{self.port}",
+            f"--entrypoints.ping.address=127.0.0.1:{self._ping}",
+            "--ping",
+            "--ping.entrypoint=ping",
+            "--metrics.prometheus.entrypoint=ping",
+            "--metrics.prometheus.addrouterslabels=true",
+            f"--providers.providersthrottleduration={self._throttle}s",
+            "--global.checknewversion=false",
+            "--global.sendanonymoususage=false",
+            "--log.level=INFO",
+        ]
         log = self.folder / f"{name}.log"
         child = process.spawn(command, log, {"HOME": str(self.folder)}, cwd=self.folder)
         self._processes[name] = child
@@ -109,25 +118,40 @@ def declare(kube: KubeClient, hosts: Sequence[str], port: int, *, namespace: str
     certificate, key = _certificate(hosts)
     data = {"tls.crt": b64encode(certificate).decode(), "tls.key": b64encode(key).decode()}
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
-    kube.apply({
-        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "data": data,
-        "metadata": {"name": f"{name}-tls", "namespace": namespace},
-    })  # fmt: skip
+    kube.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "kubernetes.io/tls",
+            "data": data,
+            "metadata": {"name": f"{name}-tls", "namespace": namespace},
+        }
+    )
     api = "gateway.networking.k8s.io/v1"
-    kube.apply({
-        "apiVersion": api, "kind": "GatewayClass", "metadata": {"name": CLASS},
-        "spec": {"controllerName": CONTROLLER},
-    })  # fmt: skip
+    kube.apply(
+        {
+            "apiVersion": api,
+            "kind": "GatewayClass",
+            "metadata": {"name": CLASS},
+            "spec": {"controllerName": CONTROLLER},
+        }
+    )
     teams = {"matchExpressions": [{"key": team_label, "operator": "Exists"}]}
     listener = {
-        "name": "https", "port": port, "protocol": "HTTPS",
+        "name": "https",
+        "port": port,
+        "protocol": "HTTPS",
         "tls": {"mode": "Terminate", "certificateRefs": [{"name": f"{name}-tls"}]},
         "allowedRoutes": {"namespaces": {"from": "Selector", "selector": teams}},
-    }  # fmt: skip
-    kube.apply({
-        "apiVersion": api, "kind": "Gateway", "metadata": {"name": name, "namespace": namespace},
-        "spec": {"gatewayClassName": CLASS, "listeners": [listener]},
-    })  # fmt: skip
+    }
+    kube.apply(
+        {
+            "apiVersion": api,
+            "kind": "Gateway",
+            "metadata": {"name": name, "namespace": namespace},
+            "spec": {"gatewayClassName": CLASS, "listeners": [listener]},
+        }
+    )
     return certificate
 
 

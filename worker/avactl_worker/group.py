@@ -235,9 +235,13 @@ class Group:
         broken, told, began = self._broken, "", time.monotonic()
         while True:
             asked = m.Rendezvous(
-                round=self._last, broken=broken, address=ring.address_of(self._listener), step=self.step,
-                least=self._least, most=self._most,
-            )  # fmt: skip
+                round=self._last,
+                broken=broken,
+                address=ring.address_of(self._listener),
+                step=self.step,
+                least=self._least,
+                most=self._most,
+            )
             answer = self._session.ask(rendezvous=asked)
             if answer.finished:
                 raise Finished

@@ -54,9 +54,13 @@ class Report(tf.keras.callbacks.Callback):  # type: ignore[misc,unused-ignore]
         self._step += 1
         steps, epochs = self.params.get("steps"), self.params.get("epochs")
         report(
-            self._step, steps * epochs if steps and epochs else None,
-            records=self._records, epoch=self._epoch, epochs=epochs, **(logs or {}),
-        )  # fmt: skip
+            self._step,
+            steps * epochs if steps and epochs else None,
+            records=self._records,
+            epoch=self._epoch,
+            epochs=epochs,
+            **(logs or {}),
+        )
 
 
 def average(step: Step, gradients: Sequence[Any], *metrics: Any) -> tuple[list[Any], list[float]]:

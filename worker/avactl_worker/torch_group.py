@@ -97,9 +97,12 @@ class _Connector:
         place = current.place
         try:
             dist.init_process_group(
-                self._backend, store=_Store(self._session, place.revision), rank=place.rank, world_size=place.size,
+                self._backend,
+                store=_Store(self._session, place.revision),
+                rank=place.rank,
+                world_size=place.size,
                 timeout=_SETUP,
-            )  # fmt: skip
+            )
             # With gloo, this connects what is connected when it is needed; with nccl, too.
             _finish(lambda: dist.all_reduce(_probe(self._backend), async_op=True), current)
             change = getattr(dist, "set_timeout", None) or dist.distributed_c10d._set_pg_timeout  # of older versions
@@ -173,9 +176,12 @@ class _Store(dist.Store):  # type: ignore[misc,unused-ignore]
 
     def _ask(self, operation: str, *keys: str, value: Any = b"", expected: Any = b"") -> m.Value:
         asked = m.Store(
-            revision=self._revision, operation=operation, keys=list(keys), value=_bytes(value),
+            revision=self._revision,
+            operation=operation,
+            keys=list(keys),
+            value=_bytes(value),
             expected=_bytes(expected),
-        )  # fmt: skip
+        )
         deadline = time.monotonic() + _SETUP.total_seconds()
         while time.monotonic() < deadline:
             # An empty answer comes from time to time, as long as the keys are missing. Nothing is said twice: additions

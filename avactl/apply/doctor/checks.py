@@ -38,19 +38,35 @@ _PRIVILEGED = {
 _ABSENT = frozenset(("",))
 """Stands for an object that does not exist: no ConfigMap has an empty key."""
 CHECKS = (
-    "version", "api", "gates", "storage", "nodes", "devices", "secrets", "claims", "configmaps", "services", "images",
+    "version",
+    "api",
+    "gates",
+    "storage",
+    "nodes",
+    "devices",
+    "secrets",
+    "claims",
+    "configmaps",
+    "services",
+    "images",
     "rights",
-)  # fmt: skip
+)
 """All checks, in the order of the report."""
 
 
 def check(needs: Needs, live: Live, rights: bool = True) -> list[Finding]:
     """Return the findings of all checks. `rights`: also those of the caller, who applies the objects."""
     found = [
-        *_version(needs, live), *_kinds(needs, live), *_gates(needs, live), *_storage(needs, live),
-        *_devices(needs, live), *_pools(needs, live), *_secrets(needs, live), *_objects(needs, live),
+        *_version(needs, live),
+        *_kinds(needs, live),
+        *_gates(needs, live),
+        *_storage(needs, live),
+        *_devices(needs, live),
+        *_pools(needs, live),
+        *_secrets(needs, live),
+        *_objects(needs, live),
         *_images(needs),
-    ]  # fmt: skip
+    ]
     found += _rights(needs, live) if rights else ()
     return sorted(found, key=lambda each: CHECKS.index(each.check))
 
@@ -68,9 +84,11 @@ def _version(needs: Needs, live: Live) -> Iterator[Finding]:
     else:
         minor = ".".join(live.version.split(".")[:2])
         yield Finding(
-            "version", State.FAILED, f"Kubernetes {live.version}; the specs declare {needs.version}",
+            "version",
+            State.FAILED,
+            f"Kubernetes {live.version}; the specs declare {needs.version}",
             f'set `kubernetesVersion: "{minor}"` in Cluster {needs.cluster}',
-        )  # fmt: skip
+        )
 
 
 def _kinds(needs: Needs, live: Live) -> Iterator[Finding]:
@@ -112,9 +130,10 @@ def _storage(needs: Needs, live: Live) -> Iterator[Finding]:
         return
     good = 0
     defaults = [
-        name for name, item in live.classes.items()
+        name
+        for name, item in live.classes.items()
         if (item["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) == "true"
-    ]  # fmt: skip
+    ]
     for name, declared in sorted(needs.provisioners.items()):
         there = str(live.classes[name].get("provisioner")) if name in live.classes else declared
         if there != declared:

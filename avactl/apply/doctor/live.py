@@ -72,11 +72,14 @@ async def read(
     live.version = str((await client.request("GET", "/version"))["gitVersion"]).removeprefix("v")
     live.served = await _served(client, {version for version, _ in kinds})
     reads: list[Awaitable[None]] = [
-        _gates(client, live), _classes(client, live), _devices(client, live), _nodes(client, live),
+        _gates(client, live),
+        _classes(client, live),
+        _devices(client, live),
+        _nodes(client, live),
         *(_secret(client, live, *each) for each in sorted(set(secrets))),
         *(_object(client, live, *each) for each in sorted(set(objects))),
         *(_rights(applier, live, live.served[kind], namespaces[kind]) for kind in namespaces if kind in live.served),
-    ]  # fmt: skip
+    ]
     await asyncio.gather(*reads)
     return live
 
@@ -189,8 +192,9 @@ async def _rights(client: Client, live: Live, resource: Resource, namespaces: se
 async def _allowed(client: Client, resource: Resource, verb: str, namespace: str) -> bool:
     attributes = {"group": resource.group, "resource": resource.plural, "verb": verb, "namespace": namespace}
     review = {
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": attributes},
-    }  # fmt: skip
+    }
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     return bool((await client.request("POST", path, review))["status"]["allowed"])

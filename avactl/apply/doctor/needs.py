@@ -16,10 +16,12 @@ from avactl.program.manifest import Manifest
 
 _GATES = {
     "ResourceClaimTemplate": {
-        "adminAccess": "DRAAdminAccess", "firstAvailable": "DRAPrioritizedList", "tolerations": "DRADeviceTaints",
+        "adminAccess": "DRAAdminAccess",
+        "firstAvailable": "DRAPrioritizedList",
+        "tolerations": "DRADeviceTaints",
         "capacity": "DRAConsumableCapacity",
     },
-}  # fmt: skip
+}
 """Fields that the API server drops if a feature gate is off, by kind.
 
 Source: https://kubernetes.io/docs/reference/command-line-tools-reference/feature-gates/

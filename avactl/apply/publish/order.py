@@ -58,9 +58,17 @@ def _complete(store: Store, remote: str) -> None:
     depth = ["--unshallow"] if store.shallow else []
     try:
         store.run(
-            "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--recurse-submodules=no", *depth, "--", remote,
-            f"+refs/heads/*:refs/remotes/{remote}/*", access=Access.REMOTE,
-        )  # fmt: skip
+            "fetch",
+            "--quiet",
+            "--no-tags",
+            "--no-write-fetch-head",
+            "--recurse-submodules=no",
+            *depth,
+            "--",
+            remote,
+            f"+refs/heads/*:refs/remotes/{remote}/*",
+            access=Access.REMOTE,
+        )
     except FailedError:
         return  # the caller reports that the relation is unknown
 

@@ -243,9 +243,14 @@ class _Publisher:
         tree = self._store.write_tree(files)
         commit = self._store.write_copy(tree, tip.commit if tip else None, message, self._source)
         return Outcome(
-            self._source, before, commit, objects=self._objects, written=len(objects), deleted=len(lost),
+            self._source,
+            before,
+            commit,
+            objects=self._objects,
+            written=len(objects),
+            deleted=len(lost),
             foreign=self._foreign(tip.commit) if tip else (),
-        )  # fmt: skip
+        )
 
     def _merge(self, tip: _Tip | None) -> tuple[dict[str, Entry], list[str], list[str]]:
         """Return all files of the next commit, and which of ours are written and deleted."""

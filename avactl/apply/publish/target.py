@@ -83,16 +83,25 @@ class Remote:
 
 
 _REMEDIES = (
-    (r"protected branch|GH006|GH013|pre-receive hook declined|hook declined", "let the account that publishes push to "
-     "this branch: an exception of its protection rule; reviews belong to the specs' branch"),
-    (r"403|[Pp]ermission|not allowed|denied",
-     f"the account needs write permission: {join_hints(lambda forge: forge.push_rights)}"),
-    (r"could not read Username|Authentication failed|terminal prompts disabled|publickey",
-     "git needs credentials: a credential helper, or an SSH key"),
-    (r"Could not resolve|unable to access|Connection|Could not read from remote|timed out", "is the network up, and "
-     "the URL correct? Nothing was published"),
+    (
+        r"protected branch|GH006|GH013|pre-receive hook declined|hook declined",
+        "let the account that publishes push to "
+        "this branch: an exception of its protection rule; reviews belong to the specs' branch",
+    ),
+    (
+        r"403|[Pp]ermission|not allowed|denied",
+        f"the account needs write permission: {join_hints(lambda forge: forge.push_rights)}",
+    ),
+    (
+        r"could not read Username|Authentication failed|terminal prompts disabled|publickey",
+        "git needs credentials: a credential helper, or an SSH key",
+    ),
+    (
+        r"Could not resolve|unable to access|Connection|Could not read from remote|timed out",
+        "is the network up, and the URL correct? Nothing was published",
+    ),
     (r"does not appear to be a git repository|not found", "is the URL correct? `git remote -v`"),
-)  # fmt: skip
+)
 
 
 def _remedy(said: str) -> str:

@@ -314,4 +314,4 @@ _HINTS = (
     ("no resource plugin", "install it: `pulumi plugin install resource kubernetes`"),
     ("unable to load Kubernetes client configuration", "choose the cluster with --kubeconfig and --context"),
     ("unreachable", "is the cluster up, and are --kubeconfig and --context correct?"),
-)  # fmt: skip
+)

@@ -50,9 +50,14 @@ def run() -> None:
         stack = pulumi.get_stack()
         former = pulumi_aliases.aliases(pulumi_aliases.from_manifests(before, stack), manifests, stack)
     register(
-        compilation, cluster, owner, context=_context(compilation, cluster, config),
-        kubeconfig=config.get("kubeconfig"), adopt=config.get_bool("adopt") or False, former=former,
-    )  # fmt: skip
+        compilation,
+        cluster,
+        owner,
+        context=_context(compilation, cluster, config),
+        kubeconfig=config.get("kubeconfig"),
+        adopt=config.get_bool("adopt") or False,
+        former=former,
+    )
 
 
 def _context(compilation: Compilation, cluster: str, config: pulumi.Config) -> str | None:

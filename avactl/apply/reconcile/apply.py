@@ -211,10 +211,11 @@ class Applier:
             raise error
         if Disruption.DATA_LOSS in classes or holds_data(step.live):
             raise ApiError(
-                422, "Invalid",
+                422,
+                "Invalid",
                 f"immutable fields changed: {', '.join(sorted({d.field for d in step.comparison.apply}))}; replacing "
                 f"the object would lose data: revert the change, or delete the object by hand ({_message(error)})",
-            )  # fmt: skip
+            )
 
     async def _replace(self, step: Step) -> None:
         """Delete and recreate; the pods of a Job terminate first, so that two runs never write the same checkpoint."""

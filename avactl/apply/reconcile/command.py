@@ -115,10 +115,15 @@ def declare(request: Request, revision: Revision) -> Declared:
     inventory = request.inventory or name
     namespace = compilation.program.cluster_spec(name).system_namespace if name in clusters else "avactl-system"
     options = replace(
-        request, cluster=name, inventory=inventory, namespace=namespace, commit=revision.commit,
+        request,
+        cluster=name,
+        inventory=inventory,
+        namespace=namespace,
+        commit=revision.commit,
         repository=_identity(revision),
-        owners=as_json(owners_of(revision.tree)), not_owned=partial(_not_owned, compilation.program),
-    )  # fmt: skip
+        owners=as_json(owners_of(revision.tree)),
+        not_owned=partial(_not_owned, compilation.program),
+    )
     return Declared(revision, compilation, name, tuple(wanted_of(compilation, name, inventory)), options)
 
 

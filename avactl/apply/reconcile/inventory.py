@@ -147,10 +147,15 @@ class Records:
 
     def _body(self, record: Record) -> dict[str, Any]:
         state = {
-            "version": 1, "repository": record.repository, "cluster": record.cluster,
-            "clusterUid": record.cluster_uid, "commit": record.commit, "complete": record.complete,
-            "owners": record.owners, "kinds": [list(gvk) for gvk in sorted(record.kinds)],
-        }  # fmt: skip
+            "version": 1,
+            "repository": record.repository,
+            "cluster": record.cluster,
+            "clusterUid": record.cluster_uid,
+            "commit": record.commit,
+            "complete": record.complete,
+            "owners": record.owners,
+            "kinds": [list(gvk) for gvk in sorted(record.kinds)],
+        }
         packed = b"".join(key + value for key, value in sorted(record.objects.items()))
         metadata: dict[str, Any] = {
             "name": self.name,
@@ -168,9 +173,12 @@ class Records:
     def reference(self, record: Record) -> dict[str, str]:
         """Return the object reference of the ConfigMap for Events."""
         return {
-            "apiVersion": "v1", "kind": "ConfigMap", "namespace": self.namespace, "name": self.name,
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "namespace": self.namespace,
+            "name": self.name,
             "uid": record.uid,
-        }  # fmt: skip
+        }
 
 
 def kinds_of(wanted: Collection[Wanted]) -> frozenset[Gvk]:

@@ -18,8 +18,17 @@ _FEW = 8
 """Up to so many missing objects of a kind are fetched one by one; more are listed."""
 
 _VERSIONS = {
-    "v1": ("Namespace", "Node", "ServiceAccount", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
-           "PersistentVolumeClaim", "Service"),
+    "v1": (
+        "Namespace",
+        "Node",
+        "ServiceAccount",
+        "ResourceQuota",
+        "LimitRange",
+        "ConfigMap",
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+        "Service",
+    ),
     "apps/v1": ("DaemonSet", "StatefulSet", "Deployment"),
     "batch/v1": ("Job", "CronJob"),
     "rbac.authorization.k8s.io/v1": ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
@@ -31,7 +40,7 @@ _VERSIONS = {
     "apiextensions.k8s.io/v1": ("CustomResourceDefinition",),
     "admissionregistration.k8s.io/v1": ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"),
     "resource.k8s.io/v1": ("DeviceClass", "ResourceClaimTemplate"),
-}  # fmt: skip
+}
 ALWAYS = frozenset(Gvk(version, kind) for version, kinds in _VERSIONS.items() for kind in kinds if kind in APPLY_ORDER)
 """Kinds that are always listed, because the record may be lost."""
 

@@ -177,9 +177,13 @@ class Reconciler:
         gone = {gvk for step, gvk in left if step.action is Action.prune and not step.error}
         still = {gvk for step, gvk in left if gvk not in gone or step.error}
         return replace(
-            self._claim(self.record), commit=self.options.commit,
-            complete=result.complete, owners=self.options.owners, kinds=kinds_of(wanted) | still, objects=objects,
-        )  # fmt: skip
+            self._claim(self.record),
+            commit=self.options.commit,
+            complete=result.complete,
+            owners=self.options.owners,
+            kinds=kinds_of(wanted) | still,
+            objects=objects,
+        )
 
     def _claim(self, record: Record) -> Record:
         """Return a record that claims this Kubernetes cluster for the Cluster and the repository of the run."""

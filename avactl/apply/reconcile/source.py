@@ -37,9 +37,15 @@ class WorkingDirectory:
         try:
             url = origin(self._root)
             changed = git_work_tree(
-                self._root, "status", "--porcelain", "--untracked-files=normal", "--no-renames",
-                "--ignore-submodules=all", "--", locate(self._root).pathspec,
-            ).strip()  # fmt: skip
+                self._root,
+                "status",
+                "--porcelain",
+                "--untracked-files=normal",
+                "--no-renames",
+                "--ignore-submodules=all",
+                "--",
+                locate(self._root).pathspec,
+            ).strip()
             commit = "" if changed else find_commit(self._root, "HEAD")
             repository = _identity(self._root, url)
         except GitError:

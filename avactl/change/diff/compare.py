@@ -157,11 +157,18 @@ def _intent(
     was = intents.facts(old, before.program) if old else {}
     facts = intents.fact_changes(was, intents.facts(new, after.program) if new else {})
     return IntentChange(
-        key=IntentKey(*item.key), op=op, disruption=worst(_disruptions(objects)), clusters=item.clusters, item=item,
-        facts=facts, spec=spec, consequences=tuple(follows), objects=objects,
+        key=IntentKey(*item.key),
+        op=op,
+        disruption=worst(_disruptions(objects)),
+        clusters=item.clusters,
+        item=item,
+        facts=facts,
+        spec=spec,
+        consequences=tuple(follows),
+        objects=objects,
         old_key=IntentKey(*old.key) if renamed and old else None,
         objects_known=op != "repaired" and not {old_key, new_key} & before.unknown,
-    )  # fmt: skip
+    )
 
 
 def _disruptions(objects: tuple[ObjectChange, ...]) -> Iterator[Disruption]:

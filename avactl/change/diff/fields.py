@@ -65,21 +65,43 @@ class _Found(list[Change]):
 
 
 KEYS = {
-    "volumeMounts": ("mountPath",), "ports": ("name", "containerPort protocol", "port protocol"),
-    "taints": ("key effect",), "tolerations": ("key value effect",), "subjects": ("kind namespace name",),
-    "rules": ("apiGroups resources resourceNames",), "volumeClaimTemplates": ("metadata.name",),
-    "matchExpressions": ("key operator",), "topologySpreadConstraints": ("topologyKey",), "hostAliases": ("ip",),
-    "items": ("key",), "datasets": ("name mount", "mount", "name"), "gpus": ("gpu",), "tiers": ("medium",),
-    "underStores": ("mount",), "under_stores": ("mount",),
-}  # fmt: skip
+    "volumeMounts": ("mountPath",),
+    "ports": ("name", "containerPort protocol", "port protocol"),
+    "taints": ("key effect",),
+    "tolerations": ("key value effect",),
+    "subjects": ("kind namespace name",),
+    "rules": ("apiGroups resources resourceNames",),
+    "volumeClaimTemplates": ("metadata.name",),
+    "matchExpressions": ("key operator",),
+    "topologySpreadConstraints": ("topologyKey",),
+    "hostAliases": ("ip",),
+    "items": ("key",),
+    "datasets": ("name mount", "mount", "name"),
+    "gpus": ("gpu",),
+    "tiers": ("medium",),
+    "underStores": ("mount",),
+    "under_stores": ("mount",),
+}
 """Name of a list → fields that form the key of an entry; the first combination unique on both sides is used.
 Other lists are keyed by `name`, or by content if names are not unique.
 Source: `x-kubernetes-list-map-keys` in the API's OpenAPI document, and the kinds of avactl."""
 
 _MAPS = frozenset(
-    {"spec", "metadata", "annotations", "labels", "data", "nodeSelector", "matchLabels", "resources", "requests",
-     "limits", "hard", "env"}
-)  # fmt: skip
+    {
+        "spec",
+        "metadata",
+        "annotations",
+        "labels",
+        "data",
+        "nodeSelector",
+        "matchLabels",
+        "resources",
+        "requests",
+        "limits",
+        "hard",
+        "env",
+    }
+)
 """Mappings whose entries are independent: adding or removing the whole mapping is reported entry by entry."""
 _MOST_COMPARED = 1_000_000
 """Maximum number of pairs of entries compared to align two lists; longer lists are compared by position."""

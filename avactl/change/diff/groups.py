@@ -44,9 +44,13 @@ class Group(NamedTuple):
     def consequences(self) -> list[Consequence]:
         """Return the consequences of all intents, each once."""
         several = len(self.intents) > 1
-        return list(dict.fromkeys(
-            _general_consequence(c, intent) if several else c for intent in self.intents for c in intent.consequences
-        ))  # fmt: skip
+        return list(
+            dict.fromkeys(
+                _general_consequence(c, intent) if several else c
+                for intent in self.intents
+                for c in intent.consequences
+            )
+        )
 
 
 def groups(diff: Diff) -> list[Group]:
@@ -73,9 +77,9 @@ def _object_group(alike: list[tuple[ObjectChange, ObjectChange]]) -> ObjectGroup
     shown = first if equal else with_placeholder
     if len(patches) > 1:
         places = [_several(each) for each in zip(*patches, strict=True)]
-        shown = replace(shown, fields=tuple(
-            replace(field, patch=place) for field, place in zip(shown.fields, places, strict=True)
-        ))  # fmt: skip
+        shown = replace(
+            shown, fields=tuple(replace(field, patch=place) for field, place in zip(shown.fields, places, strict=True))
+        )
     return ObjectGroup(tuple(change.id for change, _ in alike), shown)
 
 

@@ -18,12 +18,14 @@ def render_json(diff: Diff, *, objects: bool = True) -> str:
     data = {
         "version": VERSION,
         "disruption": str(diff.disruption),
-        "counts": {"intents": dict(sorted(diff.intent_counts.items())),
-                   "objects": dict(sorted(diff.object_counts.items()))},
+        "counts": {
+            "intents": dict(sorted(diff.intent_counts.items())),
+            "objects": dict(sorted(diff.object_counts.items())),
+        },
         "intents": [_intent(intent, objects) for intent in diff.intents],
         "warnings": [_problem(d) for d in diff.warnings],
         "baseProblems": [_problem(d) for d in diff.base_problems],
-    }  # fmt: skip
+    }
     return json_output(data)
 
 
@@ -38,16 +40,21 @@ def _problem(d: Diagnostic) -> dict[str, Any]:
 
 def _intent(intent: IntentChange, objects: bool) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "kind": intent.key.kind, "team": intent.key.team or None, "name": intent.key.name, "change": intent.op,
-        "disruption": str(intent.disruption), "clusters": list(intent.clusters),
-        "file": intent.file, "line": intent.line,
+        "kind": intent.key.kind,
+        "team": intent.key.team or None,
+        "name": intent.key.name,
+        "change": intent.op,
+        "disruption": str(intent.disruption),
+        "clusters": list(intent.clusters),
+        "file": intent.file,
+        "line": intent.line,
         "facts": [{"name": fact.name, **_values(fact.old, fact.new)} for fact in intent.facts],
         "spec": [_field(change) for change in intent.spec],
         "consequences": [
             {"topic": c.topic, "level": c.level, "text": c.text, **({"lines": list(c.lines)} if c.lines else {})}
             for c in intent.consequences
         ],
-    }  # fmt: skip
+    }
     if intent.old_key:
         data["was"] = {"team": intent.old_key.team or None, "name": intent.old_key.name}
     if not intent.objects_known:

@@ -120,8 +120,10 @@ def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: s
     sections = [_section(group, phrases.clusters(diff), objects) for group in groups(diff)]
     room = limit - _size(head) - _size(foot) - 3 * _size(rest) - 600  # 600: notes on omitted parts, and folds
     briefs, titles, chosen, room = _choose(sections, room)
-    told = [{*chosen[index], *(each for each in section.rights if each.in_summary and index in briefs)}
-            for index, section in enumerate(sections)]  # fmt: skip
+    told = [
+        {*chosen[index], *(each for each in section.rights if each.in_summary and index in briefs)}
+        for index, section in enumerate(sections)
+    ]
     missing = [len({*section.rights} - told[index]) for index, section in enumerate(sections)]
     shown = [index for index in range(len(sections)) if index in titles]
     hidden = sum(_count(sections[index]) for index in range(len(sections)) if index not in titles)
@@ -143,9 +145,10 @@ def render_body(diff: Diff, *, objects: bool = True, limit: int = LIMIT, rest: s
     parts += texts
     omitted = [
         (len(sections) - len(shown), "more change"),
-        (hidden + hidden_details, "object" if len(shown) < len(sections) else "more object"), (specs, "new spec"),
+        (hidden + hidden_details, "object" if len(shown) < len(sections) else "more object"),
+        (specs, "new spec"),
         (len(shown) - len(briefs), "summary"),
-    ]  # fmt: skip
+    ]
     if notes := [phrases.plural(noun, count) for count, noun in omitted if count]:
         parts.append(f"… {', '.join(notes)}; {rest}\n")
     return "\n".join([*parts, *([foot] if foot else [])])
@@ -253,8 +256,10 @@ def within(lines: Sequence[str], room: int, rest: str) -> list[str]:
 def rights_size(diff: Diff) -> int:
     """Return the size of all rights with the titles of their changes, in bytes."""
     sections = [_section(group, several=False, objects=False) for group in groups(diff)]
-    return sum(_size(section.title) + sum(_size(right.line) + _size(right.fold) for right in section.rights)
-               for section in sections)  # fmt: skip
+    return sum(
+        _size(section.title) + sum(_size(right.line) + _size(right.fold) for right in section.rights)
+        for section in sections
+    )
 
 
 def _size(text: str) -> int:
@@ -313,8 +318,10 @@ def _section(group: Group, several: bool, objects: bool) -> _Section:
     if count > 1:
         lines.append(f"- {phrases.names((code(phrases.name(i)) for i in group.intents), _MOST_NAMES)}")
     if more:
-        lines.append(f"- also {phrases.joined([prose(part) for part in more[:12]])}"
-                     + (f" and {len(more) - 12} more" if len(more) > 12 else ""))  # fmt: skip
+        lines.append(
+            f"- also {phrases.joined([prose(part) for part in more[:12]])}"
+            + (f" and {len(more) - 12} more" if len(more) > 12 else "")
+        )
     if not first.objects_known and first.op != "repaired":
         lines.append("- its previous objects are unknown")
     others = [c for c in consequences if c.topic in ("capacity", "quota", "cause") or c.level == "warning"]
@@ -325,9 +332,12 @@ def _section(group: Group, several: bool, objects: bool) -> _Section:
     rights = [_right(c.rank, c.text, c.lines) for c in consequences if c.topic == "security"]
     told = [(count, lines) for each in group.objects for count, lines in _object(each, several)] if objects else []
     return _Section(
-        f"**{name}**{_class(first.disruption, first.op)}\n", "".join(f"{line}\n" for line in lines),
-        sorted([*rights, *shown], key=lambda right: right.rank), told, _spec(first) if objects else "",
-    )  # fmt: skip
+        f"**{name}**{_class(first.disruption, first.op)}\n",
+        "".join(f"{line}\n" for line in lines),
+        sorted([*rights, *shown], key=lambda right: right.rank),
+        told,
+        _spec(first) if objects else "",
+    )
 
 
 def _spec_fields(intent: IntentChange) -> tuple[list[str], list[_Right]]:

@@ -79,15 +79,24 @@ class Rule(NamedTuple):
 
 RULES: tuple[Rule, ...] = (
     # A run of a Job keeps the template it was started with.
-    Rule("Job", "spec.completions spec.parallelism spec.template spec.completionMode spec.selector "
-         "spec.podFailurePolicy spec.successPolicy spec.backoffLimitPerIndex spec.managedBy", REPLACE, "new run"),
+    Rule(
+        "Job",
+        "spec.completions spec.parallelism spec.template spec.completionMode spec.selector "
+        "spec.podFailurePolicy spec.successPolicy spec.backoffLimitPerIndex spec.managedBy",
+        REPLACE,
+        "new run",
+    ),
     Rule("Job", "spec.suspend", POD_RESTART, "stops or starts its pods"),
     Rule("Job", "spec", IN_PLACE, "the run continues"),
     Rule("CronJob", "spec", IN_PLACE, "from the next run on"),
     # Workloads that roll out.
     Rule("StatefulSet", "spec.volumeClaimTemplates", REPLACE, "recreated; existing volumes are unchanged"),
-    Rule("StatefulSet", "spec.serviceName spec.podManagementPolicy", REPLACE,
-         "recreated: immutable; its volumes are kept"),
+    Rule(
+        "StatefulSet",
+        "spec.serviceName spec.podManagementPolicy",
+        REPLACE,
+        "recreated: immutable; its volumes are kept",
+    ),
     Rule("StatefulSet", "spec.persistentVolumeClaimRetentionPolicy", IN_PLACE, "decides whether volumes are kept"),
     Rule("StatefulSet", "spec.revisionHistoryLimit", IN_PLACE, ""),
     Rule("Deployment StatefulSet DaemonSet", "spec.selector", REPLACE, "recreated: the selector is immutable"),
@@ -104,14 +113,29 @@ RULES: tuple[Rule, ...] = (
     Rule("Deployment StatefulSet DaemonSet", "spec", IN_PLACE, ""),
     Rule("Pod", "spec", REPLACE, "recreated: pods are immutable"),
     # Volumes.
-    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", REPLACE, "recreated: cannot shrink; "
-         "the data is in the external store", lambda c, b: _shrinks(c, b) and _other_store(c, b)),
-    Rule("PersistentVolumeClaim", "spec.resources.requests.storage", DATA_LOSS, "volumes cannot shrink; the "
-         "smaller one is new and empty", _shrinks),
+    Rule(
+        "PersistentVolumeClaim",
+        "spec.resources.requests.storage",
+        REPLACE,
+        "recreated: cannot shrink; the data is in the external store",
+        lambda c, b: _shrinks(c, b) and _other_store(c, b),
+    ),
+    Rule(
+        "PersistentVolumeClaim",
+        "spec.resources.requests.storage",
+        DATA_LOSS,
+        "volumes cannot shrink; the smaller one is new and empty",
+        _shrinks,
+    ),
     Rule("PersistentVolumeClaim", "spec.resources.requests.storage", IN_PLACE, "grows if the storage class allows it"),
     Rule("PersistentVolumeClaim", "spec.volumeAttributesClassName", IN_PLACE, ""),
-    Rule("PersistentVolumeClaim", "spec", REPLACE, "recreated: immutable; the data is in the external store",
-         _other_store),
+    Rule(
+        "PersistentVolumeClaim",
+        "spec",
+        REPLACE,
+        "recreated: immutable; the data is in the external store",
+        _other_store,
+    ),
     Rule("PersistentVolumeClaim", "spec", DATA_LOSS, "immutable; the new volume is empty"),
     Rule("PersistentVolume", "spec.capacity spec.accessModes", IN_PLACE, ""),
     Rule("PersistentVolume", "spec.mountOptions", IN_PLACE, "from the next mount on"),
@@ -154,7 +178,7 @@ RULES: tuple[Rule, ...] = (
     Rule("*", "apiVersion", METADATA, ""),
     Rule("*", "spec.template", POD_RESTART, "pods restart"),
     Rule("*", "", IN_PLACE, ""),
-)  # fmt: skip
+)
 
 
 @cache

@@ -11,9 +11,17 @@ from avactl.change.diff.model import Consequence, Diff, Disruption
 from avactl.diagnostics import Diagnostic
 
 _COLOURS = {
-    "danger": "\x1b[1;31m", "warning": "\x1b[33m", "info": "", "bold": "\x1b[1m", "dim": "\x1b[2m",
-    "created": "\x1b[32m", "deleted": "\x1b[31m", "changed": "\x1b[33m", "renamed": "\x1b[36m", "kept": "\x1b[36m",
-}  # fmt: skip
+    "danger": "\x1b[1;31m",
+    "warning": "\x1b[33m",
+    "info": "",
+    "bold": "\x1b[1m",
+    "dim": "\x1b[2m",
+    "created": "\x1b[32m",
+    "deleted": "\x1b[31m",
+    "changed": "\x1b[33m",
+    "renamed": "\x1b[36m",
+    "kept": "\x1b[36m",
+}
 _WIDTH = 120
 """Column at which lines are wrapped if possible."""
 _MOST_LINES = 20

@@ -120,9 +120,12 @@ def _node(name: str, pool: Item[NodePoolSpec], program: Program) -> Body:
         nics = sum(nic.rdma for nic in machine.nics)
         amounts[spec.rdma_resource] = _NICS if shares_nics(pool) or not nics else str(nics)
     labels = {
-        **pool.resource.metadata.labels, **node_labels(pool, program),
-        "kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
-    }  # fmt: skip
+        **pool.resource.metadata.labels,
+        **node_labels(pool, program),
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+    }
     taints = [{"key": taint.key, "value": taint.value, "effect": taint.effect} for taint in spec.all_taints]
     return {
         "metadata": {"name": name, "labels": labels},

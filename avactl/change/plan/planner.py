@@ -193,11 +193,24 @@ def _entry(
         verdict = Verdict.ROOM
     scheduler = {each.work.template["spec"].get("schedulerName") for each in done}
     return Entry(
-        owner, cluster, op, verdict, len(pods), len(running), places(world, running), found, restarts=stopped,
-        ends=sum(each.ends for each in done) if left else 0, surge=surge, later=any(each.later for each in done),
-        reclaimable=reclaimable(world, running) if owner.team else 0, cost=now, before=was,
-        estimated=scheduler != {names.SCHEDULER_NAME} and bool(left), origin=origin,
-    )  # fmt: skip
+        owner,
+        cluster,
+        op,
+        verdict,
+        len(pods),
+        len(running),
+        places(world, running),
+        found,
+        restarts=stopped,
+        ends=sum(each.ends for each in done) if left else 0,
+        surge=surge,
+        later=any(each.later for each in done),
+        reclaimable=reclaimable(world, running) if owner.team else 0,
+        cost=now,
+        before=was,
+        estimated=scheduler != {names.SCHEDULER_NAME} and bool(left),
+        origin=origin,
+    )
 
 
 # -- source and assumptions -------------------------------------------------------------------------------------------

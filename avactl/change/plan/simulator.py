@@ -346,8 +346,9 @@ class World:
         item = self._claims[given.claim.key]
         status = dict(item.get("status") or {})
         status["reservedFor"] = [
-            *(status.get("reservedFor") or ()), {"resource": "pods", "name": pod.name, "uid": pod.uid}
-        ]  # fmt: skip
+            *(status.get("reservedFor") or ()),
+            {"resource": "pods", "name": pod.name, "uid": pod.uid},
+        ]
         if given.allocation is not None:
             status["allocation"] = given.allocation
         self._put_claim({**item, "status": status})

@@ -26,20 +26,27 @@ ROLES = "DisaggregatedSet"
 """Kind of several roles, each of which is a workload of groups."""
 GROUPED = (GROUPS, ROLES)
 KINDS = {
-    "Job": "batch", "Deployment": "apps", "StatefulSet": "apps", "DaemonSet": "apps", "Pod": "",
-    GROUPS: "leaderworkerset.x-k8s.io", ROLES: "disaggregatedset.x-k8s.io",
-}  # fmt: skip
+    "Job": "batch",
+    "Deployment": "apps",
+    "StatefulSet": "apps",
+    "DaemonSet": "apps",
+    "Pod": "",
+    GROUPS: "leaderworkerset.x-k8s.io",
+    ROLES: "disaggregatedset.x-k8s.io",
+}
 """Kubernetes kinds that run pods, with their API groups: operators have kinds of the same names. CronJobs run rarely
 and are not counted, except the templates of a pipeline's training: a plan is for the time of a run."""
 
 _SCALERS = {
-    "HorizontalPodAutoscaler": ("minReplicas", "maxReplicas"), "ScaledObject": ("minReplicaCount", "maxReplicaCount")
-}  # fmt: skip
+    "HorizontalPodAutoscaler": ("minReplicas", "maxReplicas"),
+    "ScaledObject": ("minReplicaCount", "maxReplicaCount"),
+}
 """Autoscalers, Kubernetes' and KEDA's, with their fields for the bounds."""
 _PREEMPTS = "PreemptLowerPriority"
 _PRIORITIES = {
-    "system-cluster-critical": (2_000_000_000, _PREEMPTS), "system-node-critical": (2_000_001_000, _PREEMPTS)
-}  # fmt: skip
+    "system-cluster-critical": (2_000_000_000, _PREEMPTS),
+    "system-node-critical": (2_000_001_000, _PREEMPTS),
+}
 _SECONDS = 300
 """For which a pod stays on a node that is not ready, by default."""
 _UNREACHABLE = [
@@ -290,10 +297,13 @@ class Maker:
             group, index = divmod(number, work.size)
             name = f"{id_.name}-{group}-{index}-{work.revision}-{self._mark}"
             labels |= {
-                names.LWS_NAME: id_.name, **work.marks,
+                names.LWS_NAME: id_.name,
+                **work.marks,
                 names.LWS_GROUP: f"{id_.name}-{group}-{work.revision}-{self._mark}",
-                names.LWS_REVISION: work.revision, names.LWS_GROUP_INDEX: str(group), names.LWS_INDEX: str(index),
-            }  # fmt: skip
+                names.LWS_REVISION: work.revision,
+                names.LWS_GROUP_INDEX: str(group),
+                names.LWS_INDEX: str(index),
+            }
         else:
             if id_.kind == "Deployment":
                 labels["pod-template-hash"] = work.revision
@@ -301,9 +311,13 @@ class Maker:
             name = f"{name}-{self._mark}"
         uid = f"{self._mark}:{id_.kind}:{id_.namespace}/{name}"
         metadata = {
-            "namespace": id_.namespace, "name": name, "uid": uid, "creationTimestamp": self._created,
-            "labels": labels, "annotations": notes,
-        }  # fmt: skip
+            "namespace": id_.namespace,
+            "name": name,
+            "uid": uid,
+            "creationTimestamp": self._created,
+            "labels": labels,
+            "annotations": notes,
+        }
         if id_.kind != "Pod":
             owner = {"Deployment": "ReplicaSet", GROUPS: "StatefulSet", ROLES: "StatefulSet"}.get(id_.kind, id_.kind)
             metadata["ownerReferences"] = [{"kind": owner, "name": id_.name, "controller": True}]

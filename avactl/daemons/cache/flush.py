@@ -28,9 +28,11 @@ async def flush(
     name, configs = f"flush-{uuid.uuid4().hex[:12]}", f"/api/v1/namespaces/{namespace}/configmaps"
     labels = {CONFIG_LABEL: CACHE_FLUSH_CONFIG, MANAGED_BY: MANAGER}
     body = {
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
         "data": {FLUSH_KEY: dump(request)},
-    }  # fmt: skip
+    }
     await client.send("POST", configs, body)
     left, said = -1, ""
     try:

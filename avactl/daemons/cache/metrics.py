@@ -17,8 +17,9 @@ STORE_READ = Gauge(
     _TIER,
     registry=REGISTRY,
 )
-MOUNTS = Gauge("avactl_cache_mounts", "FUSE mounts of a tier, by state: mounted, lost.", ["tier", "state"],
-               registry=REGISTRY)  # fmt: skip
+MOUNTS = Gauge(
+    "avactl_cache_mounts", "FUSE mounts of a tier, by state: mounted, lost.", ["tier", "state"], registry=REGISTRY
+)
 WORKERS = Gauge("avactl_cache_workers", "Live workers of a tier.", _TIER, registry=REGISTRY)
 ERRORS = Counter(
     "avactl_cache_errors_total", "Failed passes over a tier, by task.", ["tier", "task"], registry=REGISTRY
@@ -31,7 +32,9 @@ DIRTY = Gauge("avactl_cache_dirty_bytes", "Bytes not verified to be in the objec
 DIRTY_FILES = Gauge("avactl_cache_dirty_files", "Files of these bytes.", _TIER, registry=REGISTRY)
 OLDEST = Gauge("avactl_cache_oldest_dirty_seconds", "Age of the oldest of these files.", _TIER, registry=REGISTRY)
 PUSHES = Counter(
-    "avactl_cache_pushes_total", "Pushed files, by result: verified, mismatch, failed.",
-    ["tier", "result"], registry=REGISTRY,
-)  # fmt: skip
+    "avactl_cache_pushes_total",
+    "Pushed files, by result: verified, mismatch, failed.",
+    ["tier", "result"],
+    registry=REGISTRY,
+)
 PUSHED = Counter("avactl_cache_pushed_bytes_total", "Bytes verified in the object store.", _TIER, registry=REGISTRY)

@@ -63,9 +63,10 @@ class TierPods:
         """Return the pods of one component of a tier."""
         wanted = ("app.kubernetes.io/instance", tier), ("app.kubernetes.io/component", component)
         return [
-            pod for pod in self.pods.values()
+            pod
+            for pod in self.pods.values()
             if all((pod["metadata"].get("labels") or {}).get(name) == value for name, value in wanted)
-        ]  # fmt: skip
+        ]
 
     def node_of(self, address: str) -> str:
         """Return the node of a worker's address, `HOST:PORT`; the host if no pod has it."""

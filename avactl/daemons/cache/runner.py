@@ -62,9 +62,13 @@ class TierRunner:
         self.tier, self._leading, self._interval = tier, world.leading, interval
         self.engine = ENGINES[tier.engine](tier)
         self.prewarmer = Prewarmer(
-            self.engine, lambda: world.datasets(tier.name), world.pending, world.node_of, world.tell_dataset,
+            self.engine,
+            lambda: world.datasets(tier.name),
+            world.pending,
+            world.node_of,
+            world.tell_dataset,
             world.known_datasets,
-        )  # fmt: skip
+        )
         self.facts = TierStatus()
         """The tier's part of the status."""
         self.errors: dict[str, str] = {}

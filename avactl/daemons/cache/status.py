@@ -55,9 +55,10 @@ class StatusWriter:
                 labels = {CONFIG_LABEL: CACHE_STATUS_CONFIG, MANAGED_BY: MANAGER}
                 metadata = {"name": CACHE_STATUS, "namespace": self._namespace, "labels": labels}
                 await self._client.send(
-                    "POST", self._path,
+                    "POST",
+                    self._path,
                     {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data},
-                )  # fmt: skip
+                )
             self._written = text
 
 

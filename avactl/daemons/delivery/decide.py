@@ -23,8 +23,11 @@ UNCHANGED, REJECTED, NONE, COPIED = "unchanged", "rejected", "none", "copied "
 WORKING: dict[str, Step] = {"training": "train", "staging": "stage", "validating": "validate", "sealing": "seal"}
 """Steps by phase."""
 _FAILED: dict[Step, str] = {
-    "train": "TrainingFailed", "stage": "StagingFailed", "validate": "ValidationFailed", "seal": "PublicationFailed"
-}  # fmt: skip
+    "train": "TrainingFailed",
+    "stage": "StagingFailed",
+    "validate": "ValidationFailed",
+    "seal": "PublicationFailed",
+}
 MAX_MESSAGE = 1000
 """Characters of a message; pods write some of them."""
 _PATH = re.compile(r"[!-~]{1,512}").fullmatch
@@ -151,9 +154,12 @@ def decide(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan
     if state.phase in WORKING:
         return _working(config, state, seen, now)
     return {
-        "clearing": _clearing, "deploying": _deploying, "rolling": _rolling, "reverting": _reverting,
+        "clearing": _clearing,
+        "deploying": _deploying,
+        "rolling": _rolling,
+        "reverting": _reverting,
         "stopping": _stopping,
-    }[state.phase](config, state, seen, now)  # fmt: skip
+    }[state.phase](config, state, seen, now)
 
 
 def _idle(config: Config, state: PipelineState, due: str, seen: Seen, now: float) -> Plan:
@@ -164,11 +170,23 @@ def _idle(config: Config, state: PipelineState, due: str, seen: Seen, now: float
         return Plan(state.replace(handled=seen.cause or state.handled, queued=""))
     return Plan(
         state.replace(
-            phase="clearing", run=state.run + 1, begun=now, since=now, handled=due, queued="", commit=seen.commit,
-            origin=seen.origin, ran={}, output="", metrics={}, before="", before_version="", reason="Running",
+            phase="clearing",
+            run=state.run + 1,
+            begun=now,
+            since=now,
+            handled=due,
+            queued="",
+            commit=seen.commit,
+            origin=seen.origin,
+            ran={},
+            output="",
+            metrics={},
+            before="",
+            before_version="",
+            reason="Running",
             message=f"for {due}",
         )
-    )  # fmt: skip
+    )
 
 
 def _ended(state: PipelineState, reason: str, message: str, now: float) -> PipelineState:
@@ -243,9 +261,14 @@ def _lineage(config: Config, state: PipelineState, step: Step) -> Mapping[str, A
     own = state.before.startswith(f"{config.to}/")
     ran = {"ran": dict(state.ran)} if state.ran else {}
     return {
-        **state.origin, **ran, "run": state.run, "commit": state.commit, "cause": state.message.removeprefix("for "),
-        "metrics": dict(state.metrics), "parent": state.before.removeprefix(f"{config.to}/") if own else state.before,
-    }  # fmt: skip
+        **state.origin,
+        **ran,
+        "run": state.run,
+        "commit": state.commit,
+        "cause": state.message.removeprefix("for "),
+        "metrics": dict(state.metrics),
+        "parent": state.before.removeprefix(f"{config.to}/") if own else state.before,
+    }
 
 
 def _judged(config: Config, state: PipelineState, seen: Seen, job: Job, now: float) -> Plan:
@@ -263,7 +286,7 @@ def _judged(config: Config, state: PipelineState, seen: Seen, job: Job, now: flo
         state.replace(
             phase="sealing", since=now, metrics=measured.values, before=seen.served, before_version=seen.version
         )
-    )  # fmt: skip
+    )
 
 
 def _published(config: Config, state: PipelineState, seen: Seen, now: float) -> Plan:

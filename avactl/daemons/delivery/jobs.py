@@ -69,9 +69,10 @@ class Jobs:
     async def _find(self, name: str) -> Body | None:
         """Return a Job by its name: members of the team may give others the pipeline's label, in any number."""
         query = {
-            "labelSelector": f"{names.PIPELINE}={self._pipeline.name}", "fieldSelector": f"metadata.name={name}",
+            "labelSelector": f"{names.PIPELINE}={self._pipeline.name}",
+            "fieldSelector": f"metadata.name={name}",
             "limit": "1",
-        }  # fmt: skip
+        }
         return next(iter((await self._client.page(self._jobs, query))["items"] or ()), None)
 
     async def _told(self, job: Job, jobs: list[Body], step: Step) -> Job:
@@ -150,9 +151,12 @@ def _job(template: Body, name: str, start: Start, keep: str) -> Body:
     spec["template"] = {**pods, "metadata": {**pods["metadata"], "labels": labels, "annotations": notes}}
     metadata = made.get("metadata") or {}
     owner = {
-        "apiVersion": "batch/v1", "kind": "CronJob", "name": template["metadata"]["name"],
-        "uid": template["metadata"]["uid"], "blockOwnerDeletion": False,
-    }  # fmt: skip
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "name": template["metadata"]["name"],
+        "uid": template["metadata"]["uid"],
+        "blockOwnerDeletion": False,
+    }
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -44,9 +44,15 @@ class Served:
         """Where a change of the version is written."""
         item = self.service
         return Target(
-            item.ns, item.name, self.name, item.doc.file, item.spec_name, str(item.team), self.paths["url"],
+            item.ns,
+            item.name,
+            self.name,
+            item.doc.file,
+            item.spec_name,
+            str(item.team),
+            self.paths["url"],
             self.paths["version"],
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +78,11 @@ def models(program: Program) -> list[Model]:
         target = None if deploy is None or service is None else deployed(deploy, service)
         name = pipeline.spec_name if target is None else target[1].name
         own = tuple(
-            each for each in services
-            if each.url.startswith(f"{base}/") or (service is not None and target is not None
-            and (each.service is service and each.name == name))
-        )  # fmt: skip
+            each
+            for each in services
+            if each.url.startswith(f"{base}/")
+            or (service is not None and target is not None and (each.service is service and each.name == name))
+        )
         found[str(pipeline.team), name] = Model(name, str(pipeline.team), base, own)
     published = {id(each) for model in found.values() for each in model.served}
     for each in services:
@@ -132,14 +139,24 @@ def entries(known: Iterable[tuple[Model, Mapping[int, Mapping[str, Any]]]]) -> l
         for version in (*numbers, *(each for each in there if each not in numbers)):
             lineage = numbers.get(version, {})
             metrics = lineage.get("metrics")
-            found.append({
-                "model": str(model), "version": version, "published": version in numbers,
-                "metrics": metrics if isinstance(metrics, dict) else {},
-                "cause": str(lineage.get("cause", "")), "commit": str(lineage.get("commit", "")),
-                "parent": str(lineage.get("parent", "")), "datasets": lineage.get("datasets") or {},
-                "image": str(lineage.get("image", "")), "job": str(lineage.get("job", "")),
-                "source": str(lineage.get("source", "")), "code": lineage.get("code") or {},
-                "ran": lineage.get("ran") or {}, "files": lineage.get("files"), "bytes": lineage.get("bytes"),
-                "served": there.get(version, []),
-            })  # fmt: skip
+            found.append(
+                {
+                    "model": str(model),
+                    "version": version,
+                    "published": version in numbers,
+                    "metrics": metrics if isinstance(metrics, dict) else {},
+                    "cause": str(lineage.get("cause", "")),
+                    "commit": str(lineage.get("commit", "")),
+                    "parent": str(lineage.get("parent", "")),
+                    "datasets": lineage.get("datasets") or {},
+                    "image": str(lineage.get("image", "")),
+                    "job": str(lineage.get("job", "")),
+                    "source": str(lineage.get("source", "")),
+                    "code": lineage.get("code") or {},
+                    "ran": lineage.get("ran") or {},
+                    "files": lineage.get("files"),
+                    "bytes": lineage.get("bytes"),
+                    "served": there.get(version, []),
+                }
+            )
     return found

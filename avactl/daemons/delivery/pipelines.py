@@ -125,9 +125,11 @@ class Pipelines:
                 served = await self._branch.served(pipeline.target)
                 # Somebody has merged it, and then deployed something else.
                 proposal = "" if served.url == url else "closed"
-        jobs = {} if state.phase in ("idle", "deploying", "rolling", "reverting") else await Jobs(
-            self._client, pipeline
-        ).look(WORKING.get(state.phase))  # fmt: skip
+        jobs = (
+            {}
+            if state.phase in ("idle", "deploying", "rolling", "reverting")
+            else await Jobs(self._client, pipeline).look(WORKING.get(state.phase))
+        )
         return Seen(cause, self._branch.head, jobs, served.url, rollout, proposal, served.version, pipeline.lineage)
 
     async def _cause(self, pipeline: Pipeline, state: PipelineState) -> str:
@@ -200,8 +202,11 @@ class Pipelines:
         note = f"run {after.run}: {after.message}"
         logs.info("run", pipeline=str(pipeline), run=after.run, reason=reason, note=after.message)
         regarding = {
-            "apiVersion": "batch/v1", "kind": "CronJob", "name": pipeline.validate, "namespace": pipeline.namespace
-        }  # fmt: skip
+            "apiVersion": "batch/v1",
+            "kind": "CronJob",
+            "name": pipeline.validate,
+            "namespace": pipeline.namespace,
+        }
         with contextlib.suppress(ApiError, UnreachableError):
             path = f"/apis/batch/v1/namespaces/{pipeline.namespace}/cronjobs/{pipeline.validate}"
             regarding["uid"] = (await self._client.request("GET", path))["metadata"]["uid"]

@@ -186,9 +186,10 @@ def choose(source: Store, output: str, marker: str = "") -> str:
     # A job without end may have saved thousands of directories: their files are not listed.
     names = source.directories(directory) if marker else _files_of(source, directory)
     known = [
-        base + name for name in names
+        base + name
+        for name in names
         if name.startswith(start) and name.endswith(end) and len(name) >= len(start) + len(end)
-    ]  # fmt: skip
+    ]
     known.sort(key=lambda path: ([int(number) for number in _NUMBER(path[len(base) :])], path), reverse=True)
     chosen = next((path for path in known if not marker or source.find(f"{path}/{marker}") is not None), None)
     if chosen is None:

@@ -33,15 +33,29 @@ def entries(maps: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _entry(plan: Mapping[str, Any], held: Mapping[str, Any]) -> dict[str, Any]:
     data = held.get("data") or {}
     entry: dict[str, Any] = {
-        "pipeline": plan["metadata"]["name"].removeprefix("pipeline."), "phase": "", "run": 0, "since": 0.0,
-        "reason": "", "message": "", "metrics": {}, "waiting": "", "problem": str(data.get(PROBLEM_KEY, "")),
-    }  # fmt: skip
+        "pipeline": plan["metadata"]["name"].removeprefix("pipeline."),
+        "phase": "",
+        "run": 0,
+        "since": 0.0,
+        "reason": "",
+        "message": "",
+        "metrics": {},
+        "waiting": "",
+        "problem": str(data.get(PROBLEM_KEY, "")),
+    }
     try:
         pipeline = read_plan((plan.get("data") or {}).get(PLAN_KEY, ""))
         state = read_state(data.get(STATE_KEY))
     except DocumentError as error:
         return {**entry, "problem": str(error)}
     return {
-        **entry, "pipeline": str(pipeline), "phase": state.phase, "run": state.run, "since": state.since,
-        "reason": state.reason, "message": state.message, "metrics": dict(state.metrics), "waiting": state.queued,
-    }  # fmt: skip
+        **entry,
+        "pipeline": str(pipeline),
+        "phase": state.phase,
+        "run": state.run,
+        "since": state.since,
+        "reason": state.reason,
+        "message": state.message,
+        "metrics": dict(state.metrics),
+        "waiting": state.queued,
+    }

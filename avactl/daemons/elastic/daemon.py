@@ -122,9 +122,14 @@ class Daemon:
         stack.push_async_callback(server.stop)
         self._service, self._server = service, server
         logs.info(
-            "listening", port=port, state=str(self._options.state), new=store.new, sequence=store.sequence,
-            datasets=len(store.job.datasets), workers=len(store.job.workers),
-        )  # fmt: skip
+            "listening",
+            port=port,
+            state=str(self._options.state),
+            new=store.new,
+            sequence=store.sequence,
+            datasets=len(store.job.datasets),
+            workers=len(store.job.workers),
+        )
         loops: list[Coroutine[Any, Any, None]] = [server.tick(), self._sync(service, copy is None)]
         if copy is not None:
             loops.append(self._copy(service, copy))

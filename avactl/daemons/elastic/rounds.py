@@ -207,9 +207,14 @@ class Rounds:
         for rank, each in enumerate(order):
             after, before = order[(rank + 1) % self.size], order[rank - 1]
             self._placed[each.worker.index] = m.Round(
-                revision=self.revision, rank=rank, size=self.size, token=token,
-                next=after.asked.address, after=after.worker.name, before=before.worker.name,
-            )  # fmt: skip
+                revision=self.revision,
+                rank=rank,
+                size=self.size,
+                token=token,
+                next=after.asked.address,
+                after=after.worker.name,
+                before=before.worker.name,
+            )
         for each in chosen:
             del self._candidates[each.worker.index]
         self.changed += 1

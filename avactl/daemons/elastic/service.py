@@ -207,9 +207,13 @@ class Service:
         except ValueError as error:
             raise DefinitionError(f"dataset {asked.name} does not fit the saved state: {error}") from None
         logs.info(
-            "dataset registered", name=definition.name, tasks=definition.tasks, records=definition.records,
-            epochs=definition.epochs, after=definition.after,
-        )  # fmt: skip
+            "dataset registered",
+            name=definition.name,
+            tasks=definition.tasks,
+            records=definition.records,
+            epochs=definition.epochs,
+            after=definition.after,
+        )
         return m.Registered()
 
     def _work(self, worker: Worker, work: m.Work, answer: m.Answer, now: float, waited: bool) -> bool:

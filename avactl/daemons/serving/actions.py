@@ -100,10 +100,12 @@ class Actor:
         condition["lastTransitionTime"] = now if own.get("status") != status else own.get("lastTransitionTime", now)
         self._seen(
             await self._client.request(
-                "PATCH", f"{_deployment_path(deployment)}/status", {"status": {"conditions": [condition]}},
+                "PATCH",
+                f"{_deployment_path(deployment)}/status",
+                {"status": {"conditions": [condition]}},
                 content_type=STRATEGIC,
             )
-        )  # fmt: skip
+        )
 
     async def _create(self, path: str, body: Body) -> None:
         self._seen(await self._client.request("POST", path, body))

@@ -75,12 +75,17 @@ class Daemon(ElectedDaemon):
         own = {"labelSelector": f"{MANAGED_BY}={MANAGER}"}
         self._reflectors = [
             Reflector(
-                client, path, self._stores[kind], self._wake.set, optional=path.startswith(ROUTES),
+                client,
+                path,
+                self._stores[kind],
+                self._wake.set,
+                optional=path.startswith(ROUTES),
                 query={"labelSelector": f"app.kubernetes.io/component={VALIDATION}"} if kind == "Job" else own,
-                page=PAGE, most=ANSWER,
+                page=PAGE,
+                most=ANSWER,
             )
             for kind, path in _PATHS.items()
-        ]  # fmt: skip
+        ]
         self._weights = Weights(client, self._stores["Service"], self._wake.set)
         self._reflectors += self._weights.reflectors
 
@@ -179,9 +184,13 @@ class Daemon(ElectedDaemon):
                     assert view.config.analysis is not None
                     metadata = view.deployment["metadata"]
                     measured = await measure(
-                        self._prometheus, view.config.analysis, metadata["namespace"], view.name, view.state.stable,
+                        self._prometheus,
+                        view.config.analysis,
+                        metadata["namespace"],
+                        view.name,
+                        view.state.stable,
                         view.state.canary,
-                    )  # fmt: skip
+                    )
                     answers = answers._replace(measured=measured)
 
     def _view(self, deployment: Body, config: RolloutConfig) -> View:

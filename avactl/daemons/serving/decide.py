@@ -70,9 +70,14 @@ def _steady(view: View, now: float, answers: Answers) -> Plan:
             actions = [] if target is not None else [Create(hash, view.total, True)]
             return Plan(state.replace(stable=hash, since=now, message=""), list(actions))
         begun = RolloutState(
-            stable=state.stable, canary=hash, proven=state.proven, phase="starting", since=now, reason="Starting",
+            stable=state.stable,
+            canary=hash,
+            proven=state.proven,
+            phase="starting",
+            since=now,
+            reason="Starting",
             message=f"version {hash}",
-        )  # fmt: skip
+        )
         return Plan(begun, events=[Event("RolloutStarted", f"version {hash} replaces {stable.hash}")])
     plan = Plan(state)
     _serve(view, stable, plan)
@@ -208,8 +213,14 @@ class _Rollout:
             return plan
         state = self.state
         if not state.reached:
-            reached = state.replace(reached=self.now, measured=self.now, passed=0, failed=0, reason="Progressing",
-                                message=f"{step.percent}% of the requests")  # fmt: skip
+            reached = state.replace(
+                reached=self.now,
+                measured=self.now,
+                passed=0,
+                failed=0,
+                reason="Progressing",
+                message=f"{step.percent}% of the requests",
+            )
             return Plan(
                 reached, events=[Event("RolloutStep", f"version {state.canary} has {step.percent}% of the requests")]
             )
@@ -233,9 +244,18 @@ class _Rollout:
         if plan is not None:
             return plan
         done = self.state.replace(
-            stable=self.state.canary, canary="", phase="steady", weight=0, weighed=0.0, outcome="promoted", proven=True,
-            version=self.state.canary, ended=self.now, reason="Promoted", message=f"version {self.state.canary}",
-        )  # fmt: skip
+            stable=self.state.canary,
+            canary="",
+            phase="steady",
+            weight=0,
+            weighed=0.0,
+            outcome="promoted",
+            proven=True,
+            version=self.state.canary,
+            ended=self.now,
+            reason="Promoted",
+            message=f"version {self.state.canary}",
+        )
         return Plan(done, events=[Event("RolloutPromoted", f"version {self.state.canary} serves all requests")])
 
     def _aborting(self) -> Plan:
@@ -262,10 +282,17 @@ class _Rollout:
                 return plan
         rejected = state.reason in REJECTING
         done = state.replace(
-            canary="", phase="steady", weight=0, weighed=0.0, in_place=False, outcome="rolledBack",
-            version=state.canary, ended=self.now, reason="RolledBack" if rejected else "Stable",
+            canary="",
+            phase="steady",
+            weight=0,
+            weighed=0.0,
+            in_place=False,
+            outcome="rolledBack",
+            version=state.canary,
+            ended=self.now,
+            reason="RolledBack" if rejected else "Stable",
             message=f"version {state.canary}: {state.message}"[:900],
-        )  # fmt: skip
+        )
         return Plan(done, events=[Event("RolloutRolledBack", done.message, rejected)])
 
     # -- parts of phases; None: done

@@ -103,9 +103,15 @@ def revisions_of(deployment: Mapping[str, Any], owned: Iterable[Body]) -> dict[s
         replicas = int(body["spec"].get("replicas", 1))
         ready = min(int(status.get("availableReplicas", 0)), replicas) if seen else 0
         found[hash] = Revision(
-            hash, body, bool(own.get("controller")), replicas, ready, replicas - ready if seen else 0,
-            REJECTED in (metadata.get("annotations") or {}), failure,
-        )  # fmt: skip
+            hash,
+            body,
+            bool(own.get("controller")),
+            replicas,
+            ready,
+            replicas - ready if seen else 0,
+            REJECTED in (metadata.get("annotations") or {}),
+            failure,
+        )
     return found
 
 

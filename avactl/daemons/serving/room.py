@@ -34,9 +34,11 @@ def machine(node: Body, used: Iterable[Amounts]) -> Machine:
             free[key] = free.get(key, Fraction(0)) - value
     own = node.get("spec") or {}
     return Machine(
-        node["metadata"].get("labels") or {}, tuple(own.get("taints") or ()), bool(own.get("unschedulable")),
+        node["metadata"].get("labels") or {},
+        tuple(own.get("taints") or ()),
+        bool(own.get("unschedulable")),
         {key: max(value, Fraction(0)) for key, value in free.items()},
-    )  # fmt: skip
+    )
 
 
 def missing(template: Body, extra: int, quotas: Iterable[Body], machines: Iterable[Machine]) -> str:

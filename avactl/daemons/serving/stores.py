@@ -123,11 +123,9 @@ def _replica_set(item: Body) -> Body | None:
         return None
     return {
         "metadata": _identity(metadata, REJECTED, NUMBER, TEMPLATE_DIGEST),
-        "spec": {
-            "replicas": spec.get("replicas", 1), "selector": selector, "template": orjson.dumps(spec["template"])
-        },
+        "spec": {"replicas": spec.get("replicas", 1), "selector": selector, "template": orjson.dumps(spec["template"])},
         "status": item.get("status") or {},
-    }  # fmt: skip
+    }
 
 
 def _service(item: Body) -> Body:

@@ -134,10 +134,12 @@ def _refusal(route: RolloutRoute, body: Body) -> str:
 
 def _outline(rules: Any) -> list[Any]:
     return [
-        ([(each.get("path"), each.get("method")) for each in rule.get("matches") or ()],
-         [(ref.get("name"), ref.get("port"), ref.get("weight", 1)) for ref in rule.get("backendRefs") or ()])
+        (
+            [(each.get("path"), each.get("method")) for each in rule.get("matches") or ()],
+            [(ref.get("name"), ref.get("port"), ref.get("weight", 1)) for ref in rule.get("backendRefs") or ()],
+        )
         for rule in rules or ()
-    ]  # fmt: skip
+    ]
 
 
 class Create(NamedTuple):

@@ -81,10 +81,13 @@ class Watcher:
         now = timestamp()
         same = before is not None and before["status"] == verdict.status
         condition = {
-            "type": names.TOPOLOGY_CONDITION, "status": verdict.status, "reason": verdict.reason,
-            "message": verdict.message, "lastHeartbeatTime": now,
+            "type": names.TOPOLOGY_CONDITION,
+            "status": verdict.status,
+            "reason": verdict.reason,
+            "message": verdict.message,
+            "lastHeartbeatTime": now,
             "lastTransitionTime": (before or {}).get("lastTransitionTime") if same else now,
-        }  # fmt: skip
+        }
         await self._client.send("PATCH", self._path, {"status": {"conditions": [condition]}}, content_type=STRATEGIC)
         if same:
             return

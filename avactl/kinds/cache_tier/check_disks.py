@@ -61,10 +61,17 @@ def _on_pool(pool: Item[NodePoolSpec], levels: list[_Level]) -> Iterator[tuple[D
         declared = one_of(disk.path for disk in pool.spec.disks)
         message = f"`{level.directory}` is on no disk of pool `{pool.name}`: the tier would fill the system's disk"
         note = Note(pool.span("spec", "disks", key=True), f"disks of pool {pool.name}")
-        yield Diagnostic(
-            "tier-without-disk", message, level.tier.span(*level.path[:-1]), severity="warning",
-            hint=f"set `path` to a directory on {declared}, or declare its disk", notes=(note,),
-        ), level  # fmt: skip
+        yield (
+            Diagnostic(
+                "tier-without-disk",
+                message,
+                level.tier.span(*level.path[:-1]),
+                severity="warning",
+                hint=f"set `path` to a directory on {declared}, or declare its disk",
+                notes=(note,),
+            ),
+            level,
+        )
     for index, there in on_disk.items():
         disk, last = pool.spec.disks[index], there[-1]
         engine = min((engine_of(level.tier) for level in there), key=lambda each: each.disk_share)

@@ -20,7 +20,12 @@ def config_map(item: Item[CacheTierSpec], program: Program) -> list[Manifest]:
     data = {TIER_KEY: dump(document(item), indent=True)}
     return [
         k8s.config_map(
-            item, item.spec.cluster, f"tier.{item.name}", CACHE_NAMESPACE, data,
-            component="daemon", extra_labels={CONFIG_LABEL: CACHE_TIER_CONFIG},
+            item,
+            item.spec.cluster,
+            f"tier.{item.name}",
+            CACHE_NAMESPACE,
+            data,
+            component="daemon",
+            extra_labels={CONFIG_LABEL: CACHE_TIER_CONFIG},
         )
-    ]  # fmt: skip
+    ]

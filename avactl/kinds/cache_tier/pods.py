@@ -46,9 +46,15 @@ def job(item: Item, cluster: str, prefix: str, component: str, template: Body) -
     """
     spec: Body = {"backoffLimit": 10, "template": template}
     return k8s.manifest(
-        item, cluster, "batch/v1", "Job", f"{prefix}-{k8s.digest(spec)}",
-        namespace=CACHE_NAMESPACE, component=component, spec=spec,
-    )  # fmt: skip
+        item,
+        cluster,
+        "batch/v1",
+        "Job",
+        f"{prefix}-{k8s.digest(spec)}",
+        namespace=CACHE_NAMESPACE,
+        component=component,
+        spec=spec,
+    )
 
 
 # -- where pods run ------------------------------------------------------------------------------------------------
@@ -58,9 +64,11 @@ def tolerations(some: list[Item[NodePoolSpec]]) -> list[Body] | None:
     seen: dict[tuple[str, str, str], Body] = {}
     for taint in (taint for pool in some for taint in pool.spec.all_taints):
         seen[taint.key, taint.value, taint.effect] = k8s.compact(
-            key=taint.key, operator="Equal" if taint.value else "Exists",
-            value=taint.value or None, effect=taint.effect,
-        )  # fmt: skip
+            key=taint.key,
+            operator="Equal" if taint.value else "Exists",
+            value=taint.value or None,
+            effect=taint.effect,
+        )
     return list(seen.values()) or None
 
 

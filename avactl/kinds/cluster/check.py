@@ -45,9 +45,11 @@ def check(item: Item[ClusterSpec], program: Program) -> Iterable[Diagnostic]:
             hint=f"remove the key, or declare a tier with `cluster: {item.name}`",
         )
     yield from duplicates(
-        item, ("spec", "storageClasses", "classes"), (entry.name for entry in spec.storage_classes.classes),
+        item,
+        ("spec", "storageClasses", "classes"),
+        (entry.name for entry in spec.storage_classes.classes),
         "storage class",
-    )  # fmt: skip
+    )
     on = [
         daemon for daemon in ("scheduler", "topology", "cache", "serving", "delivery") if getattr(spec.daemons, daemon)
     ]

@@ -47,8 +47,12 @@ def device_classes(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     expressions.update((declared.name, declared.cel) for declared in item.spec.device_classes)
     return [
         k8s.manifest(
-            item, item.name, "resource.k8s.io/v1", "DeviceClass", name,
+            item,
+            item.name,
+            "resource.k8s.io/v1",
+            "DeviceClass",
+            name,
             spec={"selectors": [{"cel": {"expression": expression}}]},
         )
         for name, expression in expressions.items()
-    ]  # fmt: skip
+    ]

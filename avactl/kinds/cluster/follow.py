@@ -143,10 +143,14 @@ def _argocd(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
 
     objects = [
         _object(
-            item, "argoproj.io/v1alpha1", "Application", item.name,
-            application(_directory(item, "_platform").lstrip("/")), annotations=stay,
+            item,
+            "argoproj.io/v1alpha1",
+            "Application",
+            item.name,
+            application(_directory(item, "_platform").lstrip("/")),
+            annotations=stay,
         )
-    ]  # fmt: skip
+    ]
     elements = [
         {"name": _unit(item.name, team), "path": _directory(item, team).lstrip("/"), "team": team}
         for team in teams(program, item.name)

@@ -23,8 +23,14 @@ def priority_classes(item: Item[ClusterSpec]) -> list[Manifest]:
     """Return the priority classes of one cluster."""
     return [
         k8s.manifest(
-            item, item.name, "scheduling.k8s.io/v1", "PriorityClass", name,
-            value=value, preemptionPolicy="PreemptLowerPriority" if preempts else "Never", description=description,
+            item,
+            item.name,
+            "scheduling.k8s.io/v1",
+            "PriorityClass",
+            name,
+            value=value,
+            preemptionPolicy="PreemptLowerPriority" if preempts else "Never",
+            description=description,
         )
         for name, value, preempts, description in PRIORITIES
-    ]  # fmt: skip
+    ]

@@ -104,9 +104,16 @@ def _volume(
     place = engine_of(tier).volume(tier, program, volume, _path(item, program, tier, version), True)
     size = item.spec.size if item.spec.size and quantity(item.spec.size) >= 2**20 else NOMINAL_SIZE
     result = claimed_volume(
-        item, cluster, volume, claim, namespace, place,
-        mode="ReadOnlyMany", component=version.name, capacity=size,
-    )  # fmt: skip
+        item,
+        cluster,
+        volume,
+        claim,
+        namespace,
+        place,
+        mode="ReadOnlyMany",
+        component=version.name,
+        capacity=size,
+    )
     found = listing(item, program, version) if list_in_pods(version) else None
     if found is not None:
         about = {"prefix": found.prefix, "objects": found.objects, "sha256": found.sha256, "version": version.name}

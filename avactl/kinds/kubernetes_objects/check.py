@@ -22,13 +22,42 @@ from avactl.program.program import Item, Program
 _MOST = 50
 """Problems reported per spec."""
 _APPLIED = frozenset(
-    ("Namespace", "ServiceAccount", "ResourceQuota", "LimitRange", "ConfigMap", "PersistentVolume",
-     "PersistentVolumeClaim", "Service", "DaemonSet", "StatefulSet", "Deployment", "Job", "CronJob", "NetworkPolicy",
-     "PodDisruptionBudget", "HorizontalPodAutoscaler", "HTTPRoute", "GRPCRoute", "Ingress", "PriorityClass",
-     "StorageClass", "DeviceClass", "ResourceClaimTemplate", "ComputeDomain", "PodMonitor", "PrometheusRule",
-     "ScaledObject", "AlertmanagerConfig", "LeaderWorkerSet", "DisaggregatedSet", "InferencePool", "Role",
-     "RoleBinding")
-)  # fmt: skip
+    (
+        "Namespace",
+        "ServiceAccount",
+        "ResourceQuota",
+        "LimitRange",
+        "ConfigMap",
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+        "Service",
+        "DaemonSet",
+        "StatefulSet",
+        "Deployment",
+        "Job",
+        "CronJob",
+        "NetworkPolicy",
+        "PodDisruptionBudget",
+        "HorizontalPodAutoscaler",
+        "HTTPRoute",
+        "GRPCRoute",
+        "Ingress",
+        "PriorityClass",
+        "StorageClass",
+        "DeviceClass",
+        "ResourceClaimTemplate",
+        "ComputeDomain",
+        "PodMonitor",
+        "PrometheusRule",
+        "ScaledObject",
+        "AlertmanagerConfig",
+        "LeaderWorkerSet",
+        "DisaggregatedSet",
+        "InferencePool",
+        "Role",
+        "RoleBinding",
+    )
+)
 """Kinds that the account of `avactl reconcile` may write."""
 _SHOWN = 80
 _VERSION = re.compile(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?v[a-z0-9]{1,30}").fullmatch

@@ -32,11 +32,26 @@ _OWN_KEYS = (names.GANG_LABEL, *written_by(Writer.MEMBER))
 """Labels and annotations that pods without a spec may have."""
 _LEVELS = ("low", "normal", "high")
 _NEVER = (
-    "hostPID", "hostIPC", "hostNetwork", "nodeName", "runtimeClassName", "priority", "hostUsers", "ephemeralContainers",
-)  # fmt: skip
+    "hostPID",
+    "hostIPC",
+    "hostNetwork",
+    "nodeName",
+    "runtimeClassName",
+    "priority",
+    "hostUsers",
+    "ephemeralContainers",
+)
 _VOLUMES = (
-    "name", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
-)  # fmt: skip
+    "name",
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+)
 _PROFILES = ("RuntimeDefault", "Localhost")
 
 

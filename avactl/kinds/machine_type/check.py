@@ -121,10 +121,12 @@ def _nics(item: Item[MachineTypeSpec]) -> Iterator[Diagnostic]:
                 socket = spec.nics[by_name[name]].socket
                 note = Note(item.span("spec", "nics", by_name[name]), f"declared on socket {socket} here")
                 yield _problem(
-                    item, here, f"NIC `{name}` is under a switch of socket {switch.socket} but declared on socket "
-                    f"{socket}",
-                    f"write `socket: {switch.socket}` in `nics`, or move it to a switch of socket {socket}", note,
-                )  # fmt: skip
+                    item,
+                    here,
+                    f"NIC `{name}` is under a switch of socket {switch.socket} but declared on socket {socket}",
+                    f"write `socket: {switch.socket}` in `nics`, or move it to a switch of socket {socket}",
+                    note,
+                )
 
 
 def _nvlink(item: Item[MachineTypeSpec], nvlink: Nvlink) -> Iterator[Diagnostic]:
@@ -179,11 +181,15 @@ def _domain(item: Item[MachineTypeSpec], nvlink: Nvlink, domain: int) -> Iterato
     path = ("spec", "nvlink", "domain")
     if not nvlink.nvswitch_links:
         yield _problem(
-            item, path, "an NVLink domain that spans machines requires NVSwitch",
+            item,
+            path,
+            "an NVLink domain that spans machines requires NVSwitch",
             "add `nvswitchLinks`, or remove `domain`",
-        )  # fmt: skip
+        )
     elif domain % count:
         yield _problem(
-            item, path, f"a domain of {domain} GPUs is not a whole number of machines with {count} GPUs",
+            item,
+            path,
+            f"a domain of {domain} GPUs is not a whole number of machines with {count} GPUs",
             f"write a multiple of {count}; omit `domain` if it does not span machines",
-        )  # fmt: skip
+        )

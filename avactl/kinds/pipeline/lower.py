@@ -83,12 +83,20 @@ def _state(item: Item[PipelineSpec], program: Program) -> list[Manifest]:
             k8s.manifest(
                 item, item.cluster, f"{_RBAC}/v1", "RoleBinding", role, roleRef=own, subjects=[subject], **fields
             ),
-        ]  # fmt: skip
+        ]
 
     state = k8s.manifest(
-        item, item.cluster, "v1", "ConfigMap", name, namespace=system, component="state", owned=(STATE.field,),
-        holds_data=True, extra_labels={CONFIG_LABEL: PIPELINE_STATE},
-    )  # fmt: skip
+        item,
+        item.cluster,
+        "v1",
+        "ConfigMap",
+        name,
+        namespace=system,
+        component="state",
+        owned=(STATE.field,),
+        holds_data=True,
+        extra_labels={CONFIG_LABEL: PIPELINE_STATE},
+    )
     return [
         state,
         *rights(name, system, [k8s.policy_rule([""], ["configmaps"], ["patch"], resourceNames=[name])]),

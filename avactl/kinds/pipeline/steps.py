@@ -106,9 +106,17 @@ def _validation(item: Item[PipelineSpec], program: Program, gpu: pods.GpuRequest
     )
     settings = spec.pod
     pod = pods.pod_spec(
-        item, program, container, volumes=volumes, gpu=gpu, service_account=RUN_ACCOUNT, priority="avactl-normal",
-        settings=settings, settings_at=(("spec", "validation", "pod"),), restartPolicy="Never",
-    )  # fmt: skip
+        item,
+        program,
+        container,
+        volumes=volumes,
+        gpu=gpu,
+        service_account=RUN_ACCOUNT,
+        priority="avactl-normal",
+        settings=settings,
+        settings_at=(("spec", "validation", "pod"),),
+        restartPolicy="Never",
+    )
     notes = dict(link_annotations(spec.resources)) if isinstance(spec.resources, GpuLinkCompute) else {}
     return _template(item, VALIDATE, pod, notes, max(1, ceil(seconds(spec.timeout))), settings)
 
@@ -125,7 +133,13 @@ def _template(
     if settings is not None:
         labels, notes = {**settings.labels, **labels}, {**settings.annotations, **notes}
     job = k8s.manifest(
-        item, item.cluster, "batch/v1", "Job", step_name(item, step), namespace=item.ns, component=step,
+        item,
+        item.cluster,
+        "batch/v1",
+        "Job",
+        step_name(item, step),
+        namespace=item.ns,
+        component=step,
         spec={
             "backoffLimit": item.spec.retries,
             "activeDeadlineSeconds": timeout,
@@ -137,5 +151,5 @@ def _template(
             },
             "template": {"metadata": compact(labels=labels, annotations=notes or None), "spec": pod},
         },
-    )  # fmt: skip
+    )
     return as_template(item, job, step)

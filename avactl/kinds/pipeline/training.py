@@ -29,8 +29,13 @@ LIVE_ENV: Body = {"name": "AVACTL_LIVE_URL", "valueFrom": {"fieldRef": {"fieldPa
 
 
 _NOT_IN_TEMPLATE: dict[str, Any] = {
-    "cluster": None, "schedule": None, "after": [], "suspended": False, "ttl": None, "on_change": "replace"
-}  # fmt: skip
+    "cluster": None,
+    "schedule": None,
+    "after": [],
+    "suspended": False,
+    "ttl": None,
+    "on_change": "replace",
+}
 """Keys of a job that a pipeline decides."""
 
 

@@ -18,8 +18,7 @@ from avactl.spec.schema.base import Patch
 
 _KEYS = ("cpu", "memory")
 _DEFAULTS = {"cpu": DEFAULT_CPU, "memory": DEFAULT_MEMORY}
-_PERMANENT = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "LeaderWorkerSet",
-              "DisaggregatedSet")  # fmt: skip
+_PERMANENT = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "LeaderWorkerSet", "DisaggregatedSet")
 WrittenAsk = tuple[str, int, tuple[str | int, ...], str, int, Amounts, Amounts]
 """Demand of a manifest: cluster, index among the spec's manifests, path of its requests, lifecycle, pods, and the
 amounts of each pod and of its largest container."""
@@ -51,8 +50,10 @@ def _changes_requests(patch: Patch) -> bool:
     if patch.merge is not None:
         text = str(patch.merge)
         return "'resources'" in text or "ontainers'" in text
-    return any("/containers" in each.path or "/initContainers" in each.path or isinstance(each.value, dict)
-               for each in patch.json_patch or ())  # fmt: skip
+    return any(
+        "/containers" in each.path or "/initContainers" in each.path or isinstance(each.value, dict)
+        for each in patch.json_patch or ()
+    )
 
 
 def _count(item: Item, numbers: list[int], old: Body, manifest: Manifest, asks: list[Ask], most: list[int]) -> None:
@@ -65,9 +66,14 @@ def _count(item: Item, numbers: list[int], old: Body, manifest: Manifest, asks: 
 
 
 def _count_pods(
-    item: Item, numbers: list[int], had: dict[str, Milli], has: dict[str, Milli], pods: int, asks: list[Ask],
+    item: Item,
+    numbers: list[int],
+    had: dict[str, Milli],
+    has: dict[str, Milli],
+    pods: int,
+    asks: list[Ask],
     most: list[int],
-) -> None:  # fmt: skip
+) -> None:
     for key in _KEYS:
         if had[key] == has[key]:
             continue
@@ -85,9 +91,10 @@ def _count_pods(
 def _role(asks: list[Ask], most: list[int], pods: int, key: str, amount: Milli) -> int | None:
     """Return the index of the role whose pods an object has."""
     found = [
-        index for index, count in enumerate(most)
+        index
+        for index, count in enumerate(most)
         if (len(most) == 1 or count == pods) and any(name == key for name, _, _ in asks[index][2])
-    ]  # fmt: skip
+    ]
     equal = [index for index in found if (key, "", amount) in asks[index][2]]
     return next(iter((*equal, *found)), None)
 

@@ -81,6 +81,11 @@ def _gpus(item: Item[ServingDeploymentSpec], program: Program) -> str:
 
 
 KIND = Kind(
-    model=ServingDeployment, lower=lower, check=check, facts=facts, owned=(REPLICAS, groups.REPLICAS, DATA, *OWNED),
-    workload=WORKLOAD, impact=impact,
-)  # fmt: skip
+    model=ServingDeployment,
+    lower=lower,
+    check=check,
+    facts=facts,
+    owned=(REPLICAS, groups.REPLICAS, DATA, *OWNED),
+    workload=WORKLOAD,
+    impact=impact,
+)

@@ -149,10 +149,10 @@ def metric_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iter
             "missing-monitoring",
             f"{item} is scaled by metrics, but cluster {item.cluster} declares no Prometheus that has them",
             item.span(*path, key=True),
-            hint="add `monitoring: {prometheus: \"http://prometheus.monitoring:9090\"}` "
+            hint='add `monitoring: {prometheus: "http://prometheus.monitoring:9090"}` '
             f"to Cluster {item.cluster}, or write `cpuUtilization: 70`",
             notes=(Note(cluster.span("metadata", "name"), "the cluster"),),
-        )  # fmt: skip
+        )
 
 
 def zero_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:

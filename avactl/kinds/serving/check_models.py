@@ -26,9 +26,11 @@ def model_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
     if spec.models is not None and runtime.dynamic is None:
         adapters = "; LoRA adapters are `llm.adapters`" if runtime.llm is not None and runtime.llm.adapters else ""
         yield _cannot(
-            item, ("spec", "models"), f"{runtime.title} serves one model",
+            item,
+            ("spec", "models"),
+            f"{runtime.title} serves one model",
             f"write `model: {{…}}`, and a ServingDeployment for each other one{adapters}",
-        )  # fmt: skip
+        )
         return
     if spec.models is not None:
         yield from duplicates(item, ("spec", "models"), (model.name for model in spec.models), "model")
@@ -104,9 +106,11 @@ def _files(
     runtime = runtime_of(spec)
     if directory is not None and not runtime.takes_path:
         yield _cannot(
-            item, (*path, "path"), f"{runtime.title} finds its models by name",
+            item,
+            (*path, "path"),
+            f"{runtime.title} finds its models by name",
             "remove `path`, and have the model in the directory that the server looks into",
-        )  # fmt: skip
+        )
     needed = runtime.needs_files
     if (needed or spec.models is not None) and not model.is_fetched and (directory is None or not needed):
         key = path[1] if len(path) == 2 else path[-2]
@@ -148,9 +152,11 @@ def _language_model(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         if spec.llm is not None:
             titles, names = titles_with(lambda each: each.llm), names_with(lambda each: each.llm)
             yield _cannot(
-                item, ("spec", "llm"), f"`llm` has options of {titles}, and {runtime.title} has none of them",
+                item,
+                ("spec", "llm"),
+                f"`llm` has options of {titles}, and {runtime.title} has none of them",
                 f"remove `llm`, or choose the runtime {one_of(names)}",
-            )  # fmt: skip
+            )
         return
     if spec.llm is not None:
         yield from _language_model_features(item, spec.llm, runtime.llm)

@@ -30,9 +30,16 @@ def leader_worker_set(item: Item[ServingDeploymentSpec], leader: Body, worker: B
     """Return the LeaderWorkerSet of a service, from the templates of leaders and workers."""
     fixed = isinstance(item.spec.replicas, int)
     return k8s.manifest(
-        item, item.cluster, API, KIND, item.name, namespace=item.ns, component=component,
-        owned=() if fixed else (REPLICAS.field,), spec=groups_of(item.spec, leader, worker),
-    )  # fmt: skip
+        item,
+        item.cluster,
+        API,
+        KIND,
+        item.name,
+        namespace=item.ns,
+        component=component,
+        owned=() if fixed else (REPLICAS.field,),
+        spec=groups_of(item.spec, leader, worker),
+    )
 
 
 def groups_of(spec: ServingDeploymentSpec, leader: Body, worker: Body | None) -> Body:
@@ -50,7 +57,9 @@ def groups_of(spec: ServingDeploymentSpec, leader: Body, worker: Body | None) ->
         rolloutStrategy={
             "type": "RollingUpdate",
             "rollingUpdateConfiguration": {
-                "maxSurge": spec.max_surge, "maxUnavailable": 0 if spec.max_surge else 1, "partition": 0,
+                "maxSurge": spec.max_surge,
+                "maxUnavailable": 0 if spec.max_surge else 1,
+                "partition": 0,
             },
         },
         leaderWorkerTemplate={
@@ -58,7 +67,7 @@ def groups_of(spec: ServingDeploymentSpec, leader: Body, worker: Body | None) ->
             "restartPolicy": "RecreateGroupOnPodRestart",
             **templates,
         },
-    )  # fmt: skip
+    )
 
 
 def group_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:
@@ -68,17 +77,19 @@ def group_problems(item: Item[ServingDeploymentSpec], program: Program) -> Itera
         return  # reported with `llm`
     if not spec.resources.gpus:
         yield _conflict(
-            item, f"`machines: {machines(spec)}` splits a model over GPUs, and the pods request none",
+            item,
+            f"`machines: {machines(spec)}` splits a model over GPUs, and the pods request none",
             "add `gpus: …` to `resources`, those of each machine, or remove `machines`",
-        )  # fmt: skip
+        )
     rollout = strategy(spec)
     if rollout is not None:
         chosen = key_of(rollout)
         yield _conflict(
-            item, f"`{chosen}` moves the pods of Deployments, and a replica of several machines is a group of pods",
+            item,
+            f"`{chosen}` moves the pods of Deployments, and a replica of several machines is a group of pods",
             "remove `rollout`, or have the model on one machine",
             Note(item.span("spec", "rollout", chosen, key=True), "the rollout"),
-        )  # fmt: skip
+        )
     split = parallelism(spec)
     if runtime.llm.even_stages and machines(spec) % split.pipeline and split.pipeline % machines(spec):
         yield Diagnostic(

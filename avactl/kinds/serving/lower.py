@@ -192,9 +192,16 @@ def _deployment(item: Item[ServingDeploymentSpec], select: dict[str, str], templ
         template=template,
     )
     return k8s.manifest(
-        item, item.cluster, "apps/v1", "Deployment", item.name, namespace=item.ns, component=COMPONENT,
-        owned=() if fixed is not None else (REPLICAS.field,), spec=body,
-    )  # fmt: skip
+        item,
+        item.cluster,
+        "apps/v1",
+        "Deployment",
+        item.name,
+        namespace=item.ns,
+        component=COMPONENT,
+        owned=() if fixed is not None else (REPLICAS.field,),
+        spec=body,
+    )
 
 
 def _deadline(startup: int) -> int:
@@ -305,10 +312,17 @@ def _network_policies(
     # Other policies let pods of the team's namespaces reach each other on all ports, for transfers of the KV cache.
     found = [
         _network_policy(
-            item, program, item.name, select, run.ports, metrics, COMPONENT,
-            teams=False, gateway=separate.router is None,
+            item,
+            program,
+            item.name,
+            select,
+            run.ports,
+            metrics,
+            COMPONENT,
+            teams=False,
+            gateway=separate.router is None,
         )
-    ]  # fmt: skip
+    ]
     if separate.router is not None:
         ports = {"http": run.ports["http"], "metrics": ROUTER_METRICS}
         name = f"{item.name}-{ROUTER}"
@@ -317,9 +331,17 @@ def _network_policies(
 
 
 def _network_policy(
-    item: Item[ServingDeploymentSpec], program: Program, name: str, select: dict[str, str], ports: dict[str, int],
-    metrics: int | None, component: str, *, teams: bool = True, gateway: bool = True,
-) -> Manifest:  # fmt: skip
+    item: Item[ServingDeploymentSpec],
+    program: Program,
+    name: str,
+    select: dict[str, str],
+    ports: dict[str, int],
+    metrics: int | None,
+    component: str,
+    *,
+    teams: bool = True,
+    gateway: bool = True,
+) -> Manifest:
     """Return a NetworkPolicy: own team and platform on every port, teams in `expose_to` on the service ports, the
     gateway of an exposed service on the ports that it exposes."""
     spec, cluster = item.spec, item.cluster
@@ -335,10 +357,15 @@ def _network_policy(
     if metrics is not None:
         rules += readers(program, cluster, metrics)
     return k8s.manifest(
-        item, cluster, "networking.k8s.io/v1", "NetworkPolicy", name, namespace=item.ns,
+        item,
+        cluster,
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        name,
+        namespace=item.ns,
         component=component,
         spec={"podSelector": {"matchLabels": select}, "policyTypes": ["Ingress"], "ingress": rules},
-    )  # fmt: skip
+    )
 
 
 def _of_teams(program: Program, teams: list[str]) -> list[str]:

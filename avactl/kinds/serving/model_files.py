@@ -75,10 +75,16 @@ def add_files(item: Item[ServingDeploymentSpec], program: Program, volumes: pods
 def followers(item: Item[ServingDeploymentSpec], program: Program, loading: DynamicModels, port: int) -> list[Body]:
     """Build the init container that copies all models, and the sidecar that follows their list."""
     remotes = {_remote(item, program, source) for source in loading.sources}
-    env = pods.env_list({
-        "LIST": LIST, "LIVE": LIVE, "WORK": WORK, "PORT": str(port), "RCLONE_CONFIG": "/notfound",
-        "STORES": " ".join(sorted(remote.upper() for remote, _, _ in remotes)),
-    })  # fmt: skip
+    env = pods.env_list(
+        {
+            "LIST": LIST,
+            "LIVE": LIVE,
+            "WORK": WORK,
+            "PORT": str(port),
+            "RCLONE_CONFIG": "/notfound",
+            "STORES": " ".join(sorted(remote.upper() for remote, _, _ in remotes)),
+        }
+    )
     for remote, url, secret in sorted(remotes, key=str):
         env += _remote_env(remote.upper(), url, secret)
     image = program.cluster_spec(item.cluster).images.fetch
@@ -89,11 +95,17 @@ def followers(item: Item[ServingDeploymentSpec], program: Program, loading: Dyna
     compute = pods.resources("500m", "1Gi")
     first = pods.helper("fetch-models", image, FOLLOW_SCRIPT, [*env, {"name": "ONCE", "value": "1"}], compute, mounts)
     follow = pods.helper(
-        FOLLOWER, image, FOLLOW_SCRIPT, env, pods.resources("50m", "256Mi"), mounts, restartPolicy="Always",
+        FOLLOWER,
+        image,
+        FOLLOW_SCRIPT,
+        env,
+        pods.resources("50m", "256Mi"),
+        mounts,
+        restartPolicy="Always",
         # The server's own probes do not name models. This one fails until those of the start are loaded, and while one
         # that was loaded is not.
         readinessProbe={"exec": {"command": ["test", "-f", READY]}, "periodSeconds": 5, "failureThreshold": 2},
-    )  # fmt: skip
+    )
     return [first, follow]
 
 

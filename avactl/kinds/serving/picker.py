@@ -59,10 +59,16 @@ def pool(
             item, item.cluster, f"{GROUP}/v1", KIND, item.name, namespace=item.ns, component=component, spec=spec
         ),
         k8s.manifest(
-            item, item.cluster, "networking.k8s.io/v1", "NetworkPolicy", f"{item.name}-{COMPONENT}",
-            namespace=item.ns, component=COMPONENT, spec=policy,
+            item,
+            item.cluster,
+            "networking.k8s.io/v1",
+            "NetworkPolicy",
+            f"{item.name}-{COMPONENT}",
+            namespace=item.ns,
+            component=COMPONENT,
+            spec=policy,
         ),
-    ]  # fmt: skip
+    ]
 
 
 def picker_problems(item: Item[ServingDeploymentSpec], program: Program) -> Iterator[Diagnostic]:

@@ -37,11 +37,13 @@ def probes(spec: ServingDeploymentSpec, run: ModelServer) -> Body:
     every = {"periodSeconds": period, "timeoutSeconds": timeout}
     found: Body = {
         "startupProbe": {
-            "httpGet": {"path": ready, "port": port}, **every, "failureThreshold": max(1, ceil(startup / period))
+            "httpGet": {"path": ready, "port": port},
+            **every,
+            "failureThreshold": max(1, ceil(startup / period)),
         },
         "readinessProbe": {"httpGet": {"path": ready, "port": port}, **every, "failureThreshold": 3},
         "livenessProbe": {"httpGet": {"path": live, "port": port}, **every, "failureThreshold": 6},
-    }  # fmt: skip
+    }
     own = dict(checks(spec))
     if spec.probes is not None:
         readiness = own.get("readiness")

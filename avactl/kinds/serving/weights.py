@@ -44,7 +44,9 @@ def with_weights(
         make("v1", "ConfigMap", owned=(DATA.field,)),
         make(f"{_RBAC}/v1", "Role", rules=[k8s.policy_rule([""], ["configmaps"], ["patch"], resourceNames=[name])]),
         make(
-            f"{_RBAC}/v1", "RoleBinding",
-            roleRef={"apiGroup": _RBAC, "kind": "Role", "name": name}, subjects=[daemon],
+            f"{_RBAC}/v1",
+            "RoleBinding",
+            roleRef={"apiGroup": _RBAC, "kind": "Role", "name": name},
+            subjects=[daemon],
         ),
-    ]  # fmt: skip
+    ]

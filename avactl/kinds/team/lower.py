@@ -38,9 +38,14 @@ def _no_foreign_affinity(item: Item[TeamSpec], cluster: str, namespace: str) -> 
         {"scopeName": "PriorityClass", "operator": "NotIn", "values": [names.SERVING_PRIORITY]},
     ]
     return k8s.manifest(
-        item, cluster, "v1", "ResourceQuota", "avactl-no-cross-namespace-affinity", namespace=namespace,
+        item,
+        cluster,
+        "v1",
+        "ResourceQuota",
+        "avactl-no-cross-namespace-affinity",
+        namespace=namespace,
         spec={"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": scopes}},
-    )  # fmt: skip
+    )
 
 
 def _namespace(item: Item[TeamSpec], program: Program, cluster: str, namespace: TeamNamespace) -> Iterator[Manifest]:
@@ -62,9 +67,15 @@ def _namespace(item: Item[TeamSpec], program: Program, cluster: str, namespace: 
     )
     for account in item.spec.service_accounts:
         yield k8s.manifest(
-            item, cluster, "v1", "ServiceAccount", account.name, namespace=name, annotations=account.annotations,
+            item,
+            cluster,
+            "v1",
+            "ServiceAccount",
+            account.name,
+            namespace=name,
+            annotations=account.annotations,
             automountServiceAccountToken=False,
-        )  # fmt: skip
+        )
     yield from roles(item, program, cluster, name)
     yield from daemon_roles(item, program, cluster, name)
     yield from policies(item, program, cluster, name)

@@ -84,10 +84,15 @@ def roles(item: Item[TeamSpec], program: Program, cluster: str, namespace: str) 
             result.append(_object(item, cluster, namespace, "Role", name, rules=rules()))
             result.append(
                 _object(
-                    item, cluster, namespace, "RoleBinding", name,
-                    roleRef=reference, subjects=[dict(subject) for subject in subjects],
+                    item,
+                    cluster,
+                    namespace,
+                    "RoleBinding",
+                    name,
+                    roleRef=reference,
+                    subjects=[dict(subject) for subject in subjects],
                 )
-            )  # fmt: skip
+            )
     return result
 
 

@@ -108,9 +108,17 @@ def account(item: Item[TrainingJobSpec]) -> str:
 
 
 def follow(
-    item: Item[TrainingJobSpec], program: Program, pod: Body, leaders: Sequence[str], part: Part, count: int, *,
-    grace: int, linger: int, commands: str,
-) -> Body:  # fmt: skip
+    item: Item[TrainingJobSpec],
+    program: Program,
+    pod: Body,
+    leaders: Sequence[str],
+    part: Part,
+    count: int,
+    *,
+    grace: int,
+    linger: int,
+    commands: str,
+) -> Body:
     """Build the spec of a pod that ends with the Jobs `leaders`: its only container becomes a sidecar of the watcher.
 
     `commands` names the ConfigMap whose key `wINDEX` (`wGROUP-INDEX`) the watcher writes to `command` in the volume
@@ -194,11 +202,12 @@ def access(
         make("v1", "ServiceAccount", automountServiceAccountToken=False),
         make(f"{rbac}/v1", "Role", rules=rules),
         make(
-            f"{rbac}/v1", "RoleBinding",
+            f"{rbac}/v1",
+            "RoleBinding",
             roleRef={"apiGroup": rbac, "kind": "Role", "name": name},
             subjects=[{"kind": "ServiceAccount", "name": each, "namespace": item.ns} for each in (name, *accounts)],
         ),
-    ]  # fmt: skip
+    ]
 
 
 def follower_access(

@@ -101,9 +101,15 @@ def with_token(pod: Body) -> Body:
 def state(item: Item[TrainingJobSpec]) -> Manifest:
     """Build the empty ConfigMap that the master fills."""
     return k8s.manifest(
-        item, item.cluster, "v1", "ConfigMap", state_name(item),
-        namespace=item.ns, component=MASTER, owned=(STATE_DATA.field,),
-    )  # fmt: skip
+        item,
+        item.cluster,
+        "v1",
+        "ConfigMap",
+        state_name(item),
+        namespace=item.ns,
+        component=MASTER,
+        owned=(STATE_DATA.field,),
+    )
 
 
 def rules(item: Item[TrainingJobSpec]) -> list[Body]:

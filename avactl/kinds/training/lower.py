@@ -146,9 +146,16 @@ def _finish(item: Item[TrainingJobSpec], program: Program, part: Part, body: Bod
     if spec.on_change == "finish":
         notes[names.ON_CHANGE] = "finish"
     return k8s.manifest(
-        item, item.cluster, "batch/v1", "Job", job_name(item, part.name), namespace=item.ns, component=part.role,
-        annotations=notes, spec=body,
-    )  # fmt: skip
+        item,
+        item.cluster,
+        "batch/v1",
+        "Job",
+        job_name(item, part.name),
+        namespace=item.ns,
+        component=part.role,
+        annotations=notes,
+        spec=body,
+    )
 
 
 def _seconds(duration: str | None) -> int | None:
@@ -198,9 +205,15 @@ def _budget(item: Item[TrainingJobSpec], made: list[Part]) -> Manifest:
     """
     select = {names.GANG_LABEL: item.name} if is_gang(made) else k8s.selector(item, made[0].role)
     return k8s.disruption_budget(
-        item, item.cluster, item.name, item.ns, select, component="gang",
-        minAvailable=gang_size(item.spec, made), unhealthyPodEvictionPolicy="AlwaysAllow",
-    )  # fmt: skip
+        item,
+        item.cluster,
+        item.name,
+        item.ns,
+        select,
+        component="gang",
+        minAvailable=gang_size(item.spec, made),
+        unhealthyPodEvictionPolicy="AlwaysAllow",
+    )
 
 
 def _claims(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> list[Manifest]:
@@ -212,9 +225,16 @@ def _claims(item: Item[TrainingJobSpec], program: Program, made: list[Part]) -> 
     if checkpoint is not None and checkpoint.volume is not None:
         found.append(
             k8s.volume_claim(
-                item, program, item.cluster, f"{item.name}-checkpoint", item.ns, checkpoint.volume, use="checkpoint",
-                keep=checkpoint.deletion_policy != "delete", component="checkpoint",
+                item,
+                program,
+                item.cluster,
+                f"{item.name}-checkpoint",
+                item.ns,
+                checkpoint.volume,
+                use="checkpoint",
+                keep=checkpoint.deletion_policy != "delete",
+                component="checkpoint",
                 mode="ReadWriteMany" if pods_with(made, CHECKPOINT_ROLES) > 1 else "ReadWriteOnce",
             )
-        )  # fmt: skip
+        )
     return found

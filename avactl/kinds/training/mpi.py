@@ -184,8 +184,14 @@ def objects(item: Item[TrainingJobSpec], accounts: Sequence[str] = ()) -> list[M
     rules = [k8s.policy_rule([""], ["configmaps"], ["get", "patch"], resourceNames=[name])]
     return [
         k8s.manifest(
-            item, item.cluster, "v1", "ConfigMap", name,
-            namespace=item.ns, component="launcher", owned=(COMMANDS_DATA.field,),
+            item,
+            item.cluster,
+            "v1",
+            "ConfigMap",
+            name,
+            namespace=item.ns,
+            component="launcher",
+            owned=(COMMANDS_DATA.field,),
         ),
         *access(item, f"{item.name}-launcher", "launcher", rules, accounts),
-    ]  # fmt: skip
+    ]

@@ -29,10 +29,18 @@ def board(item: Item[TrainingJobSpec], program: Program) -> list[Manifest]:
     if log_path(item.spec) is not None:
         objects.append(
             k8s.volume_claim(
-                item, program, cluster, f"{item.name}-logs", ns, declared.storage, use="checkpoint",
-                keep=declared.deletion_policy != "delete", component=COMPONENT, mode="ReadWriteMany",
+                item,
+                program,
+                cluster,
+                f"{item.name}-logs",
+                ns,
+                declared.storage,
+                use="checkpoint",
+                keep=declared.deletion_policy != "delete",
+                component=COMPONENT,
+                mode="ReadWriteMany",
             )
-        )  # fmt: skip
+        )
         volumes.claim("logs", f"{item.name}-logs", declared.logdir, read_only=True)
     container: Body = {
         "name": COMPONENT,

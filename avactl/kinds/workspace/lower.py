@@ -60,10 +60,17 @@ def lower(item: Item[WorkspaceSpec], program: Program) -> list[Manifest]:
     )
     gpu = pods.GpuRequest(item, program, on_spot(compute, spec.spot), COMPONENT)
     home = k8s.volume_claim(
-        item, program, cluster, home_claim(item), ns, storage(item, program), use="workspace",
-        keep=spec.deletion_policy != "delete", component=COMPONENT,
+        item,
+        program,
+        cluster,
+        home_claim(item),
+        ns,
+        storage(item, program),
+        use="workspace",
+        keep=spec.deletion_policy != "delete",
+        component=COMPONENT,
         mode="ReadWriteMany" if spec.shared_home else "ReadWriteOnce",
-    )  # fmt: skip
+    )
     objects = [home]
     if config:
         objects.append(k8s.config_map(item, cluster, f"{item.name}-editor", ns, config, component=COMPONENT))
@@ -122,9 +129,15 @@ def _template(
         ),
     )
     pod = pods.pod_spec(
-        item, program, container, volumes=volumes, gpu=gpu, service_account=RUN_ACCOUNT, priority=WORKSPACE_PRIORITY,
+        item,
+        program,
+        container,
+        volumes=volumes,
+        gpu=gpu,
+        service_account=RUN_ACCOUNT,
+        priority=WORKSPACE_PRIORITY,
         settings=spec.pod,
-    )  # fmt: skip
+    )
     labels = k8s.labels(item, COMPONENT)
     if spec.pod is not None:
         labels, notes = {**spec.pod.labels, **labels}, {**spec.pod.annotations, **notes}
@@ -168,11 +181,16 @@ def _network_policy(item: Item[WorkspaceSpec], program: Program, select: dict[st
         "ports": [{"protocol": "TCP", "port": item.spec.port}],
     }
     return k8s.manifest(
-        item, item.cluster, "networking.k8s.io/v1", "NetworkPolicy", item.name, namespace=item.ns,
+        item,
+        item.cluster,
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        item.name,
+        namespace=item.ns,
         component=COMPONENT,
         spec={
             "podSelector": {"matchLabels": select},
             "policyTypes": ["Ingress"],
             "ingress": [rule, *ingress_rules(item, program, item.spec.port)],
         },
-    )  # fmt: skip
+    )

@@ -79,8 +79,10 @@ def _queries(item: Item, offered: Exposure, path: tuple[str, ...]) -> Iterator[D
 
 
 _SELECTED = {
-    NAMESPACE: f'namespace="{NAMESPACE}"', ROUTES: f'route=~"{ROUTES}"', POOL: f'inference_pool="{POOL}"',
-}  # fmt: skip
+    NAMESPACE: f'namespace="{NAMESPACE}"',
+    ROUTES: f'route=~"{ROUTES}"',
+    POOL: f'inference_pool="{POOL}"',
+}
 
 
 class Claim(NamedTuple):
@@ -202,10 +204,17 @@ def _domain(
         f"write `{first}.{given[0].name}`" if given else f"add a domain for team {item.team} to Cluster {cluster.name}"
     )
     yield Diagnostic(
-        "host-not-allowed", message, item.span(*path), hint=hint,
-        notes=(Note(cluster.span(*where, key=True), f"domains of team {item.team}: "
-                    f"{one_of([domain.name for domain in given]) if given else 'none'}"),),
-    )  # fmt: skip
+        "host-not-allowed",
+        message,
+        item.span(*path),
+        hint=hint,
+        notes=(
+            Note(
+                cluster.span(*where, key=True),
+                f"domains of team {item.team}: {one_of([domain.name for domain in given]) if given else 'none'}",
+            ),
+        ),
+    )
 
 
 def _others(item: Item, program: Program, host: str, path: tuple[str | int, ...]) -> Iterator[Diagnostic]:

@@ -15,9 +15,19 @@ from avactl.spec.schema.pod_settings import ContainerSecurity, PodSettings, Priv
 Path = tuple[str | int, ...]
 RESTRICTED = frozenset(("NET_BIND_SERVICE",))
 BASELINE = RESTRICTED | {
-    "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "SETFCAP", "SETGID", "SETPCAP",
-    "SETUID", "SYS_CHROOT",
-}  # fmt: skip
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "MKNOD",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+}
 """Capabilities that the levels allow to add."""
 
 
@@ -35,9 +45,13 @@ def level_problems(item: Item, program: Program, settings: PodSettings, path: Pa
     for index, volume in enumerate(settings.volumes):
         if volume.nfs is not None and allowed == "restricted":
             yield _above(
-                item, program, (*path, "volumes", index, "nfs"), "volumes of type `nfs`", "baseline",
+                item,
+                program,
+                (*path, "volumes", index, "nfs"),
+                "volumes of type `nfs`",
+                "baseline",
                 "or mount a PersistentVolumeClaim of the server",
-            )  # fmt: skip
+            )
     if settings.security_context is not None:
         yield from _privileges(item, program, settings.security_context, (*path, "securityContext"), allowed)
     for key, containers in (("sidecars", settings.sidecars), ("initContainers", settings.init_containers)):

@@ -83,8 +83,11 @@ def _files(item: Item, settings: PodSettings, path: Path) -> Iterator[Diagnostic
         sources = [] if volume.projected is None else volume.projected.sources
         for number, source in enumerate(sources):
             inside = (*at, "projected", "sources", number)
-            own += [(name, (*inside, name), getattr(source, key)) for name, key in _PROJECTED
-                    if getattr(source, key) is not None]  # fmt: skip
+            own += [
+                (name, (*inside, name), getattr(source, key))
+                for name, key in _PROJECTED
+                if getattr(source, key) is not None
+            ]
         seen: set[str] = set()
         for name, where, source in own:
             token = name == "serviceAccountToken"

@@ -107,8 +107,12 @@ def _fields(model: type[BaseModel], style: Style, indent: str = "  ") -> str:
     out = []
     for key, field in introspect.fields_by_key(model).items():
         out.append(f"{indent}{style.bold}{key}{style.off}  {style.dim}{about(field)}{style.off}\n")
-        out.append(textwrap.fill(field.description or "", 100, initial_indent=indent + "    ",
-                                 subsequent_indent=indent + "    ") + "\n")  # fmt: skip
+        out.append(
+            textwrap.fill(
+                field.description or "", 100, initial_indent=indent + "    ", subsequent_indent=indent + "    "
+            )
+            + "\n"
+        )
     return "".join(out)
 
 

@@ -20,17 +20,29 @@ Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 ANY: Schema = {"type": "any"}
 _TYPES: dict[str, tuple[type, ...]] = {
-    "string": (str,), "integer": (int,), "number": (int, float), "boolean": (bool,), "list": (list,), "map": (dict,),
-    "object": (dict,), "text-or-number": (str, int, float),
-}  # fmt: skip
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "list": (list,),
+    "map": (dict,),
+    "object": (dict,),
+    "text-or-number": (str, int, float),
+}
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _COUNTS = ("replicas", "minReplicas", "maxReplicas", "parallelism", "completions")
 _MOST_PODS = 100_000
 """Largest number of pods of one object, which `avactl plan` simulates: as in the kinds."""
 _WORDS = {
-    "string": "a string", "integer": "an integer", "number": "a number", "boolean": "true or false", "list": "a list",
-    "map": "a mapping", "object": "a mapping", "text-or-number": "a string or a number",
-}  # fmt: skip
+    "string": "a string",
+    "integer": "an integer",
+    "number": "a number",
+    "boolean": "true or false",
+    "list": "a list",
+    "map": "a mapping",
+    "object": "a mapping",
+    "text-or-number": "a string or a number",
+}
 
 
 class Violation(NamedTuple):

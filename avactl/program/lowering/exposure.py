@@ -19,7 +19,7 @@ from avactl.spec.schema.exposure import (
     Grpc,
     IngressController,
     Proxy,
-)  # fmt: skip
+)
 
 ISSUER = "cert-manager.io/cluster-issuer"
 """Annotation of an Ingress by which cert-manager makes the Secret in `spec.tls`.

@@ -130,18 +130,28 @@ class GpuRequest:
         }
         found = [
             manifest(
-                self.item, self.cluster, "resource.k8s.io/v1", "ResourceClaimTemplate", self.claim_name,
-                namespace=namespace, spec={"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}},
+                self.item,
+                self.cluster,
+                "resource.k8s.io/v1",
+                "ResourceClaimTemplate",
+                self.claim_name,
+                namespace=namespace,
+                spec={"spec": {"devices": {"requests": [{"name": "gpus", "exactly": exactly}]}}},
             )
-        ]  # fmt: skip
+        ]
         if self.domain_name is not None:
             channel = {"resourceClaimTemplate": {"name": self.claims["nvlink"]}, "allocationMode": "Single"}
             found.append(
                 manifest(
-                    self.item, self.cluster, "resource.nvidia.com/v1beta1", "ComputeDomain", self.domain_name,
-                    namespace=namespace, spec={"numNodes": 0, "channel": channel},
+                    self.item,
+                    self.cluster,
+                    "resource.nvidia.com/v1beta1",
+                    "ComputeDomain",
+                    self.domain_name,
+                    namespace=namespace,
+                    spec={"numNodes": 0, "channel": channel},
                 )
-            )  # fmt: skip
+            )
         return found
 
     def pod_fields(self) -> Body:

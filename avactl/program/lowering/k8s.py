@@ -139,17 +139,30 @@ def service(
 
 
 def disruption_budget(
-    item: Item, cluster: str, name: str, namespace: str, select: Mapping[str, str], *, component: str,
-    without: str | None = None, **spec: Any,
-) -> Manifest:  # fmt: skip
+    item: Item,
+    cluster: str,
+    name: str,
+    namespace: str,
+    select: Mapping[str, str],
+    *,
+    component: str,
+    without: str | None = None,
+    **spec: Any,
+) -> Manifest:
     """Build a PodDisruptionBudget of pods without the label `without`; `spec` is `minAvailable` or `maxUnavailable`."""
     selector: Body = {"matchLabels": dict(select)}
     if without:
         selector["matchExpressions"] = [{"key": without, "operator": "DoesNotExist"}]
     return manifest(
-        item, cluster, "policy/v1", "PodDisruptionBudget", name, namespace=namespace, component=component,
+        item,
+        cluster,
+        "policy/v1",
+        "PodDisruptionBudget",
+        name,
+        namespace=namespace,
+        component=component,
         spec={"selector": selector, **spec},
-    )  # fmt: skip
+    )
 
 
 def policy_rule(groups: Iterable[str], resources: Iterable[str], verbs: Iterable[str], **more: Any) -> Body:
@@ -158,9 +171,18 @@ def policy_rule(groups: Iterable[str], resources: Iterable[str], verbs: Iterable
 
 
 def volume_claim(
-    item: Item, program: Program, cluster: str, name: str, namespace: str, size: str, *, use: str, keep: bool,
-    component: str | None = None, mode: str = "ReadWriteOnce",
-) -> Manifest:  # fmt: skip
+    item: Item,
+    program: Program,
+    cluster: str,
+    name: str,
+    namespace: str,
+    size: str,
+    *,
+    use: str,
+    keep: bool,
+    component: str | None = None,
+    mode: str = "ReadWriteOnce",
+) -> Manifest:
     """Build a PersistentVolumeClaim of `size` bytes; `keep`: it holds data that outlives the spec."""
     spec = compact(
         accessModes=[mode],
@@ -168,6 +190,13 @@ def volume_claim(
         storageClassName=class_name(program, cluster, use),
     )
     return manifest(
-        item, cluster, "v1", "PersistentVolumeClaim", name, namespace=namespace, component=component,
-        holds_data=keep, spec=spec,
-    )  # fmt: skip
+        item,
+        cluster,
+        "v1",
+        "PersistentVolumeClaim",
+        name,
+        namespace=namespace,
+        component=component,
+        holds_data=keep,
+        spec=spec,
+    )

@@ -30,21 +30,34 @@ def monitoring_of(program: Program, cluster: str) -> Monitoring:
 
 
 def pod_monitor(
-    item: Item, program: Program, cluster: str, name: str, namespace: str, select: Mapping[str, str], path: str,
-    port: str, component: str | None = None,
-) -> Manifest:  # fmt: skip
+    item: Item,
+    program: Program,
+    cluster: str,
+    name: str,
+    namespace: str,
+    select: Mapping[str, str],
+    path: str,
+    port: str,
+    component: str | None = None,
+) -> Manifest:
     """Build a PodMonitor of pods in its namespace; `port` is the name of a container's port."""
     monitoring = monitoring_of(program, cluster)
     endpoint = {"port": port, "path": path, "interval": f"{ceil(seconds(monitoring.interval))}s"}
     return k8s.manifest(
-        item, cluster, API, "PodMonitor", name, namespace=namespace, component=component,
+        item,
+        cluster,
+        API,
+        "PodMonitor",
+        name,
+        namespace=namespace,
+        component=component,
         extra_labels=monitoring.labels,
         spec={
             "selector": {"matchLabels": dict(select)},
             "podTargetLabels": ["app.kubernetes.io/instance", f"{GROUP}/team"],
             "podMetricsEndpoints": [endpoint],
         },
-    )  # fmt: skip
+    )
 
 
 def readers(program: Program, cluster: str, port: int) -> Iterator[Body]:
@@ -68,8 +81,14 @@ def of_component(item: Item, program: Program, component: str, port: int) -> lis
         spec = {"podSelector": {"matchLabels": dict(select)}, "policyTypes": ["Ingress"], "ingress": [rule]}
         found.append(
             k8s.manifest(
-                item, item.cluster, "networking.k8s.io/v1", "NetworkPolicy", f"{name}-metrics", namespace=item.ns,
-                component=component, spec=spec,
+                item,
+                item.cluster,
+                "networking.k8s.io/v1",
+                "NetworkPolicy",
+                f"{name}-metrics",
+                namespace=item.ns,
+                component=component,
+                spec=spec,
             )
-        )  # fmt: skip
+        )
     return found

@@ -70,10 +70,21 @@ def _rename(claim: Claim) -> str:
 
 OF_OTHERS = frozenset(
     {
-        "argocd", "cert-manager", "external-secrets", "gatekeeper", "gpu-operator", "ingress-nginx", "kyverno",
-        "linkerd", "node-feature-discovery", "pulumi-kubernetes-operator", "rook-ceph", "tekton-pipelines", "vault",
+        "argocd",
+        "cert-manager",
+        "external-secrets",
+        "gatekeeper",
+        "gpu-operator",
+        "ingress-nginx",
+        "kyverno",
+        "linkerd",
+        "node-feature-discovery",
+        "pulumi-kubernetes-operator",
+        "rook-ceph",
+        "tekton-pipelines",
+        "vault",
     }
-)  # fmt: skip
+)
 """Namespaces of widespread operators."""
 RESERVED_PREFIXES, RESERVED_SUFFIX = ("kube-", "openshift-"), "-system"
 """Parts of other reserved names, such as those of Flux and Istio."""

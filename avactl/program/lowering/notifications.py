@@ -71,10 +71,16 @@ def receivers(item: Item, program: Program, notify: Notify, cluster: str, namesp
         "repeatInterval": "24h",
     }
     return k8s.manifest(
-        item, cluster, "monitoring.coreos.com/v1alpha1", "AlertmanagerConfig", name, namespace=namespace,
-        component="notify", extra_labels=monitoring_of(program, cluster).labels,
+        item,
+        cluster,
+        "monitoring.coreos.com/v1alpha1",
+        "AlertmanagerConfig",
+        name,
+        namespace=namespace,
+        component="notify",
+        extra_labels=monitoring_of(program, cluster).labels,
         spec={"route": route, "receivers": [receiver]},
-    )  # fmt: skip
+    )
 
 
 def notifications(
@@ -101,17 +107,24 @@ def notifications(
         rule
         for event, rule in (*_of_jobs(item, notify, jobs), *_of_service(item, deployment, stateful_set, stateful_sets))
         if event in wanted
-    ]  # fmt: skip
+    ]
     if not rules:
         return []
     labels = {LABEL: name if own is not None else TEAM, "team": str(item.team), "workload": item.name}
     body = {"groups": [{"name": name, "rules": [{**rule, "labels": labels} for rule in rules]}]}
     found = [
         k8s.manifest(
-            item, item.cluster, API, "PrometheusRule", name, namespace=item.ns, component="notify",
-            extra_labels=monitoring_of(program, item.cluster).labels, spec=body,
+            item,
+            item.cluster,
+            API,
+            "PrometheusRule",
+            name,
+            namespace=item.ns,
+            component="notify",
+            extra_labels=monitoring_of(program, item.cluster).labels,
+            spec=body,
         )
-    ]  # fmt: skip
+    ]
     if own is not None:
         found.append(receivers(item, program, own, item.cluster, item.ns, name))
     return found
@@ -122,15 +135,24 @@ def _of_jobs(item: Item, notify: Notify, jobs: Sequence[str]) -> Iterator[tuple[
         return
     names = f"({'|'.join(jobs)})(-[0-9]+)?"
     select = f'namespace="{item.ns}",job_name=~"{names}"'
-    yield "failed", _rule(
-        "AvactlJobFailed", f'max by (namespace, job_name) (kube_job_failed{{{select},condition="true"}}) == 1',
-        f"{item} has failed", f"avactl logs {item.name}",
-    )  # fmt: skip
-    yield "succeeded", _rule(
-        "AvactlJobSucceeded",
-        f"time() - max by (namespace, job_name) (kube_job_status_completion_time{{{select}}}) < {_SUCCEEDED_FOR}",
-        f"{item} has succeeded", "",
-    )  # fmt: skip
+    yield (
+        "failed",
+        _rule(
+            "AvactlJobFailed",
+            f'max by (namespace, job_name) (kube_job_failed{{{select},condition="true"}}) == 1',
+            f"{item} has failed",
+            f"avactl logs {item.name}",
+        ),
+    )
+    yield (
+        "succeeded",
+        _rule(
+            "AvactlJobSucceeded",
+            f"time() - max by (namespace, job_name) (kube_job_status_completion_time{{{select}}}) < {_SUCCEEDED_FOR}",
+            f"{item} has succeeded",
+            "",
+        ),
+    )
     pods = f'kube_pod_owner{{namespace="{item.ns}",owner_kind="Job",owner_name=~"{names}"}}'
 
     def scheduled(condition: str) -> str:
@@ -139,10 +161,13 @@ def _of_jobs(item: Item, notify: Notify, jobs: Sequence[str]) -> Iterator[tuple[
 
     # Surplus workers of an elastic job wait while others run.
     waits = f"{scheduled('false')} unless on (namespace, owner_name) {scheduled('true')}"
-    yield "queued", {
-        **_rule("AvactlJobQueued", waits, f"{item} waits for machines", f"avactl why {item.name}"),
-        "for": f"{ceil(seconds(notify.queued_for))}s",
-    }  # fmt: skip
+    yield (
+        "queued",
+        {
+            **_rule("AvactlJobQueued", waits, f"{item} waits for machines", f"avactl why {item.name}"),
+            "for": f"{ceil(seconds(notify.queued_for))}s",
+        },
+    )
 
 
 def _of_service(

@@ -17,12 +17,35 @@ OWN_CONTAINERS = ("follower", "partner", "publisher", "health-check", "worker-li
 OWN_VOLUMES = ("token", "worker-library")
 """Volumes that the compiler adds to some pods later: credentials of avactl's accounts, and the workers' library."""
 _SYSTEM = frozenset(
-    ("/", "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/root", "/run", "/sbin", "/sys", "/usr", "/var",
-     "/var/run")
-)  # fmt: skip
+    (
+        "/",
+        "/bin",
+        "/boot",
+        "/dev",
+        "/etc",
+        "/lib",
+        "/lib64",
+        "/proc",
+        "/root",
+        "/run",
+        "/sbin",
+        "/sys",
+        "/usr",
+        "/var",
+        "/var/run",
+    )
+)
 """Directories that every image needs."""
-_RESERVED = ("/dev", "/proc", "/sys", "/etc/avactl", "/run/avactl", "/run/secrets", "/var/run/avactl",
-             "/var/run/secrets")  # fmt: skip
+_RESERVED = (
+    "/dev",
+    "/proc",
+    "/sys",
+    "/etc/avactl",
+    "/run/avactl",
+    "/run/secrets",
+    "/var/run/avactl",
+    "/var/run/secrets",
+)
 """Directories of the kernel, of avactl, and of service accounts; nothing below them may be mounted."""
 
 
@@ -90,8 +113,10 @@ def _ports(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) 
 
 def _mounts(item: Item, paths: Sequence[Path], pod: Body, settings: PodSettings) -> Iterator[Diagnostic]:
     main = pod["containers"][0]
-    taken = {each["mountPath"].rstrip("/"): (each["name"], each.get("readOnly", False))
-             for each in main.get("volumeMounts", ())}  # fmt: skip
+    taken = {
+        each["mountPath"].rstrip("/"): (each["name"], each.get("readOnly", False))
+        for each in main.get("volumeMounts", ())
+    }
     for volume in settings.volumes:
         if volume.mount_path is not None:
             span = _span(item, paths, "volumes", volume.name, "mountPath")

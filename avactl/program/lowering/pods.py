@@ -180,9 +180,12 @@ class Volumes:
         for bucket in dataset_access.buckets(self.program, self.item):
             claim = dataset_access.bucket_claim(bucket.name)
             self.claim(
-                f"bucket-{bucket.name}", claim, f"/buckets/{bucket.name}",
-                read_only=bucket.access == "read", fuse=True,
-            )  # fmt: skip
+                f"bucket-{bucket.name}",
+                claim,
+                f"/buckets/{bucket.name}",
+                read_only=bucket.access == "read",
+                fuse=True,
+            )
             tier = self.program.tier(bucket.tier) if bucket.tier is not None else None
             if tier is not None and dataset_access.pushed_path(tier, bucket.url) is not None:
                 claim = dataset_access.pushed_claim(bucket.name)

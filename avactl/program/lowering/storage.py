@@ -8,16 +8,35 @@ from avactl.diagnostics import Diagnostic, Note, Severity
 from avactl.program.program import Item, Program
 
 _ONE_NODE = (
-    "rbd.csi.ceph.com", "ebs.csi.aws.com", "kubernetes.io/aws-ebs", "pd.csi.storage.gke.io", "kubernetes.io/gce-pd",
-    "disk.csi.azure.com", "kubernetes.io/azure-disk", "cinder.csi.openstack.org", "csi.hetzner.cloud",
-    "dobs.csi.digitalocean.com", "kubernetes.io/no-provisioner", "rancher.io/local-path", "openebs.io/local",
+    "rbd.csi.ceph.com",
+    "ebs.csi.aws.com",
+    "kubernetes.io/aws-ebs",
+    "pd.csi.storage.gke.io",
+    "kubernetes.io/gce-pd",
+    "disk.csi.azure.com",
+    "kubernetes.io/azure-disk",
+    "cinder.csi.openstack.org",
+    "csi.hetzner.cloud",
+    "dobs.csi.digitalocean.com",
+    "kubernetes.io/no-provisioner",
+    "rancher.io/local-path",
+    "openebs.io/local",
     "topolvm.io",
-)  # fmt: skip
+)
 _MANY_NODES = (
-    "cephfs.csi.ceph.com", "nfs.csi.k8s.io", "smb.csi.k8s.io", "efs.csi.aws.com", "fsx.csi.aws.com",
-    "file.csi.azure.com", "kubernetes.io/azure-file", "filestore.csi.storage.gke.io", "driver.longhorn.io",
-    "csi.juicefs.com", "csi.weka.io", "beegfs.csi.netapp.com",
-)  # fmt: skip
+    "cephfs.csi.ceph.com",
+    "nfs.csi.k8s.io",
+    "smb.csi.k8s.io",
+    "efs.csi.aws.com",
+    "fsx.csi.aws.com",
+    "file.csi.azure.com",
+    "kubernetes.io/azure-file",
+    "filestore.csi.storage.gke.io",
+    "driver.longhorn.io",
+    "csi.juicefs.com",
+    "csi.weka.io",
+    "beegfs.csi.netapp.com",
+)
 """Provisioners of block devices, which one node mounts, and of file systems, which all nodes mount.
 
 Source: https://kubernetes-csi.github.io/docs/drivers.html, column `Supported Access Modes`. Rook prefixes Ceph's names

@@ -14,9 +14,17 @@ NOMINAL_SIZE = "1Mi"
 
 
 def claimed_volume(
-    item: Item, cluster: str, volume: str, claim: str, namespace: str, source: Mapping[str, Any], *,
-    mode: Literal["ReadOnlyMany", "ReadWriteMany"], component: str, capacity: str = NOMINAL_SIZE,
-) -> list[Manifest]:  # fmt: skip
+    item: Item,
+    cluster: str,
+    volume: str,
+    claim: str,
+    namespace: str,
+    source: Mapping[str, Any],
+    *,
+    mode: Literal["ReadOnlyMany", "ReadWriteMany"],
+    component: str,
+    capacity: str = NOMINAL_SIZE,
+) -> list[Manifest]:
     """Build a PersistentVolume and its claim; no other claim, of whatever namespace, can bind it.
 
     `source` has the volume's `spec` fields that say where its data is. Neither object holds data: what is in the
@@ -39,7 +47,13 @@ def claimed_volume(
     return [
         k8s.manifest(item, cluster, "v1", "PersistentVolume", volume, component=component, spec=volume_spec),
         k8s.manifest(
-            item, cluster, "v1", "PersistentVolumeClaim", claim,
-            namespace=namespace, component=component, spec=claim_spec,
+            item,
+            cluster,
+            "v1",
+            "PersistentVolumeClaim",
+            claim,
+            namespace=namespace,
+            component=component,
+            spec=claim_spec,
         ),
-    ]  # fmt: skip
+    ]

@@ -92,9 +92,12 @@ class PodReporter:
         first = not pod.message
         pod.reported, pod.message = monotonic(), message
         condition = {
-            "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": reason,
+            "message": message,
             "lastTransitionTime": timestamp(),
-        }  # fmt: skip
+        }
         body = {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}
         report = _Report(body, f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status")
         self._put(report, self._urgent if first else self._queue)

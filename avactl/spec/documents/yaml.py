@@ -103,8 +103,9 @@ class YamlLocator:
             return _child(node, step)
         index = self._indexes.get(id(node))
         if index is None:  # cached: all keys of a large mapping may have problems
-            index = self._indexes[id(node)] = {key.value: (key, value) for key, value in reversed(node.value)
-                                               if isinstance(key, yaml.ScalarNode)}  # fmt: skip
+            index = self._indexes[id(node)] = {
+                key.value: (key, value) for key, value in reversed(node.value) if isinstance(key, yaml.ScalarNode)
+            }
         return index.get(step) or _child(node, step)
 
     def _of(self, node: Any, key_node: Any, key: bool) -> Span:

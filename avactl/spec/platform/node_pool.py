@@ -91,8 +91,10 @@ def _node_name(value: str) -> str:
 
 
 NodeName = Annotated[
-    str, AfterValidator(_node_name), WithJsonSchema({"type": "string", "pattern": _NODE, "maxLength": 253}),
-]  # fmt: skip
+    str,
+    AfterValidator(_node_name),
+    WithJsonSchema({"type": "string", "pattern": _NODE, "maxLength": 253}),
+]
 
 
 class NodePoolSpec(Model):

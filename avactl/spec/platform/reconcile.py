@@ -13,18 +13,24 @@ from avactl.spec.schema.values import Duration, Name, RelPath, Says, bad, second
 Mode = Literal["pulumi", "files", "flux", "argocd", "pulumiOperator", "builtin"]
 
 USED: dict[str, frozenset[str]] = {
-    "flux": frozenset(
-        ("repository", "branch", "path", "interval", "secret", "service_account", "namespace", "wait")
-    ),
+    "flux": frozenset(("repository", "branch", "path", "interval", "secret", "service_account", "namespace", "wait")),
     "argocd": frozenset(("repository", "branch", "path", "namespace", "project")),
     "pulumiOperator": frozenset(
         (
-            "repository", "branch", "path", "interval", "secret", "service_account", "namespace", "backend",
-            "state_secret", "organization",
+            "repository",
+            "branch",
+            "path",
+            "interval",
+            "secret",
+            "service_account",
+            "namespace",
+            "backend",
+            "state_secret",
+            "organization",
         )
     ),
     "builtin": frozenset(("repository", "branch", "path", "interval", "secret")),
-}  # fmt: skip
+}
 """Mode → fields besides `mode` that the mode uses; none for modes that are not listed."""
 
 _PART = r"[A-Za-z0-9_.~%-]+"
@@ -131,9 +137,10 @@ class Reconcile(Model):
         "root. For `pulumiOperator`, directory of the Pulumi program. Default: `stacks`.",
     )
     interval: Interval | None = Field(
-        None, description="Polling interval of the branch. Default: `1m`; `10m` for `pulumiOperator`, "
+        None,
+        description="Polling interval of the branch. Default: `1m`; `10m` for `pulumiOperator`, "
         "which also checks for drift.",
-    )  # fmt: skip
+    )
     secret: Name | None = Field(
         None,
         description="Secret in the engine's namespace with the repository's credentials. Flux: keys `username` and "

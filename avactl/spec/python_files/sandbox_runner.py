@@ -98,18 +98,31 @@ def run(
     paths = _python_paths()
     reader, writer = os.pipe()
     whole = {
-        **request, "module": module, "root": root, "answer": writer, "parent": os.getpid(), "seconds": seconds,
+        **request,
+        "module": module,
+        "root": root,
+        "answer": writer,
+        "parent": os.getpid(),
+        "seconds": seconds,
         "required": untrusted and os.environ.get(TRUST) != "1",
-        "import": paths.imports, "listable": paths.imports, "native": paths.native,
+        "import": paths.imports,
+        "listable": paths.imports,
+        "native": paths.native,
         "readable": [root, *readable, *paths.readable],
-    }  # fmt: skip
+    }
     # -S and -s: no site or user code before ours. A fixed hash seed makes the order of string sets deterministic.
     command = [sys.executable, "-S", "-s", "-P", "-B", "-X", "utf8", "-c", _BOOTSTRAP, json.dumps(whole)]
     try:
         child = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            pass_fds=(writer,), cwd=root, env={"PYTHONHASHSEED": "0"}, start_new_session=True,
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(writer,),
+            cwd=root,
+            env={"PYTHONHASHSEED": "0"},
+            start_new_session=True,
+        )
     finally:
         os.close(writer)
     try:

@@ -265,9 +265,13 @@ def _start(
     stdin = subprocess.DEVNULL if data is None else subprocess.PIPE
     try:
         process = subprocess.Popen(  # noqa: S603
-            command, cwd=directory, env=_environment(directory, access, environment), stdin=stdin,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            command,
+            cwd=directory,
+            env=_environment(directory, access, environment),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
     except (OSError, ValueError) as error:
         raise GitError(f"cannot start git: {getattr(error, 'strerror', None) or error}") from None
     return _finish(process, data, limit, _REMOTE_SECONDS if access is Access.REMOTE else _SECONDS)

@@ -43,10 +43,17 @@ class Model(BaseModel):
 
 
 _OWNERS = {
-    GROUP: "avactl", "kubernetes.io": "Kubernetes", "k8s.io": "Kubernetes", "x-k8s.io": "Kubernetes",
-    "argoproj.io": "Argo CD", "fluxcd.io": "Flux", "helm.sh": "Helm", "pulumi.com": "Pulumi",
-    "cni.cncf.io": "network plugins", "iam.amazonaws.com": "the cloud provider",
-}  # fmt: skip
+    GROUP: "avactl",
+    "kubernetes.io": "Kubernetes",
+    "k8s.io": "Kubernetes",
+    "x-k8s.io": "Kubernetes",
+    "argoproj.io": "Argo CD",
+    "fluxcd.io": "Flux",
+    "helm.sh": "Helm",
+    "pulumi.com": "Pulumi",
+    "cni.cncf.io": "network plugins",
+    "iam.amazonaws.com": "the cloud provider",
+}
 """Domains of labels and annotations whose readers act on them with more rights than the author of a spec: pod security,
 admin access to devices, hooks and ownership of GitOps engines, networks and roles of pods. Subdomains count, too."""
 SAFE_ANNOTATIONS = ("pulumi.com/skipAwait",)
@@ -62,8 +69,10 @@ def foreign_key(key: str) -> str:
 def _own_key(key: str, what: str) -> str:
     owner = foreign_key(key)
     if owner:
-        raise bad(f"{what} `{key}` is set by avactl or {owner}".replace("avactl or avactl", "avactl"),
-                  "choose a prefix of your own")  # fmt: skip
+        raise bad(
+            f"{what} `{key}` is set by avactl or {owner}".replace("avactl or avactl", "avactl"),
+            "choose a prefix of your own",
+        )
     return key
 
 

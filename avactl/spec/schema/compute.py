@@ -213,8 +213,10 @@ def _dataset_name(value: str) -> str:
 
 
 DatasetName = Annotated[
-    str, AfterValidator(_dataset_name), WithJsonSchema({"type": "string", "pattern": _DATASET}),
-]  # fmt: skip
+    str,
+    AfterValidator(_dataset_name),
+    WithJsonSchema({"type": "string", "pattern": _DATASET}),
+]
 
 
 class DatasetMount(Model):

@@ -41,8 +41,10 @@ def _ip(value: str) -> str:
 
 def _port_name(value: str) -> str:
     if not re.fullmatch(_PORT_NAME[1:-1], value) or "--" in value or not any(each.isalpha() for each in value):
-        raise bad(f"`{value[:30]}` is not the name of a port",
-                  "use at most 15 lowercase letters, digits and single `-`, with a letter: `http`")  # fmt: skip
+        raise bad(
+            f"`{value[:30]}` is not the name of a port",
+            "use at most 15 lowercase letters, digits and single `-`, with a letter: `http`",
+        )
     return value
 
 

@@ -405,10 +405,34 @@ AbsPath = Annotated[
 ]
 """An absolute path in its only form: without `..`, `.` and `//`."""
 _SYSTEM = (
-    "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "proc", "root", "run", "sbin", "sys", "tmp",
-    "usr", "var/cache", "var/lib/cni", "var/lib/containerd", "var/lib/containers", "var/lib/docker", "var/lib/etcd",
-    "var/lib/kubelet", "var/lib/rancher", "var/log", "var/run", "var/tmp",
-)  # fmt: skip
+    "bin",
+    "boot",
+    "dev",
+    "etc",
+    "home",
+    "lib",
+    "lib32",
+    "lib64",
+    "libx32",
+    "proc",
+    "root",
+    "run",
+    "sbin",
+    "sys",
+    "tmp",
+    "usr",
+    "var/cache",
+    "var/lib/cni",
+    "var/lib/containerd",
+    "var/lib/containers",
+    "var/lib/docker",
+    "var/lib/etcd",
+    "var/lib/kubelet",
+    "var/lib/rancher",
+    "var/log",
+    "var/run",
+    "var/tmp",
+)
 _SYSTEM_DIRECTORIES = tuple(f"/{name}/" for name in _SYSTEM)
 
 

@@ -6,8 +6,19 @@ import re
 from fractions import Fraction
 
 _SECONDS: dict[str, int | Fraction] = {"w": 7 * 86400, "d": 86400, "h": 3600, "m": 60, "s": 1, "ms": Fraction(1, 1000)}
-_UNITS = {"week": "w", "wk": "w", "day": "d", "hour": "h", "hr": "h", "minute": "m", "min": "m", "second": "s",
-          "sec": "s", "millisecond": "ms", "msec": "ms"}  # fmt: skip
+_UNITS = {
+    "week": "w",
+    "wk": "w",
+    "day": "d",
+    "hour": "h",
+    "hr": "h",
+    "minute": "m",
+    "min": "m",
+    "second": "s",
+    "sec": "s",
+    "millisecond": "ms",
+    "msec": "ms",
+}
 _PART = re.compile(r"([0-9]{1,12})(?:\.([0-9]))?\s*([a-z]{1,12}?)s?(?=[\s,0-9]|$)").findall
 _WHOLE = ("d", "h", "m", "s", "ms")
 

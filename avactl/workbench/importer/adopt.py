@@ -28,7 +28,7 @@ _ENGINES = {
     "builtin": "`avactl reconcile` takes them over when it applies the specs",
     "flux": "Flux takes them over when it applies the rendered manifests",
     "argocd": "Argo CD takes them over when it applies the rendered manifests",
-}  # fmt: skip
+}
 WRITES = "files"
 """The mode of a Cluster whose objects an import adopts itself."""
 

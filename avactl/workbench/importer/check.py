@@ -26,10 +26,33 @@ _SHARED = ("Cluster", "MachineType", "NodePool", "Team", "Quota")
 _ROUNDS = 40
 """Compilations of one import at most; each takes out every value that the one before refused."""
 _OPTIONAL = (
-    "pod", "env", "sharedMemory", "timeout", "ttl", "retries", "probe", "drain", "maxSurge", "args", "members",
-    "labels", "gpus", "borrow", "podMaxCpu", "podMaxMemory", "storage", "pods", "namespaces", "serviceAccounts",
-    "pullSecrets", "taints", "rdmaResource", "rdma", "pool", "slotsPerWorker",
-)  # fmt: skip
+    "pod",
+    "env",
+    "sharedMemory",
+    "timeout",
+    "ttl",
+    "retries",
+    "probe",
+    "drain",
+    "maxSurge",
+    "args",
+    "members",
+    "labels",
+    "gpus",
+    "borrow",
+    "podMaxCpu",
+    "podMaxMemory",
+    "storage",
+    "pods",
+    "namespaces",
+    "serviceAccounts",
+    "pullSecrets",
+    "taints",
+    "rdmaResource",
+    "rdma",
+    "pool",
+    "slotsPerWorker",
+)
 """Keys of a spec that can be taken out."""
 _ROLES = ("workers", "servers", "launcher", "evaluator", "resources")
 
@@ -194,9 +217,9 @@ def _want_read(compilation: Compilation, files: Mapping[str, bytes], prefix: str
     unread = sorted(set(files) - read)
     if unread:
         raise ImportProblem(
-            f"{unread[0]} is not in `include` of avactl.yaml", f"add `{prefix.rstrip('/') or unread[0]}`, or choose "
-            "another directory with `-o`"
-        )  # fmt: skip
+            f"{unread[0]} is not in `include` of avactl.yaml",
+            f"add `{prefix.rstrip('/') or unread[0]}`, or choose another directory with `-o`",
+        )
 
 
 def _repair(converted: Converted, spec: Spec, problem: Diagnostic, files: Mapping[str, bytes]) -> None:

@@ -8,59 +8,128 @@ from typing import Any
 from avactl.workbench.importer.model import Body
 
 _METADATA = (
-    "uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
-    "managedFields", "selfLink", "ownerReferences", "generateName",
-)  # fmt: skip
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "managedFields",
+    "selfLink",
+    "ownerReferences",
+    "generateName",
+)
 _ANNOTATIONS = (
-    "kubectl.kubernetes.io/last-applied-configuration", "kubectl.kubernetes.io/restartedAt",
-    "deployment.kubernetes.io/", "pv.kubernetes.io/", "volume.kubernetes.io/", "volume.beta.kubernetes.io/",
-    "batch.kubernetes.io/", "deprecated.daemonset.template.generation", "endpoints.kubernetes.io/",
+    "kubectl.kubernetes.io/last-applied-configuration",
+    "kubectl.kubernetes.io/restartedAt",
+    "deployment.kubernetes.io/",
+    "pv.kubernetes.io/",
+    "volume.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "batch.kubernetes.io/",
+    "deprecated.daemonset.template.generation",
+    "endpoints.kubernetes.io/",
     "control-plane.alpha",
-    "meta.helm.sh/", "helm.sh/", "argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/", "helm.toolkit.fluxcd.io/",
-    "field.cattle.io/", "cattle.io/", "objectset.rio.cattle.io/", "pulumi.com/", "kopf.zalando.org/",
+    "meta.helm.sh/",
+    "helm.sh/",
+    "argocd.argoproj.io/",
+    "kustomize.toolkit.fluxcd.io/",
+    "helm.toolkit.fluxcd.io/",
+    "field.cattle.io/",
+    "cattle.io/",
+    "objectset.rio.cattle.io/",
+    "pulumi.com/",
+    "kopf.zalando.org/",
     "autoscaling.alpha.",
-)  # fmt: skip
+)
 """Prefixes of annotations of the server and of tools whose place avactl takes."""
 _TEMPLATE_ANNOTATIONS = tuple(each for each in _ANNOTATIONS if each != "kubectl.kubernetes.io/restartedAt")
 """Those of pod templates: to take out the time of a restart would restart the pods again."""
 _LABELS = (
-    "helm.sh/chart", "app.kubernetes.io/managed-by", "argocd.argoproj.io/", "kustomize.toolkit.fluxcd.io/",
-    "helm.toolkit.fluxcd.io/", "controller-uid", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name",
-    "job-name", "pod-template-hash", "controller-revision-hash", "kubernetes.io/metadata.name", "heritage",
-    "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index", "volcano.sh/", "training.kubeflow.org/",
+    "helm.sh/chart",
+    "app.kubernetes.io/managed-by",
+    "argocd.argoproj.io/",
+    "kustomize.toolkit.fluxcd.io/",
+    "helm.toolkit.fluxcd.io/",
+    "controller-uid",
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+    "pod-template-hash",
+    "controller-revision-hash",
+    "kubernetes.io/metadata.name",
+    "heritage",
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+    "volcano.sh/",
+    "training.kubeflow.org/",
     "avactl.dev/",
-)  # fmt: skip
-_GENERATED = ("controller-uid", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name", "job-name",
-              "pod-template-hash", "controller-revision-hash")  # fmt: skip
+)
+_GENERATED = (
+    "controller-uid",
+    "batch.kubernetes.io/controller-uid",
+    "batch.kubernetes.io/job-name",
+    "job-name",
+    "pod-template-hash",
+    "controller-revision-hash",
+)
 """Labels of templates that controllers generate. Others are matched by selectors, and stay."""
 
 _POD = {
-    "restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "schedulerName": "default-scheduler",
-    "terminationGracePeriodSeconds": 30, "securityContext": {}, "enableServiceLinks": True,
-    "serviceAccount": None, "preemptionPolicy": "PreemptLowerPriority", "priority": None, "nodeName": None,
-}  # fmt: skip
+    "restartPolicy": "Always",
+    "dnsPolicy": "ClusterFirst",
+    "schedulerName": "default-scheduler",
+    "terminationGracePeriodSeconds": 30,
+    "securityContext": {},
+    "enableServiceLinks": True,
+    "serviceAccount": None,
+    "preemptionPolicy": "PreemptLowerPriority",
+    "priority": None,
+    "nodeName": None,
+}
 """Defaults of a pod's spec; None: any value is the server's."""
 _CONTAINER = {
-    "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File", "resources": {},
-}  # fmt: skip
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+    "resources": {},
+}
 _PROBE = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 _BY_KIND: dict[str, Body] = {
-    "Deployment": {"progressDeadlineSeconds": 600, "revisionHistoryLimit": 10,
-                   "strategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"},
-                                "type": "RollingUpdate"}},
-    "StatefulSet": {"podManagementPolicy": "OrderedReady", "revisionHistoryLimit": 10,
-                    "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
-                    "updateStrategy": {"rollingUpdate": {"partition": 0}, "type": "RollingUpdate"}},
-    "DaemonSet": {"revisionHistoryLimit": 10,
-                  "updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}, "type": "RollingUpdate"}},
-    "Job": {"completionMode": "NonIndexed", "suspend": False, "podReplacementPolicy": "TerminatingOrFailed",
-            "manualSelector": False},
-    "CronJob": {"concurrencyPolicy": "Allow", "suspend": False, "successfulJobsHistoryLimit": 3,
-                "failedJobsHistoryLimit": 1},
-    "Service": {"internalTrafficPolicy": "Cluster", "sessionAffinity": "None", "type": "ClusterIP",
-                "ipFamilyPolicy": "SingleStack"},
+    "Deployment": {
+        "progressDeadlineSeconds": 600,
+        "revisionHistoryLimit": 10,
+        "strategy": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}, "type": "RollingUpdate"},
+    },
+    "StatefulSet": {
+        "podManagementPolicy": "OrderedReady",
+        "revisionHistoryLimit": 10,
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+        "updateStrategy": {"rollingUpdate": {"partition": 0}, "type": "RollingUpdate"},
+    },
+    "DaemonSet": {
+        "revisionHistoryLimit": 10,
+        "updateStrategy": {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}, "type": "RollingUpdate"},
+    },
+    "Job": {
+        "completionMode": "NonIndexed",
+        "suspend": False,
+        "podReplacementPolicy": "TerminatingOrFailed",
+        "manualSelector": False,
+    },
+    "CronJob": {
+        "concurrencyPolicy": "Allow",
+        "suspend": False,
+        "successfulJobsHistoryLimit": 3,
+        "failedJobsHistoryLimit": 1,
+    },
+    "Service": {
+        "internalTrafficPolicy": "Cluster",
+        "sessionAffinity": "None",
+        "type": "ClusterIP",
+        "ipFamilyPolicy": "SingleStack",
+    },
     "PersistentVolumeClaim": {"volumeMode": "Filesystem"},
-}  # fmt: skip
+}
 
 
 def clean(source: Body) -> Body:
@@ -99,8 +168,10 @@ _SERVER_FINALIZERS = ("kubernetes.io/pv", "kubernetes", "service.kubernetes.io/"
 
 def _marks(metadata: Body, *, template: bool) -> None:
     metadata.pop("creationTimestamp", None)
-    for key, dropped in (("annotations", _TEMPLATE_ANNOTATIONS if template else _ANNOTATIONS),
-                         ("labels", _GENERATED if template else _LABELS)):  # fmt: skip
+    for key, dropped in (
+        ("annotations", _TEMPLATE_ANNOTATIONS if template else _ANNOTATIONS),
+        ("labels", _GENERATED if template else _LABELS),
+    ):
         kept = {name: value for name, value in (metadata.get(key) or {}).items() if not name.startswith(dropped)}
         metadata[key] = kept
         if not kept:

@@ -21,8 +21,10 @@ from avactl.workbench.importer.sources.pods import GPU_LABELS
 from avactl.workbench.importer.sources.workspaces import is_editor
 
 _TEMPLATES = {
-    "Job": (("spec", "template"),), "Deployment": (("spec", "template"),), "StatefulSet": (("spec", "template"),),
-}  # fmt: skip
+    "Job": (("spec", "template"),),
+    "Deployment": (("spec", "template"),),
+    "StatefulSet": (("spec", "template"),),
+}
 _OWN_LABELS = (names.MANAGED_BY, names.TEAM_LABEL)
 
 
@@ -120,9 +122,17 @@ def _lines(changes: Iterable[Change]) -> list[Line]:
 
 
 _PROGRAM = ("image", "command", "args")
-_SOURCE_ROLES = {"PS": "server", "Ps": "server", "ps": "server", "server": "server", "Evaluator": "evaluator",
-                 "evaluator": "evaluator", "Launcher": "launcher", "mpimaster": "launcher",
-                 "launcher": "launcher"}  # fmt: skip
+_SOURCE_ROLES = {
+    "PS": "server",
+    "Ps": "server",
+    "ps": "server",
+    "server": "server",
+    "Evaluator": "evaluator",
+    "evaluator": "evaluator",
+    "Launcher": "launcher",
+    "mpimaster": "launcher",
+    "launcher": "launcher",
+}
 
 
 def _workload(spec: Spec, made: list[Manifest]) -> tuple[list[Line], list[str]]:
@@ -220,22 +230,26 @@ def pod_view(template: Any, main: tuple[str, ...]) -> Body:
     requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     limits = resources.get("limits") or {}
     view: Body = {
-        "image": container.get("image"), "command": container.get("command"), "args": container.get("args"),
+        "image": container.get("image"),
+        "command": container.get("command"),
+        "args": container.get("args"),
         "env": {each["name"]: each.get("value", each.get("valueFrom")) for each in container.get("env") or ()},
-        "envFrom": container.get("envFrom"), "workingDir": container.get("workingDir"),
+        "envFrom": container.get("envFrom"),
+        "workingDir": container.get("workingDir"),
         "requests": {key: str(value) for key, value in requests.items() if key in ("cpu", "memory", *GPU_RESOURCES)},
         "limits": {key: str(value) for key, value in limits.items() if key not in GPU_RESOURCES},
-        "nodeSelector": spec.get("nodeSelector"), "serviceAccountName": spec.get("serviceAccountName"),
+        "nodeSelector": spec.get("nodeSelector"),
+        "serviceAccountName": spec.get("serviceAccountName"),
         "tolerations": {f"{each.get('key')}": each.get("effect", "") for each in spec.get("tolerations") or ()},
         "mounts": _mounts(spec, container),
         "hostNetwork": spec.get("hostNetwork"),
-        "containers": {} if follows else {
-            each.get("name"): each.get("image") for each in containers if each is not container
-        },
+        "containers": {}
+        if follows
+        else {each.get("name"): each.get("image") for each in containers if each is not container},
         "initContainers": {each.get("name"): each.get("image") for each in inits if each is not container},
         "labels": ((template or {}).get("metadata") or {}).get("labels"),
         "annotations": ((template or {}).get("metadata") or {}).get("annotations"),
-    }  # fmt: skip
+    }
     if any(name in requests for name in GPU_RESOURCES):
         # `gpu` of the spec says the model; pods with GPUs tolerate the taint of their resource.
         selector = view["nodeSelector"] or {}

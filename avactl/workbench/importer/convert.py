@@ -30,20 +30,39 @@ _CONVERT: dict[tuple[str, str], Callable[[Context, Reader], Spec | str]] = {
 }
 """Kinds of workloads, by API group. All others stay manifests."""
 _MADE = {
-    ("", "Pod"): "a controller makes it", ("apps", "ReplicaSet"): "a controller makes it",
-    ("apps", "ControllerRevision"): "a controller makes it", ("", "Endpoints"): "a controller makes it",
-    ("discovery.k8s.io", "EndpointSlice"): "a controller makes it", ("", "Event"): "it is a record",
-    ("events.k8s.io", "Event"): "it is a record", ("coordination.k8s.io", "Lease"): "a program holds it",
+    ("", "Pod"): "a controller makes it",
+    ("apps", "ReplicaSet"): "a controller makes it",
+    ("apps", "ControllerRevision"): "a controller makes it",
+    ("", "Endpoints"): "a controller makes it",
+    ("discovery.k8s.io", "EndpointSlice"): "a controller makes it",
+    ("", "Event"): "it is a record",
+    ("events.k8s.io", "Event"): "it is a record",
+    ("coordination.k8s.io", "Lease"): "a program holds it",
     ("batch", "Job"): "a CronJob makes it",
-}  # fmt: skip
+}
 """Kinds that controllers make, if the object has an owner."""
 
 
 _NAMESPACED = (
-    "RayCluster", "RayJob", "RayService", "LocalQueue", "XGBoostJob", "PaddleJob", "JAXJob", "TrainingRuntime",
-    "PodGroup", "InferenceService", "Notebook", "ServiceMonitor", "PodMonitor", "ScaledObject", "Certificate",
-    "LeaderWorkerSet", "DisaggregatedSet", "InferencePool",
-)  # fmt: skip
+    "RayCluster",
+    "RayJob",
+    "RayService",
+    "LocalQueue",
+    "XGBoostJob",
+    "PaddleJob",
+    "JAXJob",
+    "TrainingRuntime",
+    "PodGroup",
+    "InferenceService",
+    "Notebook",
+    "ServiceMonitor",
+    "PodMonitor",
+    "ScaledObject",
+    "Certificate",
+    "LeaderWorkerSet",
+    "DisaggregatedSet",
+    "InferencePool",
+)
 """Kinds of operators whose objects are in namespaces."""
 
 
@@ -116,18 +135,25 @@ def _convert(context: Context, options: Options, known: Known, outcomes: list[Ou
         kueue.share(context, queues)
         specs, reasons = _workloads(context, rest)
         spaces = [
-            each for each in rest
+            each
+            for each in rest
             if (each.group, each.kind) == ("", "Namespace")
-            and not tenants.is_system(each.name) and each.name not in known.teams
-        ]  # fmt: skip
+            and not tenants.is_system(each.name)
+            and each.name not in known.teams
+        ]
         made: dict[str, Spec] = {}
         try:
             reasons |= kueue.convert(context, queues, models, made)
         except _WRONG_TYPES:
             made.clear()
             reasons |= dict.fromkeys(queues, _WRONG)
-        limits = [each for each in rest if each.group == "" and each.kind in ("ResourceQuota", "LimitRange")
-                  and not tenants.is_system(each.namespace)]  # fmt: skip
+        limits = [
+            each
+            for each in rest
+            if each.group == ""
+            and each.kind in ("ResourceQuota", "LimitRange")
+            and not tenants.is_system(each.namespace)
+        ]
         tenants.quotas(context, limits, models, made)
         teams = tenants.teams(context, spaces)
         specs = [*teams, *made.values(), *specs]

@@ -15,8 +15,17 @@ from avactl.workbench.importer.reading import MOST_OBJECTS
 from avactl.workbench.importer.sources.tenants import is_system
 
 _KINDS = {
-    "v1": ("Namespace", "Node", "PersistentVolumeClaim", "Service", "ConfigMap", "ServiceAccount", "ResourceQuota",
-           "LimitRange", "Pod"),
+    "v1": (
+        "Namespace",
+        "Node",
+        "PersistentVolumeClaim",
+        "Service",
+        "ConfigMap",
+        "ServiceAccount",
+        "ResourceQuota",
+        "LimitRange",
+        "Pod",
+    ),
     "apps/v1": ("Deployment", "StatefulSet", "DaemonSet"),
     "batch/v1": ("Job", "CronJob"),
     "rbac.authorization.k8s.io/v1": ("Role", "RoleBinding"),
@@ -29,7 +38,7 @@ _KINDS = {
     "batch.volcano.sh/v1alpha1": ("Job",),
     "ray.io/v1": ("RayCluster", "RayJob", "RayService"),
     "kueue.x-k8s.io/v1beta1": ("ClusterQueue", "LocalQueue", "ResourceFlavor"),
-}  # fmt: skip
+}
 _GENERATED = {
     "ConfigMap": ("kube-root-ca.crt", "istio-ca-root-cert", "openshift-service-ca.crt"),
     "ServiceAccount": ("default",),

@@ -62,10 +62,11 @@ def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
             compute["gpu"] = model
             per_pod, total, cpu, memory = need.get(model, (0, 0, 0, 0))
             need[model] = (
-                max(per_pod, gpus), total + gpus * count,
+                max(per_pod, gpus),
+                total + gpus * count,
                 max(cpu, _amount(compute.get("cpu", 1)) / gpus),
                 max(memory, _amount(compute.get("memory", "2Gi")) / gpus),
-            )  # fmt: skip
+            )
     for spec in specs:
         if spec.kind == "Quota":
             for entry in spec.spec.get("gpus") or ():
@@ -78,8 +79,9 @@ def assumed(specs: list[Spec], cluster: str, models: list[str]) -> list[Spec]:
         name = spec_name(f"assumed-{model}")
         body = {
             "gpus": {"model": model, "count": size, "memory": gpu_memory(model)},
-            "cpu": str(ceil(cpu * size) + 4), "memory": format_quantity(ceil(memory * size / 2**30 + 16) * 2**30),
-        }  # fmt: skip
+            "cpu": str(ceil(cpu * size) + 4),
+            "memory": format_quantity(ceil(memory * size / 2**30 + 16) * 2**30),
+        }
         pool = {"cluster": cluster, "machineType": name, "count": max(1, ceil(total / size) + 1)}
         made += [
             Spec("MachineType", name, None, body, comments=[_TOLD]),

@@ -101,9 +101,11 @@ def adopted_lines(adopted: Adopted) -> list[str]:
     """Return what was adopted, and what was not, by reason."""
     done = sum(each.done for each in adopted.objects)
     able = sum(not each.reason for each in adopted.objects)
-    lines = [f"adopted {_count(done, 'object')}; no pod restarts"] if not adopted.later else [
-        f"{_count(able, 'object')} can be adopted without a restart: {adopted.later}"
-    ]  # fmt: skip
+    lines = (
+        [f"adopted {_count(done, 'object')}; no pod restarts"]
+        if not adopted.later
+        else [f"{_count(able, 'object')} can be adopted without a restart: {adopted.later}"]
+    )
     for each in adopted.objects:
         if each.reason:
             lines.append(f"  not adopted: {each.title}: {each.reason}")
@@ -116,16 +118,23 @@ def as_json(made: Imported, adopted: Adopted | None = None) -> str:
         "cluster": made.cluster,
         "objects": [
             {
-                "source": str(outcome.given.span()), "kind": outcome.given.kind, "namespace": outcome.given.namespace,
-                "name": outcome.given.name, "result": outcome.result.name,
-                "reason": _masked(outcome.note), "spec": str(outcome.spec) if outcome.spec else None,
+                "source": str(outcome.given.span()),
+                "kind": outcome.given.kind,
+                "namespace": outcome.given.namespace,
+                "name": outcome.given.name,
+                "result": outcome.result.name,
+                "reason": _masked(outcome.note),
+                "spec": str(outcome.spec) if outcome.spec else None,
                 "file": outcome.spec.file if outcome.spec else None,
             }
             for outcome in sorted(made.outcomes, key=lambda each: (each.given.span(), str(each.given)))
         ],
         "losses": [
             {
-                "source": str(loss.span), "object": loss.source, "path": loss.path, "why": _masked(loss.why),
+                "source": str(loss.span),
+                "object": loss.source,
+                "path": loss.path,
+                "why": _masked(loss.why),
                 "remedy": _masked(loss.remedy),
             }
             for loss in made.losses
@@ -134,13 +143,14 @@ def as_json(made: Imported, adopted: Adopted | None = None) -> str:
             {
                 "spec": str(each.spec),
                 "changes": [{"sign": line.sign, "text": _masked(line.text)} for line in each.lines],
-                "added": each.added, "objects": each.objects,
+                "added": each.added,
+                "objects": each.objects,
             }
             for each in made.compared
             if each.lines or each.added or each.objects
         ],
         "files": sorted(made.files),
-    }  # fmt: skip
+    }
     if adopted is not None:
         data["adoption"] = {
             "later": adopted.later,

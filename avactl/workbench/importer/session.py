@@ -71,9 +71,13 @@ def import_objects(
         more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
         raise ImportProblem(f"{root / taken[0]}{more} already exist", "choose another directory, or `--force`")
     made = Imported(
-        converted.specs, converted.outcomes, checked.compilation, checked.files,
-        compare(converted.specs, checked.compilation), known.cluster,
-    )  # fmt: skip
+        converted.specs,
+        converted.outcomes,
+        checked.compilation,
+        checked.files,
+        compare(converted.specs, checked.compilation),
+        known.cluster,
+    )
     return made, root
 
 

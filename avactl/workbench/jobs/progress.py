@@ -134,9 +134,19 @@ def without_master(master: Progress | None) -> Progress:
     if master is not None:
         return master
     return Progress(
-        run="", at="", complete=False, speed=None, workers=0, stragglers=[], slow=0, replaced=[], datasets=[],
-        dropped=0, metric="", curve=[],
-    )  # fmt: skip
+        run="",
+        at="",
+        complete=False,
+        speed=None,
+        workers=0,
+        stragglers=[],
+        slow=0,
+        replaced=[],
+        datasets=[],
+        dropped=0,
+        metric="",
+        curve=[],
+    )
 
 
 def read(metadata: Mapping[str, Any], annotation: str) -> Progress | None:

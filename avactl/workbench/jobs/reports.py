@@ -59,8 +59,11 @@ class LogReports:
 
     async def _read(self, pod: Member) -> list[Told]:
         query = {
-            "container": pod.role, "timestamps": "true", "tailLines": str(_LINES), "limitBytes": str(_BYTES),
-        }  # fmt: skip
+            "container": pod.role,
+            "timestamps": "true",
+            "tailLines": str(_LINES),
+            "limitBytes": str(_BYTES),
+        }
         reader, size, found = Cursor().reader(), 0, []
         try:
             path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/log"

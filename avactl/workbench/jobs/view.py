@@ -63,10 +63,13 @@ class JobsView(LiveView):
             Reflector(client, f"/apis/batch/v1{inside}/jobs", self._jobs, query={"labelSelector": SELECTOR + one}),
             Reflector(client, f"/api/v1{inside}/pods", self._pods, query={"labelSelector": SELECTOR + one}),
             Reflector(
-                client, f"/api/v1{inside}/configmaps", self._told, query={"labelSelector": _MASTER + one},
+                client,
+                f"/api/v1{inside}/configmaps",
+                self._told,
+                query={"labelSelector": _MASTER + one},
                 metadata_only=True,
             ),
-        ]  # fmt: skip
+        ]
 
     async def load(self) -> None:
         """Read all objects once. Raises ApiError and UnreachableError; Jobs and pods must be readable."""

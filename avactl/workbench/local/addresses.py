@@ -80,9 +80,13 @@ class Translation:
     """Replaces pods' DNS names by their addresses, and the rendezvous port by that of the run."""
 
     def __init__(
-        self, addresses: Mapping[str, str], names: Mapping[str, str], port: int | None, texts: Iterable[str],
+        self,
+        addresses: Mapping[str, str],
+        names: Mapping[str, str],
+        port: int | None,
+        texts: Iterable[str],
         block: AddressBlock,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`addresses`: by pod. `names`: DNS names to pods. `texts`: everything that may name ports."""
         self._addresses, self._names, self._port = addresses, names, port
         every = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))

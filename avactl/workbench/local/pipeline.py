@@ -49,8 +49,9 @@ def run_pipeline(
         shutil.rmtree(where / "pods", ignore_errors=True)
         run = _Run(item, program, own, where)
         steps: list[tuple[str, Item, LocalRun]] = [
-            ("train", job, local_run(job)), *((step, item, _single(item, step)) for step in (STAGE, VALIDATE, SEAL))
-        ]  # fmt: skip
+            ("train", job, local_run(job)),
+            *((step, item, _single(item, step)) for step in (STAGE, VALIDATE, SEAL)),
+        ]
         print(f"{item}: run {run.number}, live: {run.live or 'none'}, in {run.store}")
         for step, of, how in steps:
             if step == SEAL and (code := run.judge()):
@@ -106,9 +107,11 @@ class _Run:
                 notes[VERSION_LINEAGE.name] = json.dumps({"run": self.number, "metrics": dict(self._measured)})
             template = {**pods, "metadata": {**pods["metadata"], "labels": labels, "annotations": notes}}
             body = {
-                "apiVersion": "batch/v1", "kind": "Job", "metadata": body["metadata"],
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": body["metadata"],
                 "spec": {"completions": 1, **made["spec"], "template": template},
-            }  # fmt: skip
+            }
         text = json.dumps(body).replace(RESULT_FILE, str(self._result))
         for url, path in self._places:
             text = text.replace(url, path)
@@ -118,12 +121,14 @@ class _Run:
         """Print what the validation has measured, and return 0 if the model passes."""
         bounds = [
             Bound(
-                each.name, each.min, each.max,
+                each.name,
+                each.min,
+                each.max,
                 None if each.vs_live is None else each.vs_live.at_least,
                 None if each.vs_live is None else each.vs_live.at_most,
             )
             for each in self._item.spec.validation.metrics
-        ]  # fmt: skip
+        ]
         try:
             measured = parse_metrics(self._result.read_text(encoding="utf-8", errors="replace"))
         except MetricsError as error:

@@ -249,11 +249,20 @@ def _pod(
         )
     _want_command(declared.role, argv[0], directory, env)
     return LocalPod(
-        name, declared.role, index, declared.leads, argv, env, own, directory, mounted.files, mounted.directories,
+        name,
+        declared.role,
+        index,
+        declared.leads,
+        argv,
+        env,
+        own,
+        directory,
+        mounted.files,
+        mounted.directories,
         grace=float(spec.get("terminationGracePeriodSeconds", _GRACE)),
         linger=declared.linger,
         stops_last=declared.stops_last,
-    )  # fmt: skip
+    )
 
 
 def _interface(name: str, value: str) -> str:

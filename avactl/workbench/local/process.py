@@ -51,9 +51,15 @@ class PodProcess:
         output = asyncio.create_task(self._copy(reading))
         try:
             process = await asyncio.create_subprocess_exec(
-                *pod.argv, cwd=pod.directory, env={**pod.env, MARK: self._mark}, stdin=DEVNULL, stdout=writing,
-                stderr=STDOUT, start_new_session=True, preexec_fn=end_with_parent,
-            )  # fmt: skip
+                *pod.argv,
+                cwd=pod.directory,
+                env={**pod.env, MARK: self._mark},
+                stdin=DEVNULL,
+                stdout=writing,
+                stderr=STDOUT,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
         finally:
             os.close(writing)
         self._process = process

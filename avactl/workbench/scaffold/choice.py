@@ -26,13 +26,31 @@ BOTH, NONE = "both", "none"
 FORGE_CHOICES = (*forge_names(), BOTH, NONE)
 """Values of `--forge`; `both` stands for the forges whose pipelines are written by default."""
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?").fullmatch
-_PULUMI_ONLY = frozenset((
-    "charset-normalizer", "debugpy", "dill", "googleapis-common-protos", "opentelemetry-api",
-    "opentelemetry-exporter-otlp-common", "opentelemetry-exporter-otlp-proto-common",
-    "opentelemetry-exporter-otlp-proto-grpc", "opentelemetry-instrumentation", "opentelemetry-instrumentation-grpc",
-    "opentelemetry-proto", "opentelemetry-sdk", "opentelemetry-semantic-conventions", "packaging", "parver", "pulumi",
-    "pulumi-kubernetes", "requests", "semver", "urllib3", "wrapt",
-))  # fmt: skip
+_PULUMI_ONLY = frozenset(
+    (
+        "charset-normalizer",
+        "debugpy",
+        "dill",
+        "googleapis-common-protos",
+        "opentelemetry-api",
+        "opentelemetry-exporter-otlp-common",
+        "opentelemetry-exporter-otlp-proto-common",
+        "opentelemetry-exporter-otlp-proto-grpc",
+        "opentelemetry-instrumentation",
+        "opentelemetry-instrumentation-grpc",
+        "opentelemetry-proto",
+        "opentelemetry-sdk",
+        "opentelemetry-semantic-conventions",
+        "packaging",
+        "parver",
+        "pulumi",
+        "pulumi-kubernetes",
+        "requests",
+        "semver",
+        "urllib3",
+        "wrapt",
+    )
+)
 """Packages of the lock that only the extra `pulumi` needs."""
 _NOWHERE = "https://REPLACE.example.com/"
 _APPLIED = {

@@ -64,7 +64,8 @@ def _adapted(path: str, text: str, environments: Sequence[str]) -> str:
         text = text.replace("`avactl reconcile --watch`", "`avactl reconcile --watch --environment NAME`")
         text = text.replace("avactl render -o out && kubectl", "avactl render --environment NAME -o out && kubectl")
         return substitute(
-            text, "`clusters/` contains clusters and node pools,",
+            text,
+            "`clusters/` contains clusters and node pools,",
             "`clusters/` contains the clusters and node pools of each environment, `overlays/` what it changes,",
-        )  # fmt: skip
+        )
     return text

@@ -47,7 +47,7 @@ COMMANDS = {
     "render here": ("render", "specs", "-o", "written"),
     "render below": ("render", "specs", "-o", "written/deep"),
     "option as revision": ("diff", "specs", "--base=--output=../outside/x", "--head=--upload-pack=touch ../outside/x"),
-}  # fmt: skip
+}
 _WRITTEN = ("output", "cache", *(f"repository/{n}" for n in ("artifact.txt", "graph.svg", "schemas", "written")))
 FILES = ("validate", "comment of revisions")
 TEXT = ("diff", "comment of revisions", "render")
@@ -63,8 +63,16 @@ class Site(HostileRepository):
         self.root, self.canaries = directory / "repository", directory / "canaries"
         self.specs = self.root / "specs"
         self.outside, self.output = directory / "outside", directory / "output"
-        for name in ("home/.netrc", "home/.ssh/id", "outside/secret", "outside/secret.yaml", "outside/avactl.yaml",
-                     "outside/secret.py", "outside/deep/secret.yaml", "outside/listing.jsonl"):  # fmt: skip
+        for name in (
+            "home/.netrc",
+            "home/.ssh/id",
+            "outside/secret",
+            "outside/secret.yaml",
+            "outside/avactl.yaml",
+            "outside/secret.py",
+            "outside/deep/secret.yaml",
+            "outside/listing.jsonl",
+        ):
             path = directory / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"{CANARY}: 1\n")
@@ -106,16 +114,29 @@ class Site(HostileRepository):
         """Run a command as its installed script, in the repository, with tokens in the environment."""
         top = self.root.parent
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "SYSTEMROOT") if name in os.environ}
-        env = kept | TOKENS | {
-            "HOME": str(top / "home"), "XDG_CACHE_HOME": str(top / "cache"), "TMPDIR": str(top / "tmp"),
-            "GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@example.com", "GIT_COMMITTER_NAME": "a",
-            "GIT_COMMITTER_EMAIL": "a@example.com",
-        }  # fmt: skip
+        env = (
+            kept
+            | TOKENS
+            | {
+                "HOME": str(top / "home"),
+                "XDG_CACHE_HOME": str(top / "cache"),
+                "TMPDIR": str(top / "tmp"),
+                "GIT_AUTHOR_NAME": "a",
+                "GIT_AUTHOR_EMAIL": "a@example.com",
+                "GIT_COMMITTER_NAME": "a",
+                "GIT_COMMITTER_EMAIL": "a@example.com",
+            }
+        )
         script = Path(sys.executable).with_name("avactl")  # `python -m` would import from the checkout
         return subprocess.run(
-            [script, *COMMANDS[command]], cwd=self.root, env=env, stdin=subprocess.DEVNULL, capture_output=True,
-            check=False, timeout=patience(),
-        )  # fmt: skip
+            [script, *COMMANDS[command]],
+            cwd=self.root,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+            timeout=patience(),
+        )
 
 
 @dataclass(frozen=True, slots=True)

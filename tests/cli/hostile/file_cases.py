@@ -11,10 +11,16 @@ from tests.diff.sides import HEAD, job
 BOTH = ("validate", "comment of revisions")
 
 
-def link(name: str, target: str, told: str = "is a symbolic link to no file of the repository", code: int = 1,
-         commands: tuple[str, ...] = BOTH) -> Hostile:  # fmt: skip
-    return Hostile(f"link {name} to {target}", told=told, code=code, build=lambda site: site.link(name, target),
-                   commands=commands)  # fmt: skip
+def link(
+    name: str,
+    target: str,
+    told: str = "is a symbolic link to no file of the repository",
+    code: int = 1,
+    commands: tuple[str, ...] = BOTH,
+) -> Hostile:
+    return Hostile(
+        f"link {name} to {target}", told=told, code=code, build=lambda site: site.link(name, target), commands=commands
+    )
 
 
 def manifest(path: str, *links: tuple[str, str], files: dict[str, str | bytes] | None = None) -> Hostile:
@@ -72,8 +78,13 @@ def broken(**fields: Any) -> str:
 
 def output(name: str, target: str, command: str, code: int = 0, told: str = "") -> Hostile:
     """A link in the place of a file or directory that the caller writes."""
-    return Hostile(f"{command} through link {name} to {target}", told=told, code=code, commands=(command,),
-                   build=lambda site: site.link(f"../{name}", target))  # fmt: skip
+    return Hostile(
+        f"{command} through link {name} to {target}",
+        told=told,
+        code=code,
+        commands=(command,),
+        build=lambda site: site.link(f"../{name}", target),
+    )
 
 
 OWNERS = "owners: [{path: '" + "*a" * 200 + "', teams: []}, {path: '" + "/**/*a*a" * 100 + "', teams: []}]\n"
@@ -108,8 +119,12 @@ CASES = [
     manifest("list.jsonl", ("list.jsonl", "OUTSIDE/listing.jsonl")),
     manifest("lists/listing.jsonl", ("lists", "OUTSIDE")),
     manifest("list.jsonl", ("list.jsonl", "/proc/self/environ")),
-    Hostile("owners whose patterns backtrack", {"avactl.yaml": OWNERS, f"{'a' * 200}b.yaml": HEAD + job("evil")},
-            "not-owner", commands=BOTH),
+    Hostile(
+        "owners whose patterns backtrack",
+        {"avactl.yaml": OWNERS, f"{'a' * 200}b.yaml": HEAD + job("evil")},
+        "not-owner",
+        commands=BOTH,
+    ),
     yaml("alias bomb", bomb("x"), "yaml-alias-bomb"),
     yaml("bomb of merge keys", MERGES, "yaml-alias-bomb"),
     yaml("an alias of itself", "a: &a [*a]\n", "yaml-alias-bomb"),
@@ -123,8 +138,12 @@ CASES = [
     yaml("duplicate keys", HEAD + "kind: Team\nkind: Cluster\n", "yaml-duplicate-key"),
     yaml("an integer of 5,000 digits", broken(retries="9" * 5000), "retries"),
     yaml("a quantity of 5,000 digits", broken(workers={"cpu": "9" * 5000, "memory": "1e-99999999"}), "cpu"),
-    yaml("plain numbers of 5,000 digits", f"{HEAD}kind: Team\nmetadata: {{name: {'9' * 5000}}}\n"
-         f"spec: {{a: -{'9' * 5000}, b: 0x{'f' * 5000}, c: 1e{'9' * 5000}, d: 190:20:30.15, e: .nan}}\n", "name"),
+    yaml(
+        "plain numbers of 5,000 digits",
+        f"{HEAD}kind: Team\nmetadata: {{name: {'9' * 5000}}}\n"
+        f"spec: {{a: -{'9' * 5000}, b: 0x{'f' * 5000}, c: 1e{'9' * 5000}, d: 190:20:30.15, e: .nan}}\n",
+        "name",
+    ),
     yaml("half of a surrogate pair", HEAD + 'kind: "\\ud800"\nmetadata: {name: "\\udfff"}\n', "error"),
     yaml("bytes of zero", HEAD.encode() + b"kind: \0Team\n", "yaml-syntax"),
     yaml("escaped zeros", HEAD + 'kind: "Te\\0am"\nmetadata: {name: "a\\0b", team: vision}\n', "error"),
@@ -133,9 +152,16 @@ CASES = [
     yaml("bytes that are not UTF-8", b"kind: \xff\xfe\x1b[2J\n", "invalid-utf8"),
     yaml("text that runs backwards", f"{HEAD}kind: Team\nmetadata: {{name: 'a\u202e\u2066b'}}\nspec: {{}}\n", "error"),
     yaml("keys that are mappings", "{? {? [a] : b} : c, [d]: e}\n", "yaml-key"),
-    yaml("addresses that backtrack", broken(code={"git": f"ssh://{'a@' * 400_000}", "url": f"ssh://{'a:' * 400_000}"}),
-         "error"),
-    yaml("addresses of the reconciler that backtrack", f"{HEAD}kind: Cluster\nmetadata: {{name: other}}\n"
-         f"spec: {{reconcile: {{mode: builtin, repository: '{'a.' * 400_000}@{'a.' * 400_000}'}}}}\n", "repository"),
+    yaml(
+        "addresses that backtrack",
+        broken(code={"git": f"ssh://{'a@' * 400_000}", "url": f"ssh://{'a:' * 400_000}"}),
+        "error",
+    ),
+    yaml(
+        "addresses of the reconciler that backtrack",
+        f"{HEAD}kind: Cluster\nmetadata: {{name: other}}\n"
+        f"spec: {{reconcile: {{mode: builtin, repository: '{'a.' * 400_000}@{'a.' * 400_000}'}}}}\n",
+        "repository",
+    ),
     yaml("a template", "{{ range .Values }}\nkind: {{ . }}\n{{ end }}\n", "error"),
-]  # fmt: skip
+]

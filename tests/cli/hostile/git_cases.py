@@ -144,38 +144,87 @@ def tree(*names: bytes) -> Hostile:
 
 CASES = [
     *(
-        Hostile(f"bare repository, remote {remote.partition(':')[0]}", code=0, commands=GIT,
-                after=lambda site, remote=remote: site.plant_bare_repository(site.filled(remote)))  # type: ignore[misc]
+        Hostile(
+            f"bare repository, remote {remote.partition(':')[0]}",
+            code=0,
+            commands=GIT,
+            after=lambda site, remote=remote: site.plant_bare_repository(site.filled(remote)),
+        )  # type: ignore[misc]
         for remote in ("ssh://git@example.com/x.git", "ext::touch RAN", "git://example.com/x.git", "-uRAN")
     ),
     Hostile("programs in the clone's settings", code=0, after=lambda site: site.use_drivers(), commands=GIT),
-    Hostile("a partial clone", {"jobs.yaml": HEAD + job(retries=9)}, code=3, told="is in a partial clone",
-            commands=("diff", "revisions"), after=lambda site: site.become_partial(site.filled("ext::touch RAN"))),
-    Hostile("settings that the branch supplies", {"shared.gitconfig": SETTINGS, "attributes": ATTRIBUTES,
-            "/.gitattributes": ATTRIBUTES}, code=0, after=included, commands=("validate", "diff", "revisions", "plan")),
-    Hostile("hooks that the branch supplies", HOOKS, code=0, build=make_executable, commands=GIT,
-            after=lambda site: site.git("config", "core.hooksPath", "specs/hooks")),
+    Hostile(
+        "a partial clone",
+        {"jobs.yaml": HEAD + job(retries=9)},
+        code=3,
+        told="is in a partial clone",
+        commands=("diff", "revisions"),
+        after=lambda site: site.become_partial(site.filled("ext::touch RAN")),
+    ),
+    Hostile(
+        "settings that the branch supplies",
+        {"shared.gitconfig": SETTINGS, "attributes": ATTRIBUTES, "/.gitattributes": ATTRIBUTES},
+        code=0,
+        after=included,
+        commands=("validate", "diff", "revisions", "plan"),
+    ),
+    Hostile(
+        "hooks that the branch supplies",
+        HOOKS,
+        code=0,
+        build=make_executable,
+        commands=GIT,
+        after=lambda site: site.git("config", "core.hooksPath", "specs/hooks"),
+    ),
     Hostile("attributes", {".gitattributes": ATTRIBUTES, "/.gitattributes": ATTRIBUTES}, code=0, commands=GIT),
-    Hostile("large file storage", {"/.lfsconfig": "[lfs]\n\turl = ext::touch RAN\n[core]\n\tsshCommand = touch RAN\n",
-            ".gitattributes": "*.yaml filter=lfs diff=lfs merge=lfs -text\n", "x.yaml":
-            f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12\n"}, told="not-a-spec"),
-    Hostile("a submodule over ext", code=0, commands=GIT, build=lambda site: submodule(
-            site, "specs/inner", "\turl = ext::touch% RAN\n\tupdate = !touch RAN\n")),
-    Hostile("a submodule with an option as its address", code=0, commands=GIT, build=lambda site: submodule(
-            site, "specs/inner", "\turl = --upload-pack=touch RAN\n\tfetchRecurseSubmodules = true\n")),
+    Hostile(
+        "large file storage",
+        {
+            "/.lfsconfig": "[lfs]\n\turl = ext::touch RAN\n[core]\n\tsshCommand = touch RAN\n",
+            ".gitattributes": "*.yaml filter=lfs diff=lfs merge=lfs -text\n",
+            "x.yaml": f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 12\n",
+        },
+        told="not-a-spec",
+    ),
+    Hostile(
+        "a submodule over ext",
+        code=0,
+        commands=GIT,
+        build=lambda site: submodule(site, "specs/inner", "\turl = ext::touch% RAN\n\tupdate = !touch RAN\n"),
+    ),
+    Hostile(
+        "a submodule with an option as its address",
+        code=0,
+        commands=GIT,
+        build=lambda site: submodule(
+            site, "specs/inner", "\turl = --upload-pack=touch RAN\n\tfetchRecurseSubmodules = true\n"
+        ),
+    ),
     Hostile("a submodule with settings of its own", code=0, build=submodule_checkout, commands=GIT),
     Hostile("a .git file", code=0, after=elsewhere, commands=("diff",)),
-    Hostile("a replaced base", {"jobs.yaml": HEAD + job(retries=9)}, told="retries 7 → 9", code=0, after=replaced,
-            commands=("diff", "comment of revisions")),
+    Hostile(
+        "a replaced base",
+        {"jobs.yaml": HEAD + job(retries=9)},
+        told="retries 7 → 9",
+        code=0,
+        after=replaced,
+        commands=("diff", "comment of revisions"),
+    ),
     Hostile("branches named like options", code=0, after=option_branches, commands=GIT),
-    Hostile("options in place of revisions", told="unknown revision", code=3, after=option_branches,
-            commands=("option as revision",)),
-    Hostile("branches with odd names", told="unknown revision", code=3, after=odd_branches,
-            commands=("option as revision",)),
+    Hostile(
+        "options in place of revisions",
+        told="unknown revision",
+        code=3,
+        after=option_branches,
+        commands=("option as revision",),
+    ),
+    Hostile(
+        "branches with odd names", told="unknown revision", code=3, after=odd_branches, commands=("option as revision",)
+    ),
     Hostile("the message of a commit", {"jobs.yaml": HEAD + job(retries=9)}, code=0, after=message, commands=GIT),
     Hostile("a tree that is a bomb", told="git wrote more than", code=3, after=bomb, commands=("revisions",)),
     tree(b".."),
     tree(b"../../outside/new"),
     tree(b".git"),
     tree(b"a.yaml", b"a.yaml"),
-]  # fmt: skip
+]

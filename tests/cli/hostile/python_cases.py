@@ -36,9 +36,23 @@ def executables(site: Site) -> None:
 MODULES = {
     f"{place}{name}.py": "from pathlib import Path\nPath('RAN').touch()\n"
     for place in ("/", "")
-    for name in ("sitecustomize", "usercustomize", "yaml", "orjson", "json", "os", "avactl", "pydantic", "typer",
-                 "httpx", "regex", "conftest", "setup", "__main__")
-}  # fmt: skip
+    for name in (
+        "sitecustomize",
+        "usercustomize",
+        "yaml",
+        "orjson",
+        "json",
+        "os",
+        "avactl",
+        "pydantic",
+        "typer",
+        "httpx",
+        "regex",
+        "conftest",
+        "setup",
+        "__main__",
+    )
+}
 
 CASES = [
     spec("a token of the environment", "import os\nraise ValueError(sorted(os.environ.items()))", "ValueError: []"),
@@ -68,12 +82,22 @@ CASES = [
     policy("a file outside", POLICY + "    return [open('OUTSIDE/secret').read()]"),
     policy("a program", POLICY + "    import os\n    os.system('touch RAN')"),
     policy("no end", POLICY + "    while True: pass", "policy-timeout"),
-    policy("text for pipelines", POLICY + "    return ['\\n::error::x\\x1b[2J', problem('##[error]', help='##vso[x]')]",
-           "policy/evil"),
+    policy(
+        "text for pipelines",
+        POLICY + "    return ['\\n::error::x\\x1b[2J', problem('##[error]', help='##vso[x]')]",
+        "policy/evil",
+    ),
     schema("a reference to a file", "{$ref: 'file://OUTSIDE/secret.yaml'}"),
     schema("a reference to a server", "{$ref: 'http://127.0.0.1:9/x'}"),
     schema("a reference to itself", "{$ref: '#'}"),
-    Hostile("policy: a pattern that backtracks", {"policies/evil.yaml": "policy: evil\nschema: {properties: {metadata: "
-            "{properties: {name: {pattern: '^([a-z]+)+!$'}}}}}\n", "evil.yaml": HEAD + job("a" * 50),
-            **_briefly("timeout")}, "policy-timeout"),
-]  # fmt: skip
+    Hostile(
+        "policy: a pattern that backtracks",
+        {
+            "policies/evil.yaml": "policy: evil\nschema: {properties: {metadata: "
+            "{properties: {name: {pattern: '^([a-z]+)+!$'}}}}}\n",
+            "evil.yaml": HEAD + job("a" * 50),
+            **_briefly("timeout"),
+        },
+        "policy-timeout",
+    ),
+]

@@ -21,8 +21,13 @@ FENCES = "a\n```\n````\n~~~\n</code></pre>\n/close\n/label ~x\n- [x] done\n# App
 
 def quoted(**fields: object) -> str:
     """A job with values that YAML holds in quotes."""
-    spec = {"image": "example.com/train:1", "command": ["python", "train.py"], "strategy": "allReduce",
-            "workers": {"replicas": 2, "gpus": 8, "cpu": 8, "memory": "64Gi"}, **fields}  # fmt: skip
+    spec = {
+        "image": "example.com/train:1",
+        "command": ["python", "train.py"],
+        "strategy": "allReduce",
+        "workers": {"replicas": 2, "gpus": 8, "cpu": 8, "memory": "64Gi"},
+        **fields,
+    }
     return f"{HEAD}kind: TrainingJob\nmetadata: {{name: evil, team: vision}}\nspec: {json.dumps(spec)}\n"
 
 
@@ -64,17 +69,44 @@ CASES = [
     value("the end of a hidden comment", command=["sh", "-c", "--> @everyone <!--"], env={"A": "-->"}),
     value("image", "invalid-value", 1, image=f"example.com/{LINES}"),
     value("a name of a variable", "invalid-value", 1, env={LINES: "x", ESCAPES: MARKUP}),
-    Hostile("value: a user", {"evil.yaml": HEAD + workspace("evil").replace("evil@example.com", "<b>@x`\\x1b[2J")},
-            "evil", 0, commands=TEXT),
+    Hostile(
+        "value: a user",
+        {"evil.yaml": HEAD + workspace("evil").replace("evil@example.com", "<b>@x`\\x1b[2J")},
+        "evil",
+        0,
+        commands=TEXT,
+    ),
     Hostile("value: an unknown key", {"evil.yaml": HEAD + f"kind: Team\n{json.dumps(MARKUP + LINES)}: 1\n"}, "unknown"),
-    Hostile("value: an unknown kind", {"evil.yaml": f"{HEAD}kind: {json.dumps(FENCES + ESCAPES)}\n"}, "unknown-kind",
-            commands=MARKDOWN),
-    Hostile("settings with text for pipelines", {"avactl.yaml": f"include: [{json.dumps(LINES + ESCAPES)}]\n"},
-            "include", commands=("validate", "report", "json", "comment of revisions")),
-    Hostile("output for programs", {"evil.yaml": quoted(command=["sh", "-c", LINES], env={"A": LINES, "B": ESCAPES})},
-            "evil", 0, commands=("json", "plan as json", "print")),
-    Hostile("file: bytes that are not UTF-8", {os.fsdecode(b"\xff\xfe.yaml"): quoted(command=["x"], retries=-1)},
-            "retries", commands=("json", "report", "markdown", "comment of revisions")),
-    Hostile("file: bytes that are not UTF-8, in a valid spec", {os.fsdecode(b"\xff.yaml"): quoted(command=["x"])},
-            "evil", 0, commands=("json", "plan as json", "markdown", "comment of revisions", "print", "render")),
-]  # fmt: skip
+    Hostile(
+        "value: an unknown kind",
+        {"evil.yaml": f"{HEAD}kind: {json.dumps(FENCES + ESCAPES)}\n"},
+        "unknown-kind",
+        commands=MARKDOWN,
+    ),
+    Hostile(
+        "settings with text for pipelines",
+        {"avactl.yaml": f"include: [{json.dumps(LINES + ESCAPES)}]\n"},
+        "include",
+        commands=("validate", "report", "json", "comment of revisions"),
+    ),
+    Hostile(
+        "output for programs",
+        {"evil.yaml": quoted(command=["sh", "-c", LINES], env={"A": LINES, "B": ESCAPES})},
+        "evil",
+        0,
+        commands=("json", "plan as json", "print"),
+    ),
+    Hostile(
+        "file: bytes that are not UTF-8",
+        {os.fsdecode(b"\xff\xfe.yaml"): quoted(command=["x"], retries=-1)},
+        "retries",
+        commands=("json", "report", "markdown", "comment of revisions"),
+    ),
+    Hostile(
+        "file: bytes that are not UTF-8, in a valid spec",
+        {os.fsdecode(b"\xff.yaml"): quoted(command=["x"])},
+        "evil",
+        0,
+        commands=("json", "plan as json", "markdown", "comment of revisions", "print", "render"),
+    ),
+]

@@ -118,8 +118,10 @@ class Checkpoints:
                 self._late = True
                 log.warning(
                     "checkpoint of step %d is late: that of step %d is still being written to %s",
-                    step, self._writer.step, self._store,
-                )  # fmt: skip
+                    step,
+                    self._writer.step,
+                    self._store,
+                )
         elif not self._prepared:
             self._prepared = True
             self._block.prepare(captured(self._objects))

@@ -27,15 +27,22 @@ def _settings() -> Settings:
     env = os.environ
     before = (env.get("AVACTL_FAILURES", ""), env.get("AVACTL_IGNORED_FAILURES", ""))
     return Settings(
-        given.workers, (host, int(port)), given.rendezvous, given.size, given.timeout, given.wait, given.replacements,
-        given.below, given.replace_slow,
+        given.workers,
+        (host, int(port)),
+        given.rendezvous,
+        given.size,
+        given.timeout,
+        given.wait,
+        given.replacements,
+        given.below,
+        given.replace_slow,
         index=int(env.get("AVACTL_FIRST_INDEX", "0")) + int(env["JOB_COMPLETION_INDEX"]),
         address=env["POD_IP"],
         run=env.get("AVACTL_RUN", ""),
         incarnation=env.get("POD_UID", ""),
         gpus=given.gpus,
         restarts=sum(int(each) for each in before if each.isdecimal()),
-    )  # fmt: skip
+    )
 
 
 def _log(message: str) -> None:

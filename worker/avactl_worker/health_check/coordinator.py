@@ -147,11 +147,17 @@ class Coordinator:
             counts = [each.devices if backend == "nccl" else 1 for each in hellos]
             for place, each in enumerate(hellos):
                 test = {
-                    "round": self._round, "backend": backend, "host": hellos[0].address, "port": hellos[0].port,
-                    "first": sum(counts[:place]), "processes": counts[place], "world": sum(counts),
-                    "bytes": self._settings.size, "timeout": self._settings.timeout,
+                    "round": self._round,
+                    "backend": backend,
+                    "host": hellos[0].address,
+                    "port": hellos[0].port,
+                    "first": sum(counts[:place]),
+                    "processes": counts[place],
+                    "world": sum(counts),
+                    "bytes": self._settings.size,
+                    "timeout": self._settings.timeout,
                     "with": [other.index for other in hellos if other is not each],
-                }  # fmt: skip
+                }
                 self._send(each.index, {"test": test})
                 waiting.add(each.index)
 
@@ -313,9 +319,15 @@ class Coordinator:
         if not (0 <= devices <= MOST_PROCESSES and 0 <= gpus <= MOST_PROCESSES):
             raise ProtocolError("out of bounds")
         return _Hello(
-            index, str(told["incarnation"])[:64], str(ipaddress.ip_address(str(told["address"]))),
-            _port(told["port"]), told["backend"], devices, gpus, replaced,
-        )  # fmt: skip
+            index,
+            str(told["incarnation"])[:64],
+            str(ipaddress.ip_address(str(told["address"]))),
+            _port(told["port"]),
+            told["backend"],
+            devices,
+            gpus,
+            replaced,
+        )
 
     def _join(self, channel: Channel, hello: _Hello) -> None:
         index = hello.index

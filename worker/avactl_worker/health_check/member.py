@@ -129,10 +129,16 @@ class Member:
             count = self._devices if self._backend == "nccl" else 1
             result = self._test(
                 {
-                    "backend": self._backend, "host": host, "port": port, "first": 0, "processes": count,
-                    "world": count, "bytes": self._settings.size, "timeout": self._settings.timeout,
+                    "backend": self._backend,
+                    "host": host,
+                    "port": port,
+                    "first": 0,
+                    "processes": count,
+                    "world": count,
+                    "bytes": self._settings.size,
+                    "timeout": self._settings.timeout,
                 }
-            )  # fmt: skip
+            )
             if not result.error:
                 return STARTS, f"checked alone, {result.seconds:.3g} s: the others are not in a check"
         return REPLACED, f"this worker is replaced: {result.error}"
@@ -143,10 +149,16 @@ class Member:
         """Return the outcome, or None if another coordinator has to be found."""
         settings = self._settings
         hello = {
-            "index": settings.index, "run": settings.run, "incarnation": settings.incarnation,
-            "address": settings.address, "port": free_port(settings.address)[1], "backend": self._backend,
-            "devices": self._devices, "gpus": settings.gpus, "replaced": self._replaced,
-        }  # fmt: skip
+            "index": settings.index,
+            "run": settings.run,
+            "incarnation": settings.incarnation,
+            "address": settings.address,
+            "port": free_port(settings.address)[1],
+            "backend": self._backend,
+            "devices": self._devices,
+            "gpus": settings.gpus,
+            "replaced": self._replaced,
+        }
         channel.send({"hello": hello})
         while True:
             message = channel.wait(_SILENCE)

@@ -52,9 +52,12 @@ def by_torch(test: dict[str, Any]) -> float:
     device = torch.device(kind, test["device"]) if kind == "cuda" else torch.device(kind)
     host = f"[{test['host']}]" if ":" in test["host"] else test["host"]
     dist.init_process_group(
-        test["backend"], init_method=f"tcp://{host}:{test['port']}", rank=test["rank"], world_size=test["world"],
+        test["backend"],
+        init_method=f"tcp://{host}:{test['port']}",
+        rank=test["rank"],
+        world_size=test["world"],
         timeout=timedelta(seconds=test["timeout"]),
-    )  # fmt: skip
+    )
     side = _SIDE[kind]
     ones = torch.ones(side, side, device=device)
     values = torch.full((max(1, test["bytes"] // 4),), float(test["rank"] + 1), device=device)

@@ -234,10 +234,22 @@ def _same_scalar(want: Any, live: Any, amount: bool) -> bool | None:
 
 
 _DEFAULTS: frozenset[tuple[str, Any]] = frozenset(
-    [("protocol", "TCP"), ("apiVersion", "v1"), ("divisor", "0"), ("expirationSeconds", 3600), ("defaultMode", 420),
-     ("successThreshold", 1), ("scheme", "HTTP"), ("operator", "Equal"), ("type", ""),
-     ("volumeMode", "Filesystem"), ("kind", "PersistentVolumeClaim"), ("scope", "*"), ("matchPolicy", "Equivalent")]
-)  # fmt: skip
+    [
+        ("protocol", "TCP"),
+        ("apiVersion", "v1"),
+        ("divisor", "0"),
+        ("expirationSeconds", 3600),
+        ("defaultMode", 420),
+        ("successThreshold", 1),
+        ("scheme", "HTTP"),
+        ("operator", "Equal"),
+        ("type", ""),
+        ("volumeMode", "Filesystem"),
+        ("kind", "PersistentVolumeClaim"),
+        ("scope", "*"),
+        ("matchPolicy", "Equivalent"),
+    ]
+)
 """Defaults that the API server adds inside atomic values."""
 
 

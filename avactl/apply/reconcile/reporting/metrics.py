@@ -14,9 +14,11 @@ _SECONDS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
 LEADER = Gauge("avactl_reconcile_leader", "1 on the active replica, 0 on standbys.", registry=REGISTRY)
 RUNS = Counter("avactl_reconcile_runs_total", "Runs, by result: ok, failed.", ["result"], registry=REGISTRY)
 RUN_SECONDS = Histogram(
-    "avactl_reconcile_run_seconds", "Duration of a run, from the first read to the last write.",
-    buckets=_SECONDS, registry=REGISTRY,
-)  # fmt: skip
+    "avactl_reconcile_run_seconds",
+    "Duration of a run, from the first read to the last write.",
+    buckets=_SECONDS,
+    registry=REGISTRY,
+)
 OBJECTS = Gauge("avactl_reconcile_objects", "Objects by their state after the last run.", ["state"], registry=REGISTRY)
 HEALTH = Gauge("avactl_reconcile_unhealthy_objects", "Objects that are not ready.", ["state"], registry=REGISTRY)
 DRIFT = Counter("avactl_reconcile_drift_total", "Objects with drift corrected, by kind.", ["kind"], registry=REGISTRY)

@@ -124,17 +124,26 @@ def _object(step: Step) -> dict[str, Any]:
         entry |= {word: value for word, value in (("old", old), ("new", new)) if value is not ABSENT}
         fields.append(entry)
     return {
-        "action": step.action.value, **step.key._asdict(),
+        "action": step.action.value,
+        **step.key._asdict(),
         "spec": str(step.wanted.manifest.item) if step.wanted is not None else "",
-        "fields": fields, "reason": step.reason, "error": redact(step.error), "needsAdministrator": step.lacks_rights,
-    }  # fmt: skip
+        "fields": fields,
+        "reason": step.reason,
+        "error": redact(step.error),
+        "needsAdministrator": step.lacks_rights,
+    }
 
 
 def as_text(result: Result, colour: bool) -> str:
     """Return the report as text."""
     green, yellow, red, dim, off = ("\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m") if colour else ("",) * 5
-    tint = {Action.create: green, Action.change: yellow, Action.recreate: yellow, Action.restore: yellow,
-            Action.prune: red}  # fmt: skip
+    tint = {
+        Action.create: green,
+        Action.change: yellow,
+        Action.recreate: yellow,
+        Action.restore: yellow,
+        Action.prune: red,
+    }
     lines = []
     for action, (sign, word) in _SIGNS.items():
         steps = [step for step in result.steps if step.action is action and not step.error]

@@ -76,8 +76,12 @@ def _spec_texts(item: Item, program: Program) -> tuple[frozenset[str], frozenset
         return frozenset(), frozenset()
     spec = item.resource.spec.model_dump(by_alias=True)
     given = {*_texts(spec), *_texts([patch.model_dump(by_alias=True) for patch in item.resource.patches])}
-    platform = {image for name in item.clusters if (cluster := program.find_cluster(name))
-                for image in cluster.spec.images.model_dump().values()}  # fmt: skip
+    platform = {
+        image
+        for name in item.clusters
+        if (cluster := program.find_cluster(name))
+        for image in cluster.spec.images.model_dump().values()
+    }
     # An image of the platform's that a spec names runs the spec's command.
     return frozenset(given), frozenset(platform - given)
 

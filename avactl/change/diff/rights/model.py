@@ -11,10 +11,33 @@ from avactl.change.diff.secrets import cover
 from avactl.program.manifest import Manifest
 
 ORDER = (
-    "privileged", "host path", "host network", "host PIDs", "host IPC", "host port", "may", "Secret", "token", "grants",
-    "allows", "calls", "serves", "pod security", "deletes", "data of", "open to team", "reachable at",
-    "service account", "volume", "claim", "reads", "sets", "patches", "runs", "env",
-)  # fmt: skip
+    "privileged",
+    "host path",
+    "host network",
+    "host PIDs",
+    "host IPC",
+    "host port",
+    "may",
+    "Secret",
+    "token",
+    "grants",
+    "allows",
+    "calls",
+    "serves",
+    "pod security",
+    "deletes",
+    "data of",
+    "open to team",
+    "reachable at",
+    "service account",
+    "volume",
+    "claim",
+    "reads",
+    "sets",
+    "patches",
+    "runs",
+    "env",
+)
 """All words that a right begins with, the gravest first; names of variables are last."""
 RANK = {what: number for number, what in enumerate(ORDER)}
 

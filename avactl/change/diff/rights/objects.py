@@ -116,8 +116,10 @@ def _target(config: Any) -> str:
 
 
 def _matched(rules: Any) -> str:
-    found = [f"{phrases.listed(rule.get('operations'))} of {phrases.listed(rule.get('resources'))}"
-             for rule in mappings(rules)]  # fmt: skip
+    found = [
+        f"{phrases.listed(rule.get('operations'))} of {phrases.listed(rule.get('resources'))}"
+        for rule in mappings(rules)
+    ]
     return "; ".join(found) or "no objects"
 
 
@@ -191,66 +193,127 @@ def _rules(body: Body) -> list[Body]:
 _OF_RELEASES = ("app.kubernetes.io/", "helm.sh/", "checksum/")
 _LABELS = frozenset((f"{names.GROUP}/team", "app", "chart", "component", "heritage", "k8s-app", "release", "version"))
 _METADATA: Table = {
-    "name": HARMLESS, "namespace": HARMLESS, "labels": in_mapping(_labels), "annotations": in_mapping(_notes),
-}  # fmt: skip
+    "name": HARMLESS,
+    "namespace": HARMLESS,
+    "labels": in_mapping(_labels),
+    "annotations": in_mapping(_notes),
+}
 """Also those of pod templates. Finalizers, owners, and annotations that other controllers obey are shown."""
 _TEMPLATE: Table = {"metadata": _METADATA, "spec": pod}
 _ROLLS_OUT: Table = {
-    "replicas": HARMLESS, "selector": HARMLESS, "strategy": HARMLESS, "updateStrategy": HARMLESS,
-    "minReadySeconds": HARMLESS, "revisionHistoryLimit": HARMLESS, "progressDeadlineSeconds": HARMLESS,
-    "paused": HARMLESS, "serviceName": HARMLESS, "podManagementPolicy": HARMLESS, "template": _TEMPLATE,
-}  # fmt: skip
+    "replicas": HARMLESS,
+    "selector": HARMLESS,
+    "strategy": HARMLESS,
+    "updateStrategy": HARMLESS,
+    "minReadySeconds": HARMLESS,
+    "revisionHistoryLimit": HARMLESS,
+    "progressDeadlineSeconds": HARMLESS,
+    "paused": HARMLESS,
+    "serviceName": HARMLESS,
+    "podManagementPolicy": HARMLESS,
+    "template": _TEMPLATE,
+}
 _JOB: Table = {
-    "parallelism": HARMLESS, "completions": HARMLESS, "backoffLimit": HARMLESS, "backoffLimitPerIndex": HARMLESS,
-    "activeDeadlineSeconds": HARMLESS, "ttlSecondsAfterFinished": HARMLESS, "completionMode": HARMLESS,
-    "suspend": HARMLESS, "podFailurePolicy": HARMLESS, "successPolicy": HARMLESS, "template": _TEMPLATE,
-}  # fmt: skip
+    "parallelism": HARMLESS,
+    "completions": HARMLESS,
+    "backoffLimit": HARMLESS,
+    "backoffLimitPerIndex": HARMLESS,
+    "activeDeadlineSeconds": HARMLESS,
+    "ttlSecondsAfterFinished": HARMLESS,
+    "completionMode": HARMLESS,
+    "suspend": HARMLESS,
+    "podFailurePolicy": HARMLESS,
+    "successPolicy": HARMLESS,
+    "template": _TEMPLATE,
+}
 _CLAIM: Table = {
-    "accessModes": HARMLESS, "resources": {"requests": HARMLESS, "limits": HARMLESS}, "storageClassName": HARMLESS,
+    "accessModes": HARMLESS,
+    "resources": {"requests": HARMLESS, "limits": HARMLESS},
+    "storageClassName": HARMLESS,
     "volumeMode": HARMLESS,
-}  # fmt: skip
+}
 _ADMISSION: Table = {"webhooks": in_list(_webhook)}
 _WEBHOOK: Table = {
-    "name": HARMLESS, "clientConfig": HARMLESS, "rules": HARMLESS, "admissionReviewVersions": HARMLESS,
+    "name": HARMLESS,
+    "clientConfig": HARMLESS,
+    "rules": HARMLESS,
+    "admissionReviewVersions": HARMLESS,
     "timeoutSeconds": HARMLESS,
-}  # fmt: skip
+}
 _ROLE: Table = {"rules": in_list(_rule)}
 _BINDING: Table = {"subjects": in_list(_subject), "roleRef": HARMLESS}
 _ROUTE: Table = {
-    "hostnames": HARMLESS, "parentRefs": HARMLESS,
-    "rules": {"name": HARMLESS, "matches": HARMLESS,
-              "backendRefs": {"name": HARMLESS, "port": HARMLESS, "weight": HARMLESS}},
-}  # fmt: skip
+    "hostnames": HARMLESS,
+    "parentRefs": HARMLESS,
+    "rules": {
+        "name": HARMLESS,
+        "matches": HARMLESS,
+        "backendRefs": {"name": HARMLESS, "port": HARMLESS, "weight": HARMLESS},
+    },
+}
 _WORKLOADS = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet")
 _KINDS: Mapping[str, Table] = {
-    **{f"apps/{kind}": {"spec": {**_ROLLS_OUT, "volumeClaimTemplates": {"metadata": _METADATA, "spec": _CLAIM}}}
-       for kind in _WORKLOADS},
+    **{
+        f"apps/{kind}": {"spec": {**_ROLLS_OUT, "volumeClaimTemplates": {"metadata": _METADATA, "spec": _CLAIM}}}
+        for kind in _WORKLOADS
+    },
     "/Pod": {"spec": pod},
     "batch/Job": {"spec": _JOB},
-    "batch/CronJob": {"spec": {
-        "schedule": HARMLESS, "timeZone": HARMLESS, "concurrencyPolicy": HARMLESS, "suspend": HARMLESS,
-        "startingDeadlineSeconds": HARMLESS, "successfulJobsHistoryLimit": HARMLESS, "failedJobsHistoryLimit": HARMLESS,
-        "jobTemplate": {"metadata": _METADATA, "spec": _JOB},
-    }},
-    "leaderworkerset.x-k8s.io/LeaderWorkerSet": {"spec": {
-        "replicas": HARMLESS, "rolloutStrategy": HARMLESS, "startupPolicy": HARMLESS, "networkConfig": HARMLESS,
-        "leaderWorkerTemplate": {
-            "size": HARMLESS, "restartPolicy": HARMLESS, "leaderTemplate": _TEMPLATE, "workerTemplate": _TEMPLATE,
-        },
-    }},
+    "batch/CronJob": {
+        "spec": {
+            "schedule": HARMLESS,
+            "timeZone": HARMLESS,
+            "concurrencyPolicy": HARMLESS,
+            "suspend": HARMLESS,
+            "startingDeadlineSeconds": HARMLESS,
+            "successfulJobsHistoryLimit": HARMLESS,
+            "failedJobsHistoryLimit": HARMLESS,
+            "jobTemplate": {"metadata": _METADATA, "spec": _JOB},
+        }
+    },
+    "leaderworkerset.x-k8s.io/LeaderWorkerSet": {
+        "spec": {
+            "replicas": HARMLESS,
+            "rolloutStrategy": HARMLESS,
+            "startupPolicy": HARMLESS,
+            "networkConfig": HARMLESS,
+            "leaderWorkerTemplate": {
+                "size": HARMLESS,
+                "restartPolicy": HARMLESS,
+                "leaderTemplate": _TEMPLATE,
+                "workerTemplate": _TEMPLATE,
+            },
+        }
+    },
     "/ConfigMap": {"data": HARMLESS, "binaryData": HARMLESS, "immutable": HARMLESS},
     "/PersistentVolumeClaim": {"spec": _CLAIM},
     "/Namespace": {},
     "/ServiceAccount": {"imagePullSecrets": HARMLESS, "automountServiceAccountToken": only(False)},
-    "/Service": {"spec": {
-        "type": only("ClusterIP"), "selector": HARMLESS, "clusterIP": only("None"), "sessionAffinity": HARMLESS,
-        "ports": {"name": HARMLESS, "port": HARMLESS, "targetPort": HARMLESS, "protocol": HARMLESS,
-                  "appProtocol": HARMLESS},
-        "publishNotReadyAddresses": HARMLESS, "ipFamilyPolicy": HARMLESS, "ipFamilies": HARMLESS,
-    }},
-    "networking.k8s.io/Ingress": {"spec": {
-        "rules": HARMLESS, "ingressClassName": HARMLESS, "tls": {"hosts": HARMLESS, "secretName": HARMLESS},
-    }},
+    "/Service": {
+        "spec": {
+            "type": only("ClusterIP"),
+            "selector": HARMLESS,
+            "clusterIP": only("None"),
+            "sessionAffinity": HARMLESS,
+            "ports": {
+                "name": HARMLESS,
+                "port": HARMLESS,
+                "targetPort": HARMLESS,
+                "protocol": HARMLESS,
+                "appProtocol": HARMLESS,
+            },
+            "publishNotReadyAddresses": HARMLESS,
+            "ipFamilyPolicy": HARMLESS,
+            "ipFamilies": HARMLESS,
+        }
+    },
+    "networking.k8s.io/Ingress": {
+        "spec": {
+            "rules": HARMLESS,
+            "ingressClassName": HARMLESS,
+            "tls": {"hosts": HARMLESS, "secretName": HARMLESS},
+        }
+    },
     "networking.k8s.io/NetworkPolicy": {"spec": {"podSelector": HARMLESS, "policyTypes": HARMLESS}},
     "gateway.networking.k8s.io/HTTPRoute": {"spec": _ROUTE},
     "gateway.networking.k8s.io/GRPCRoute": {"spec": _ROUTE},
@@ -263,15 +326,37 @@ _KINDS: Mapping[str, Table] = {
     "admissionregistration.k8s.io/ValidatingWebhookConfiguration": _ADMISSION,
     "admissionregistration.k8s.io/MutatingWebhookConfiguration": _ADMISSION,
     "apiregistration.k8s.io/APIService": {"spec": in_mapping(_served)},
-    "apiextensions.k8s.io/CustomResourceDefinition": {"spec": {
-        "group": HARMLESS, "names": HARMLESS, "scope": HARMLESS, "versions": HARMLESS,
-        "conversion": in_mapping(_conversion),
-    }},
-}  # fmt: skip
+    "apiextensions.k8s.io/CustomResourceDefinition": {
+        "spec": {
+            "group": HARMLESS,
+            "names": HARMLESS,
+            "scope": HARMLESS,
+            "versions": HARMLESS,
+            "conversion": in_mapping(_conversion),
+        }
+    },
+}
 """Group and kind → the fields that are known: a field, or a kind, that is not here is shown."""
 DELETABLE = frozenset(
-    ("ConfigMap", "CronJob", "DaemonSet", "Deployment", "HorizontalPodAutoscaler", "Ingress", "Job", "PersistentVolume",
-     "PersistentVolumeClaim", "Pod", "ReplicaSet", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding",
-     "Service", "ServiceAccount", "StatefulSet")
-)  # fmt: skip
+    (
+        "ConfigMap",
+        "CronJob",
+        "DaemonSet",
+        "Deployment",
+        "HorizontalPodAutoscaler",
+        "Ingress",
+        "Job",
+        "PersistentVolume",
+        "PersistentVolumeClaim",
+        "Pod",
+        "ReplicaSet",
+        "Role",
+        "RoleBinding",
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "Service",
+        "ServiceAccount",
+        "StatefulSet",
+    )
+)
 """Kinds whose objects restrict nobody: deleting one widens no right."""

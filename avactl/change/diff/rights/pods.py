@@ -146,8 +146,12 @@ def _ports(scope: Scope, value: Any, name: str) -> Iterator[Right]:
 
 
 _OF_CONTAINER = {
-    "env": _env, "envFrom": _env_from, "lifecycle": _hooks, "securityContext": _security, "ports": _ports,
-}  # fmt: skip
+    "env": _env,
+    "envFrom": _env_from,
+    "lifecycle": _hooks,
+    "securityContext": _security,
+    "ports": _ports,
+}
 
 
 # -- volumes ---------------------------------------------------------------------------------------------------------
@@ -190,16 +194,24 @@ def _projected_token(scope: Scope, value: dict[str, Any]) -> Iterator[Right]:
 
 _CONFIG_MAP = _named("reads", "ConfigMap {}", "name")
 _PROJECTED: Table = {
-    "serviceAccountToken": in_mapping(_projected_token), "configMap": _CONFIG_MAP, "secret": HARMLESS,
+    "serviceAccountToken": in_mapping(_projected_token),
+    "configMap": _CONFIG_MAP,
+    "secret": HARMLESS,
     "downwardAPI": HARMLESS,
-}  # fmt: skip
+}
 """Secrets are found by their names, wherever they are."""
 _VOLUME: Table = {
-    "name": HARMLESS, "emptyDir": HARMLESS, "downwardAPI": HARMLESS, "secret": HARMLESS,
-    "configMap": _CONFIG_MAP, "persistentVolumeClaim": _named("claim", "{}", "claimName"),
-    "hostPath": _named("host path", "{}", "path"), "nfs": in_mapping(_nfs), "csi": in_mapping(_csi),
+    "name": HARMLESS,
+    "emptyDir": HARMLESS,
+    "downwardAPI": HARMLESS,
+    "secret": HARMLESS,
+    "configMap": _CONFIG_MAP,
+    "persistentVolumeClaim": _named("claim", "{}", "claimName"),
+    "hostPath": _named("host path", "{}", "path"),
+    "nfs": in_mapping(_nfs),
+    "csi": in_mapping(_csi),
     "projected": in_mapping(_projected),
-}  # fmt: skip
+}
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
@@ -214,33 +226,65 @@ def _of_machine(what: str) -> Phrase:
 
 
 _PROBE: Table = {
-    "httpGet": {"path": HARMLESS, "port": HARMLESS, "scheme": HARMLESS}, "tcpSocket": {"port": HARMLESS},
-    "grpc": HARMLESS, "initialDelaySeconds": HARMLESS, "periodSeconds": HARMLESS, "timeoutSeconds": HARMLESS,
-    "successThreshold": HARMLESS, "failureThreshold": HARMLESS, "terminationGracePeriodSeconds": HARMLESS,
-}  # fmt: skip
+    "httpGet": {"path": HARMLESS, "port": HARMLESS, "scheme": HARMLESS},
+    "tcpSocket": {"port": HARMLESS},
+    "grpc": HARMLESS,
+    "initialDelaySeconds": HARMLESS,
+    "periodSeconds": HARMLESS,
+    "timeoutSeconds": HARMLESS,
+    "successThreshold": HARMLESS,
+    "failureThreshold": HARMLESS,
+    "terminationGracePeriodSeconds": HARMLESS,
+}
 _PORT: Table = {"name": HARMLESS, "containerPort": HARMLESS, "protocol": HARMLESS}
 _IDS = {"runAsUser": "user", "runAsGroup": "group", "fsGroup": "group"}
 _SECURITY: Table = {
-    "privileged": only(False), "allowPrivilegeEscalation": only(False), "runAsNonRoot": only(True),
-    "readOnlyRootFilesystem": HARMLESS, "fsGroupChangePolicy": HARMLESS, "supplementalGroupsPolicy": HARMLESS,
-    "seccompProfile": {"type": only("RuntimeDefault")}, "appArmorProfile": {"type": only("RuntimeDefault")},
-}  # fmt: skip
+    "privileged": only(False),
+    "allowPrivilegeEscalation": only(False),
+    "runAsNonRoot": only(True),
+    "readOnlyRootFilesystem": HARMLESS,
+    "fsGroupChangePolicy": HARMLESS,
+    "supplementalGroupsPolicy": HARMLESS,
+    "seccompProfile": {"type": only("RuntimeDefault")},
+    "appArmorProfile": {"type": only("RuntimeDefault")},
+}
 _AMOUNTS: Table = {"requests": HARMLESS, "limits": HARMLESS}
 _CONTAINER: Table = {
-    "name": HARMLESS, "imagePullPolicy": HARMLESS, "resources": _AMOUNTS, "resizePolicy": HARMLESS, "tty": HARMLESS,
-    "stdin": HARMLESS, "stdinOnce": HARMLESS, "terminationMessagePath": HARMLESS, "terminationMessagePolicy": HARMLESS,
-    "workingDir": HARMLESS, "restartPolicy": HARMLESS,
+    "name": HARMLESS,
+    "imagePullPolicy": HARMLESS,
+    "resources": _AMOUNTS,
+    "resizePolicy": HARMLESS,
+    "tty": HARMLESS,
+    "stdin": HARMLESS,
+    "stdinOnce": HARMLESS,
+    "terminationMessagePath": HARMLESS,
+    "terminationMessagePolicy": HARMLESS,
+    "workingDir": HARMLESS,
+    "restartPolicy": HARMLESS,
     "volumeMounts": {"name": HARMLESS, "mountPath": HARMLESS, "readOnly": HARMLESS, "subPath": HARMLESS},
-}  # fmt: skip
+}
 """Fields of a container that give no right. The source of what is mounted is a right of its own."""
 POD: Table = {
-    "containers": in_list(_container), "initContainers": in_list(_container), "volumes": in_list(_volume),
+    "containers": in_list(_container),
+    "initContainers": in_list(_container),
+    "volumes": in_list(_volume),
     "securityContext": lambda scope, value: _security(scope, value, "all containers"),
-    "hostNetwork": _of_machine("host network"), "hostPID": _of_machine("host PIDs"), "hostIPC": _of_machine("host IPC"),
-    "imagePullSecrets": HARMLESS, "restartPolicy": HARMLESS, "terminationGracePeriodSeconds": HARMLESS,
-    "activeDeadlineSeconds": HARMLESS, "affinity": HARMLESS, "nodeSelector": HARMLESS, "hostname": HARMLESS,
-    "subdomain": HARMLESS, "topologySpreadConstraints": HARMLESS, "enableServiceLinks": HARMLESS,
-    "dnsPolicy": HARMLESS, "setHostnameAsFQDN": HARMLESS, "schedulerName": only(names.SCHEDULER_NAME),
+    "hostNetwork": _of_machine("host network"),
+    "hostPID": _of_machine("host PIDs"),
+    "hostIPC": _of_machine("host IPC"),
+    "imagePullSecrets": HARMLESS,
+    "restartPolicy": HARMLESS,
+    "terminationGracePeriodSeconds": HARMLESS,
+    "activeDeadlineSeconds": HARMLESS,
+    "affinity": HARMLESS,
+    "nodeSelector": HARMLESS,
+    "hostname": HARMLESS,
+    "subdomain": HARMLESS,
+    "topologySpreadConstraints": HARMLESS,
+    "enableServiceLinks": HARMLESS,
+    "dnsPolicy": HARMLESS,
+    "setHostnameAsFQDN": HARMLESS,
+    "schedulerName": only(names.SCHEDULER_NAME),
     "resources": _AMOUNTS,
-}  # fmt: skip
+}
 """Fields of a pod: the rights that they give, and those that give none."""

@@ -7,10 +7,40 @@ import re
 from avactl.change.diff.model import FieldChange
 
 _HARMLESS = frozenset(
-    ("borrow", "budget", "cost", "count", "cpu", "description", "every", "gpu", "gpus", "guaranteed", "keep", "labels",
-     "link", "linkPolicy", "machines", "max", "memory", "min", "nodes", "percent", "priority", "quota", "replicas",
-     "retries", "sharedMemory", "size", "storage", "suspended", "timeout", "version", "versions")
-)  # fmt: skip
+    (
+        "borrow",
+        "budget",
+        "cost",
+        "count",
+        "cpu",
+        "description",
+        "every",
+        "gpu",
+        "gpus",
+        "guaranteed",
+        "keep",
+        "labels",
+        "link",
+        "linkPolicy",
+        "machines",
+        "max",
+        "memory",
+        "min",
+        "nodes",
+        "percent",
+        "priority",
+        "quota",
+        "replicas",
+        "retries",
+        "sharedMemory",
+        "size",
+        "storage",
+        "suspended",
+        "timeout",
+        "version",
+        "versions",
+    )
+)
 _RUNS = frozenset(("args", "command", "code", "entrypoint", "image", "patches", "script"))
 
 

@@ -40,10 +40,15 @@ def differences(before: Sequence[Right], now: Sequence[Right]) -> list[Consequen
         what, subject, of = key
         moved = subject and len(old) == len(new) == 1
         if what == "env":
-            told = [f"{old[0].subject} {phrases.move(old[0].value, new[0].value)}"] if moved else [
-                f"{sign} {right.subject} {phrases.show(right.value)}"
-                for sign, side in (("-", old), ("+", new)) for right in side
-            ]  # fmt: skip
+            told = (
+                [f"{old[0].subject} {phrases.move(old[0].value, new[0].value)}"]
+                if moved
+                else [
+                    f"{sign} {right.subject} {phrases.show(right.value)}"
+                    for sign, side in (("-", old), ("+", new))
+                    for right in side
+                ]
+            )
             variables.setdefault(of, []).extend(told)
         elif moved:
             found += _moved(old[0], new[0])
@@ -119,8 +124,10 @@ def _shown(text: object) -> str:
 def _whole(right: Right) -> list[str]:
     """Return the image and all words of a command; a word with several lines has several."""
     image = right.value.get("image")
-    return [*([f"image {image}"] if image is not None else []),
-            *(line for word in right.value["command"] for line in str(word).splitlines() or [""])]  # fmt: skip
+    return [
+        *([f"image {image}"] if image is not None else []),
+        *(line for word in right.value["command"] for line in str(word).splitlines() or [""]),
+    ]
 
 
 def _is_long(right: Right) -> bool:

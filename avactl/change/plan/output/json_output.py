@@ -32,7 +32,10 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "specs": [_entry(entry) for entry in plan.shown],
         "others": [
             {
-                **found.owner._asdict(), "effect": found.what, "pods": found.pods, "of": found.of,
+                **found.owner._asdict(),
+                "effect": found.what,
+                "pods": found.pods,
+                "of": found.of,
                 **_said(reason=found.reason, words=found.words, by=found.by._asdict() if found.by else None),
             }
             for found in plan.effects
@@ -41,23 +44,32 @@ def _plan(plan: Plan) -> dict[str, Any]:
         "quotas": [each._asdict() for each in plan.quotas],
         "currency": plan.currency or None,
         "assumed": list(plan.assumed),
-    }  # fmt: skip
+    }
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
     return {
-        **entry.owner._asdict(), "file": entry.file, "line": entry.line, "change": entry.change,
-        "verdict": entry.verdict.value, "pods": entry.pods, "placed": entry.placed,
+        **entry.owner._asdict(),
+        "file": entry.file,
+        "line": entry.line,
+        "change": entry.change,
+        "verdict": entry.verdict.value,
+        "pods": entry.pods,
+        "placed": entry.placed,
         "places": [each._asdict() for each in entry.places],
         "waits": [
             {"verdict": each.verdict.value, "pods": each.pods, "words": each.words, **_said(room=each.room)}
             for each in entry.waits
         ],
-        "restarts": entry.restarts, "ends": entry.ends, "reclaimable": entry.reclaimable,
-        "later": entry.later, "estimated": entry.estimated,
+        "restarts": entry.restarts,
+        "ends": entry.ends,
+        "reclaimable": entry.reclaimable,
+        "later": entry.later,
+        "estimated": entry.estimated,
         **_said(surge=entry.surge._asdict() if entry.surge else None),
-        "cost": _cost(entry.cost), "before": _cost(entry.before),
-    }  # fmt: skip
+        "cost": _cost(entry.cost),
+        "before": _cost(entry.before),
+    }
 
 
 def _cost(cost: Cost) -> dict[str, Any]:

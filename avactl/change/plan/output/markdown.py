@@ -12,9 +12,15 @@ TITLE = "### Will it run?"
 LIMIT = 20_000
 """Largest section in bytes, which leaves space for the diff in the comment."""
 _MARKS = {
-    Verdict.NEVER: "❌", Verdict.QUOTA: "⏳", Verdict.ROOM: "⏳", Verdict.WAITS: "⏳", Verdict.STARTS: "✅",
-    Verdict.GOES_ON: "✅", Verdict.STOPPED: "⏹️", Verdict.REMOVED: "🗑️",
-}  # fmt: skip
+    Verdict.NEVER: "❌",
+    Verdict.QUOTA: "⏳",
+    Verdict.ROOM: "⏳",
+    Verdict.WAITS: "⏳",
+    Verdict.STARTS: "✅",
+    Verdict.GOES_ON: "✅",
+    Verdict.STOPPED: "⏹️",
+    Verdict.REMOVED: "🗑️",
+}
 _FOLDED = 12
 """Rows beyond which the table is folded; pending specs come first."""
 

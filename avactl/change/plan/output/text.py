@@ -15,9 +15,15 @@ from avactl.change.plan.output import phrases
 from avactl.change.plan.output.groups import rows
 
 _STYLES = {
-    Verdict.NEVER: "bold red", Verdict.QUOTA: "yellow", Verdict.ROOM: "yellow", Verdict.WAITS: "yellow",
-    Verdict.STARTS: "green", Verdict.GOES_ON: "green", Verdict.STOPPED: "dim", Verdict.REMOVED: "dim",
-}  # fmt: skip
+    Verdict.NEVER: "bold red",
+    Verdict.QUOTA: "yellow",
+    Verdict.ROOM: "yellow",
+    Verdict.WAITS: "yellow",
+    Verdict.STARTS: "green",
+    Verdict.GOES_ON: "green",
+    Verdict.STOPPED: "dim",
+    Verdict.REMOVED: "dim",
+}
 _NARROW = 100
 """Width below which the names of specs are wrapped."""
 

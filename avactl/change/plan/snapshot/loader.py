@@ -76,9 +76,18 @@ def _container(given: Mapping[str, Any]) -> Body:
 def _pod_spec(given: Mapping[str, Any]) -> Body:
     """Return the fields that the scheduler's PodInfo and PodRequirements read, except the node."""
     found = _only(
-        given, "schedulerName", "priorityClassName", "priority", "preemptionPolicy", "nodeSelector", "tolerations",
-        "overhead", "schedulingGates", "resourceClaims", "terminationGracePeriodSeconds",
-    )  # fmt: skip
+        given,
+        "schedulerName",
+        "priorityClassName",
+        "priority",
+        "preemptionPolicy",
+        "nodeSelector",
+        "tolerations",
+        "overhead",
+        "schedulingGates",
+        "resourceClaims",
+        "terminationGracePeriodSeconds",
+    )
     affinity = {
         kind: {rule: terms for rule, terms in rules.items() if terms}
         for kind, rules in (given.get("affinity") or {}).items()
@@ -232,22 +241,38 @@ RESOURCES: tuple[tuple[str, str, Taken, bool], ...] = (
     ("nodes", "/api/v1/nodes", _node, False),
     ("namespaces", "/api/v1/namespaces", _fields(metadata=["labels"]), False),
     ("resourceslices", "/apis/resource.k8s.io/v1/resourceslices", _slice, True),
-    ("deviceclasses", "/apis/resource.k8s.io/v1/deviceclasses",
-     _fields(spec=("selectors", "extendedResourceName")), True),
+    (
+        "deviceclasses",
+        "/apis/resource.k8s.io/v1/deviceclasses",
+        _fields(spec=("selectors", "extendedResourceName")),
+        True,
+    ),
     ("resourceclaims", "/apis/resource.k8s.io/v1/resourceclaims", _claim, True),
-    ("poddisruptionbudgets", "/apis/policy/v1/poddisruptionbudgets",
-     _fields(spec=["selector"], status=("disruptionsAllowed", "disruptedPods")), False),
-    ("storageclasses", "/apis/storage.k8s.io/v1/storageclasses",
-     _fields("volumeBindingMode", "provisioner", "allowedTopologies"), False),
+    (
+        "poddisruptionbudgets",
+        "/apis/policy/v1/poddisruptionbudgets",
+        _fields(spec=["selector"], status=("disruptionsAllowed", "disruptedPods")),
+        False,
+    ),
+    (
+        "storageclasses",
+        "/apis/storage.k8s.io/v1/storageclasses",
+        _fields("volumeBindingMode", "provisioner", "allowedTopologies"),
+        False,
+    ),
     ("csinodes", "/apis/storage.k8s.io/v1/csinodes", _csi_node, False),
     ("csidrivers", "/apis/storage.k8s.io/v1/csidrivers", _fields(spec=["storageCapacity"]), False),
-    ("csistoragecapacities", "/apis/storage.k8s.io/v1/csistoragecapacities",
-     _fields("storageClassName", "capacity", "maximumVolumeSize", "nodeTopology"), False),
+    (
+        "csistoragecapacities",
+        "/apis/storage.k8s.io/v1/csistoragecapacities",
+        _fields("storageClassName", "capacity", "maximumVolumeSize", "nodeTopology"),
+        False,
+    ),
     ("volumeattachments", "/apis/storage.k8s.io/v1/volumeattachments", _attachment, False),
     ("persistentvolumes", "/api/v1/persistentvolumes", _volume, False),
     ("persistentvolumeclaims", "/api/v1/persistentvolumeclaims", _volume_claim, False),
     ("pods", "/api/v1/pods", _pod, False),
-)  # fmt: skip
+)
 """Resource, path, extraction function, and True if older clusters do not serve the resource."""
 
 

@@ -132,9 +132,12 @@ class AlluxioEngine:
         # A worker reads from the store by itself what it is told to fetch from itself.
         host, _, port = worker.address.rpartition(":")
         request = MESSAGES["CacheRequest"](
-            block_id=block.id, length=block.size, open_ufs_block_options=options,
-            source_host=host, source_port=int(port),
-        )  # fmt: skip
+            block_id=block.id,
+            length=block.size,
+            open_ufs_block_options=options,
+            source_host=host,
+            source_port=int(port),
+        )
         await self._worker(worker.address).call(_WORKER, "Cache", request, "Empty", _LOADING)
 
     # -- data ------------------------------------------------------------------------------------------------------
@@ -257,9 +260,13 @@ def _common(refresh: bool = False) -> Any:
 
 def _from_store(url: str, mount: int, offset: int, size: int, keep: bool = False) -> Any:
     return MESSAGES["OpenUfsBlockOptions"](
-        ufs_path=url, offset_in_file=offset, block_size=size, maxUfsReadConcurrency=1_000, mountId=mount,
+        ufs_path=url,
+        offset_in_file=offset,
+        block_size=size,
+        maxUfsReadConcurrency=1_000,
+        mountId=mount,
         no_cache=not keep,
-    )  # fmt: skip
+    )
 
 
 def _unused() -> int:

@@ -98,12 +98,16 @@ class Channel:
         # The server forgets the channel when this call ends: it stays open.
         login = channel.stream_stream(
             "/alluxio.grpc.sasl.SaslAuthenticationService/authenticate",
-            request_serializer=_bytes, response_deserializer=MESSAGES["SaslMessage"].FromString,
-        )()  # fmt: skip
+            request_serializer=_bytes,
+            response_deserializer=MESSAGES["SaslMessage"].FromString,
+        )()
         hello = MESSAGES["SaslMessage"](
-            messageType=0, clientId=self._identity, authenticationScheme=_SIMPLE, channelRef="avactl",
+            messageType=0,
+            clientId=self._identity,
+            authenticationScheme=_SIMPLE,
+            channelRef="avactl",
             message=f"\0{USER}\0noPassword".encode(),
-        )  # fmt: skip
+        )
         try:
             async with asyncio.timeout(TIMEOUT / 2):
                 await login.write(hello)

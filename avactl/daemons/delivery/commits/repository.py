@@ -279,8 +279,9 @@ class Repository:
         """Return the text of the target's file at the head, with this URL and version."""
         text, document = self.document(self.head, target)
         edits: list[tuple[str, str | None]] = [
-            (target.url_path, wanted.url), (target.version_path, f'"{wanted.version}"' if wanted.version else None)
-        ]  # fmt: skip
+            (target.url_path, wanted.url),
+            (target.version_path, f'"{wanted.version}"' if wanted.version else None),
+        ]
         if not wanted.version and _value(document.value, target.version_path) is None:
             edits.pop()
         try:
@@ -291,9 +292,11 @@ class Repository:
     def _commit(self, file: str, new: Edited) -> str:
         """Return a commit on the head with another text of a file."""
         self._want_no_new_errors(file, new.text.encode("utf-8", "surrogateescape"))
-        who = {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in (
-            ("NAME", self._author.name), ("EMAIL", self._author.email)
-        )}  # fmt: skip
+        who = {
+            f"GIT_{role}_{key}": value
+            for role in ("AUTHOR", "COMMITTER")
+            for key, value in (("NAME", self._author.name), ("EMAIL", self._author.email))
+        }
         try:
             return self.store.write_commit(self._changed(file, new), self.head, new.message, who)
         except PublishError as error:
@@ -347,9 +350,11 @@ class Repository:
 def _is(document: Document, declared: Declared) -> bool:
     metadata = document.get("metadata")
     return (
-        document.get("kind") == _KIND and isinstance(metadata, dict) and metadata.get("name") == declared.document
+        document.get("kind") == _KIND
+        and isinstance(metadata, dict)
+        and metadata.get("name") == declared.document
         and metadata.get("team", declared.team) == declared.team
-    )  # fmt: skip
+    )
 
 
 def _value(root: Any, path: str) -> Any:

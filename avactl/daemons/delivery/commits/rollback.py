@@ -78,8 +78,11 @@ def compiled_digest(repository: Repository, service: RollbackPlan, content: str 
             raise DeliveryError(f"{service.file}: {error}", error.hint) from None
     for each in compile_tree(tree).manifests:
         if (each.kind, each.cluster, each.namespace, each.name) == (
-            "Deployment", service.cluster, service.namespace, service.name
-        ):  # fmt: skip
+            "Deployment",
+            service.cluster,
+            service.namespace,
+            service.name,
+        ):
             return str((each.body["metadata"].get("annotations") or {}).get(TEMPLATE_DIGEST, ""))
     return ""
 

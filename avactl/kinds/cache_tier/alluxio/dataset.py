@@ -81,7 +81,7 @@ def _free(
     name = k8s.short_name(f"free-{full_name(item)}", 52)
     return k8s.manifest(
         item, tier.spec.cluster, "batch/v1", "CronJob", name, namespace=CACHE_NAMESPACE, component="free", spec=spec
-    )  # fmt: skip
+    )
 
 
 def directories(

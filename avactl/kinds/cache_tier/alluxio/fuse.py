@@ -140,7 +140,8 @@ def fuse_pod(item: Item[CacheTierSpec], program: Program) -> Body:
         ],
     }
     return pod(
-        item, program,
+        item,
+        program,
         # Pods without GPUs run on any machine, so FUSE does too.
         nodeSelector={"kubernetes.io/os": "linux"},
         tolerations=tolerations(program.pools(item.spec.cluster)),
@@ -153,4 +154,4 @@ def fuse_pod(item: Item[CacheTierSpec], program: Program) -> Body:
             {"name": "mounts", "hostPath": {"path": fuse.path, "type": "DirectoryOrCreate"}},
             socket_volume(item),
         ],
-    )  # fmt: skip
+    )

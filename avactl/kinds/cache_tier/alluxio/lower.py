@@ -61,7 +61,7 @@ def _object(
 ) -> Manifest:
     return k8s.manifest(
         item, item.spec.cluster, api_version, kind, name, namespace=CACHE_NAMESPACE, component=component, **fields
-    )  # fmt: skip
+    )
 
 
 def _masters(item: Item[CacheTierSpec], program: Program, configuration: str) -> list[Manifest]:
@@ -89,20 +89,31 @@ def _masters(item: Item[CacheTierSpec], program: Program, configuration: str) ->
         "volumeClaimTemplates": [{"metadata": {"name": "journal"}, "spec": claim}],
     }
     ports = {
-        "rpc": names.MASTER_PORT, "web": names.MASTER_WEB_PORT, "journal": names.JOURNAL_PORT,
-        "job-rpc": names.JOB_MASTER_PORT, "job-web": names.JOB_MASTER_WEB_PORT, "job-journal": names.JOB_JOURNAL_PORT,
-    }  # fmt: skip
+        "rpc": names.MASTER_PORT,
+        "web": names.MASTER_WEB_PORT,
+        "journal": names.JOURNAL_PORT,
+        "job-rpc": names.JOB_MASTER_PORT,
+        "job-web": names.JOB_MASTER_WEB_PORT,
+        "job-journal": names.JOB_JOURNAL_PORT,
+    }
     return [
         _object(item, "apps/v1", "StatefulSet", name, "master", holds_data=not delete, spec=spec),
         # Masters find each other before any of them is ready; clients ask each master for the primary.
         k8s.service(
-            item, item.spec.cluster, name, CACHE_NAMESPACE, select, ports,
-            headless=True, publish_not_ready=True, component="master",
+            item,
+            item.spec.cluster,
+            name,
+            CACHE_NAMESPACE,
+            select,
+            ports,
+            headless=True,
+            publish_not_ready=True,
+            component="master",
         ),
         k8s.disruption_budget(
             item, item.spec.cluster, name, CACHE_NAMESPACE, select, component="master", maxUnavailable=1
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _workers(item: Item[CacheTierSpec], program: Program, configuration: str) -> list[Manifest]:

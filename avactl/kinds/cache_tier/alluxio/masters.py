@@ -33,7 +33,10 @@ def master_pod(item: Item[CacheTierSpec], program: Program) -> Body:
     files, files_mount = durable(item)
     containers = [
         process(
-            item, program, "master", "rpc",
+            item,
+            program,
+            "master",
+            "rpc",
             {"rpc": names.MASTER_PORT, "web": names.MASTER_WEB_PORT, "journal": names.JOURNAL_PORT},
             # Of several masters only the primary has a client port, but all have a journal port. A single one that
             # comes back after a kill may stay a standby for ever (seen with 2.9.4, about once in 40 kills): then the
@@ -47,21 +50,28 @@ def master_pod(item: Item[CacheTierSpec], program: Program) -> Body:
             volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, {"name": "journal", "mountPath": names.JOURNAL_DIR}, *files_mount],
         ),
         process(
-            item, program, "job-master", "job-rpc",
-            {"job-rpc": names.JOB_MASTER_PORT, "job-web": names.JOB_MASTER_WEB_PORT,
-             "job-journal": names.JOB_JOURNAL_PORT},
+            item,
+            program,
+            "job-master",
+            "job-rpc",
+            {
+                "job-rpc": names.JOB_MASTER_PORT,
+                "job-web": names.JOB_MASTER_WEB_PORT,
+                "job-journal": names.JOB_JOURNAL_PORT,
+            },
             alive="job-journal",
             args=["job-master"],
             env=[pod_name, {"name": "ALLUXIO_JOB_MASTER_JAVA_OPTS", "value": f"{java(job, direct=False)} {host}"}],
             resources=resources("500m", f"{job}Mi"),
             volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, {"name": "job-journal", "mountPath": names.JOURNAL_DIR}],
         ),
-    ]  # fmt: skip
+    ]
     return pod(
-        item, program,
+        item,
+        program,
         affinity={"podAntiAffinity": apart(item, "master")} if masters.replicas > 1 else None,
         tolerations=spare_tolerations(item, program),
         containers=containers,
         # Lost jobs are reassigned, so the job journal need not outlive the pod.
         volumes=[config_volume(item), {"name": "job-journal", "emptyDir": {}}, *files],
-    )  # fmt: skip
+    )

@@ -30,12 +30,13 @@ def shell_pod(
         "volumeMounts": [SITE_MOUNT, {"name": "config", "mountPath": "/config", "readOnly": True}],
     }
     return pod(
-        tier, program,
+        tier,
+        program,
         restartPolicy="OnFailure",
         tolerations=spare_tolerations(tier, program),
         containers=[container],
         volumes=[config_volume(tier)],
-    )  # fmt: skip
+    )
 
 
 LOAD_SCRIPT = f"""\

@@ -34,11 +34,14 @@ SCHEMES: dict[str, Scheme] = {
     "oss": Scheme("fs.oss.accessKeyId", "fs.oss.accessKeySecret", "fs.oss.endpoint", needs_endpoint=True),
     "cos": Scheme("fs.cos.access.key", "fs.cos.secret.key", None, needs_options=("fs.cos.region", "fs.cos.app.id")),
     "kodo": Scheme(
-        "fs.kodo.accesskey", "fs.kodo.secretkey", "alluxio.underfs.kodo.endpoint",
-        needs_endpoint=True, needs_options=("alluxio.underfs.kodo.downloadhost",),
+        "fs.kodo.accesskey",
+        "fs.kodo.secretkey",
+        "alluxio.underfs.kodo.endpoint",
+        needs_endpoint=True,
+        needs_options=("alluxio.underfs.kodo.downloadhost",),
     ),
     "hdfs": Scheme(None, None, None),
-}  # fmt: skip
+}
 
 
 FILES = Scheme(None, None, None)

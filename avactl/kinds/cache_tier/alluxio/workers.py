@@ -84,7 +84,10 @@ def worker_pod(item: Item[CacheTierSpec], program: Program) -> Body:
         env.append({"name": "ALLUXIO_RAM_FOLDER", "value": top})
     containers = [
         process(
-            item, program, "worker", "rpc",
+            item,
+            program,
+            "worker",
+            "rpc",
             {"rpc": names.WORKER_PORT, "web": names.WORKER_WEB_PORT},
             args=["worker-only", "--no-format"],
             env=env,
@@ -92,9 +95,15 @@ def worker_pod(item: Item[CacheTierSpec], program: Program) -> Body:
             volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, *storage, *sockets, *files_mount],
         ),
         process(
-            item, program, "job-worker", "job-rpc",
-            {"job-rpc": names.JOB_WORKER_PORT, "job-data": names.JOB_WORKER_DATA_PORT,
-             "job-web": names.JOB_WORKER_WEB_PORT},
+            item,
+            program,
+            "job-worker",
+            "job-rpc",
+            {
+                "job-rpc": names.JOB_WORKER_PORT,
+                "job-data": names.JOB_WORKER_DATA_PORT,
+                "job-web": names.JOB_WORKER_WEB_PORT,
+            },
             args=["job-worker"],
             env=[
                 *addresses,
@@ -103,21 +112,22 @@ def worker_pod(item: Item[CacheTierSpec], program: Program) -> Body:
             resources=resources(JOB_WORKER_CPU, f"{job}Mi"),
             volumeMounts=[SITE_MOUNT, LOGGING_MOUNT, *sockets, *files_mount],
         ),
-    ]  # fmt: skip
+    ]
     affinity = k8s.compact(
         nodeAffinity=on_pools(item, program),
         # Two workers on one machine would share its directories.
         podAntiAffinity=apart(item, "worker") if workers.replicas is not None else None,
     )
     return pod(
-        item, program,
+        item,
+        program,
         affinity=affinity or None,
         tolerations=tolerations(pools(item, program)),
         initContainers=[_give(item, program, on_machine)] if on_machine else None,
         containers=containers,
         terminationGracePeriodSeconds=60,
         volumes=volumes,
-    )  # fmt: skip
+    )
 
 
 def _worker_limit(item: Item[CacheTierSpec], job: int) -> str:

@@ -58,10 +58,12 @@ def check(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
         )
     if spec.role == "write":
         yield _cannot(
-            item, ("spec", "role"), "buffer writes",
+            item,
+            ("spec", "role"),
+            "buffer writes",
             "a write returns once it is in the volume's store, and its write-back cache is lost with a machine",
             "write `role: read`, or another `engine`",
-        )  # fmt: skip
+        )
     elif "write_back" in spec.model_fields_set:
         yield without_effect(item, ("spec", "writeBack"), "a read tier never writes")
     if "masters" in spec.model_fields_set:
@@ -70,9 +72,12 @@ def check(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
         yield without_effect(item, ("spec", "deletionPolicy"), "the tier has no journal")
     if spec.ttl:
         yield _cannot(
-            item, ("spec", "ttl"), "free data by the time since it was cached",
-            "its cache counts from the last read", "write `properties: {cache-expire: 24h}`",
-        )  # fmt: skip
+            item,
+            ("spec", "ttl"),
+            "free data by the time since it was cached",
+            "its cache counts from the last read",
+            "write `properties: {cache-expire: 24h}`",
+        )
     yield from _workers(item)
     yield from _memory(item, program)
     yield from _fuse(item)
@@ -92,14 +97,20 @@ def _workers(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
             yield without_effect(item, (*path, key), "the FUSE client does the work: set `fuse`")
     if workers.replicas is not None:
         yield _cannot(
-            item, (*path, "replicas"), "share a cache between machines", "each machine has a cache of its own",
+            item,
+            (*path, "replicas"),
+            "share a cache between machines",
+            "each machine has a cache of its own",
             "remove `replicas`",
-        )  # fmt: skip
+        )
     if len(workers.tiers) > 1:
         yield _cannot(
-            item, (*path, "tiers", 1), "move data between storage tiers",
-            "it spreads blocks over all its directories", "keep one tier; the kernel caches what it reads in memory",
-        )  # fmt: skip
+            item,
+            (*path, "tiers", 1),
+            "move data between storage tiers",
+            "it spreads blocks over all its directories",
+            "keep one tier; the kernel caches what it reads in memory",
+        )
 
 
 def _memory(item: Item[CacheTierSpec], program: Program) -> Iterator[Diagnostic]:
@@ -126,9 +137,12 @@ def _fuse(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
     fuse = item.spec.fuse
     if not fuse.enabled:
         yield _cannot(
-            item, ("spec", "fuse", "enabled"), "serve data without FUSE", "its cache is in the FUSE client",
+            item,
+            ("spec", "fuse", "enabled"),
+            "serve data without FUSE",
+            "its cache is in the FUSE client",
             "remove `enabled`",
-        )  # fmt: skip
+        )
     if "path" in fuse.model_fields_set:
         yield without_effect(item, ("spec", "fuse", "path"), "the CSI driver chooses the directory")
     if quantity(fuse.memory) < LEAST_MEMORY:
@@ -164,14 +178,20 @@ def _stores(item: Item[CacheTierSpec]) -> Iterator[Diagnostic]:
         scheme = store.url.partition("://")[0]
         if scheme != "s3":
             yield _cannot(
-                item, (*path, "url"), f"import from `{scheme}://`", "avactl imports from S3 only",
+                item,
+                (*path, "url"),
+                f"import from `{scheme}://`",
+                "avactl imports from S3 only",
                 "use an S3 endpoint of the store, or another `engine`",
-            )  # fmt: skip
+            )
         elif store.endpoint is not None and "." in store.url.removeprefix("s3://").partition("/")[0]:
             yield _cannot(
-                item, (*path, "url"), "import from a bucket with a dot in its name",
-                "it takes the first dot for the end of the name", "use another bucket",
-            )  # fmt: skip
+                item,
+                (*path, "url"),
+                "import from a bucket with a dot in its name",
+                "it takes the first dot for the end of the name",
+                "use another bucket",
+            )
         for name in store.options:
             yield without_effect(item, (*path, "options", name), "JuiceFS has no mount options of stores")
 
@@ -218,27 +238,39 @@ def check_dataset(item: Item[DatasetSpec], program: Program, tier: Item[CacheTie
     spec = item.spec
     if spec.keep:
         yield _cannot(
-            item, ("spec", "keep"), "free one dataset by its last read", "its cache frees blocks",
+            item,
+            ("spec", "keep"),
+            "free one dataset by its last read",
+            "its cache frees blocks",
             f"remove it, and write `properties: {{cache-expire: {spec.keep}}}` in CacheTier {tier.name}",
-        )  # fmt: skip
+        )
     prewarm = spec.prewarm
     if prewarm is None:
         return
     path: Path = ("spec", "prewarm")
     if prewarm.pin:
         yield _cannot(
-            item, (*path, "pin"), "pin data", "it evicts the blocks that were read longest ago or picked at random",
+            item,
+            (*path, "pin"),
+            "pin data",
+            "it evicts the blocks that were read longest ago or picked at random",
             "remove it, and make the tier larger than what its jobs read",
-        )  # fmt: skip
+        )
     if prewarm.when != "once":
         yield _cannot(
-            item, (*path, "when"), "load a version again at times", "each machine loads it when it is new there",
+            item,
+            (*path, "when"),
+            "load a version again at times",
+            "each machine loads it when it is new there",
             "remove it",
-        )  # fmt: skip
+        )
     if prewarm.bandwidth:
         yield _cannot(
-            item, (*path, "bandwidth"), "limit one load", "the limit is that of the client",
+            item,
+            (*path, "bandwidth"),
+            "limit one load",
+            "the limit is that of the client",
             f"remove it, and write `properties: {{download-limit: …}}`, Mbps, in CacheTier {tier.name}",
-        )  # fmt: skip
+        )
     if "replicas" in prewarm.model_fields_set:
         yield without_effect(item, (*path, "replicas"), "each machine has a copy of its own")

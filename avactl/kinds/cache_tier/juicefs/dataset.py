@@ -63,12 +63,13 @@ def _import(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec]
     command = ["/config/import.sh", origin.url, version.path, *origin.options]
     container = {**_container(program, tier, "import", command), "env": env}
     spec = pod(
-        tier, program,
+        tier,
+        program,
         restartPolicy="OnFailure",
         tolerations=spare_tolerations(tier, program),
         containers=[container],
         volumes=_volumes(tier, names.importing(tier)),
-    )  # fmt: skip
+    )
     name = k8s.short_name(f"import-{full_name(item)}-{version.version}", 52)
     return job(item, tier.spec.cluster, name, "import", template(item, "import", k8s.digest(command), spec))
 
@@ -87,15 +88,21 @@ def _warm(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], 
         "resources": resources("10m", "16Mi"),
         "securityContext": container_security(),
     }
-    body = template(item, "prewarm", k8s.digest(command), pod(
-        tier, program,
-        affinity=k8s.compact(nodeAffinity=on_pools(tier, program)) or None,
-        tolerations=tolerations(pools(tier, program)),
-        initContainers=[_container(program, tier, "warm", command)],
-        containers=[idle],
-        terminationGracePeriodSeconds=1,
-        volumes=_volumes(tier, names.reading(tier), read_only=True),
-    ))  # fmt: skip
+    body = template(
+        item,
+        "prewarm",
+        k8s.digest(command),
+        pod(
+            tier,
+            program,
+            affinity=k8s.compact(nodeAffinity=on_pools(tier, program)) or None,
+            tolerations=tolerations(pools(tier, program)),
+            initContainers=[_container(program, tier, "warm", command)],
+            containers=[idle],
+            terminationGracePeriodSeconds=1,
+            volumes=_volumes(tier, names.reading(tier), read_only=True),
+        ),
+    )
     body["metadata"]["labels"].update(select)
     spec: Body = {
         "selector": {"matchLabels": select},
@@ -104,9 +111,15 @@ def _warm(item: Item[DatasetSpec], program: Program, tier: Item[CacheTierSpec], 
     }
     name = k8s.short_name(f"prewarm-{full_name(item)}", 52)
     return k8s.manifest(
-        item, tier.spec.cluster, "apps/v1", "DaemonSet", name,
-        namespace=CACHE_NAMESPACE, component="prewarm", spec=spec,
-    )  # fmt: skip
+        item,
+        tier.spec.cluster,
+        "apps/v1",
+        "DaemonSet",
+        name,
+        namespace=CACHE_NAMESPACE,
+        component="prewarm",
+        spec=spec,
+    )
 
 
 def _container(program: Program, tier: Item[CacheTierSpec], name: str, command: list[str]) -> Body:

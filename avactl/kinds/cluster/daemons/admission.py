@@ -53,15 +53,32 @@ def policies(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
         _resources("", ["pods/binding"], ("CREATE",)),
     ]
     return [
-        *_policy(item, PODS, workloads, f"{POD.format('object')} != {POD.format('oldObject')}",
-                 _pod_rules(item, program), _variables(item)),
-        *_policy(item, MARKS, marks, "object.metadata.?annotations != oldObject.metadata.?annotations || "
-                 "object.metadata.?labels != oldObject.metadata.?labels", _annotation_rules()),
+        *_policy(
+            item,
+            PODS,
+            workloads,
+            f"{POD.format('object')} != {POD.format('oldObject')}",
+            _pod_rules(item, program),
+            _variables(item),
+        ),
+        *_policy(
+            item,
+            MARKS,
+            marks,
+            "object.metadata.?annotations != oldObject.metadata.?annotations || "
+            "object.metadata.?labels != oldObject.metadata.?labels",
+            _annotation_rules(),
+        ),
         *_policy(item, SERVICES, [_resources("", ["services"])], "object.spec != oldObject.spec", _SERVICE_RULES),
-        *_policy(item, VOLUMES, [_resources("", ["persistentvolumeclaims"])],
-                 "object.spec.?volumeName != oldObject.spec.?volumeName", _VOLUME_RULES),
+        *_policy(
+            item,
+            VOLUMES,
+            [_resources("", ["persistentvolumeclaims"])],
+            "object.spec.?volumeName != oldObject.spec.?volumeName",
+            _VOLUME_RULES,
+        ),
         *_rollouts(item),
-    ]  # fmt: skip
+    ]
 
 
 def _variables(item: Item[ClusterSpec]) -> dict[str, str]:
@@ -152,8 +169,15 @@ _POD_VARIABLES = {
 
 _OWN_NETWORK = f"namespaceObject.metadata.?labels[?'{names.HOST_NETWORK_LABEL}'].orValue('') == ''"
 _VOLUME_TYPES = (
-    "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
-)  # fmt: skip
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+)
 _PROFILES = "['RuntimeDefault', 'Localhost']"
 RESTRICTED = (
     "!variables.pod.?hostPID.orValue(false) && !variables.pod.?hostIPC.orValue(false) && "

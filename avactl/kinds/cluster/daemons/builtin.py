@@ -75,8 +75,18 @@ def _deployment(item: Item[ClusterSpec], program: Program, priority: str, port: 
         "image": item.spec.images.avactl,
         "command": ["avactl", "reconcile"],
         "args": [
-            "--watch", "--repo", spec.repository, "--branch", spec.branch or "main", "--cluster", item.name,
-            "--interval", spec.interval or "1m", "--listen", f":{port}", *([spec.path] if spec.path else []),
+            "--watch",
+            "--repo",
+            spec.repository,
+            "--branch",
+            spec.branch or "main",
+            "--cluster",
+            item.name,
+            "--interval",
+            spec.interval or "1m",
+            "--listen",
+            f":{port}",
+            *([spec.path] if spec.path else []),
             *(["--environment", program.environment] if program.environment else []),
         ],
         "env": [
@@ -90,7 +100,7 @@ def _deployment(item: Item[ClusterSpec], program: Program, priority: str, port: 
         "resources": resources("500m", "1Gi"),
         "securityContext": {**container_security(), "readOnlyRootFilesystem": True},
         "volumeMounts": mounts,
-    }  # fmt: skip
+    }
     pod = compact(
         serviceAccountName=NAME,
         automountServiceAccountToken=True,

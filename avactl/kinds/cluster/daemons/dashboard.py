@@ -33,11 +33,13 @@ _READ, _FROM_STORE, _PREWARMED = (
 
 PANELS = (
     Panel(
-        "Hit ratio", "percentunit",
+        "Hit ratio",
+        "percentunit",
         {"{{tier}}": f"clamp(1 - ({_FROM_STORE} - ({_PREWARMED} or 0 * {_FROM_STORE})) / {_READ}, 0, 1)"},
     ),
     Panel(
-        "Bytes read", "Bps",
+        "Bytes read",
+        "Bps",
         {
             "{{tier}} by readers": "rate(avactl_cache_read_bytes[5m])",
             "{{tier}} from the store": "rate(avactl_cache_store_read_bytes[5m])",
@@ -50,20 +52,19 @@ PANELS = (
         "Prewarming", "Bps", {"{{namespace}}/{{dataset}} {{version}}": "rate(avactl_cache_prewarmed_bytes_total[5m])"}
     ),
     Panel("Dirty bytes", "bytes", {"{{tier}}": "avactl_cache_dirty_bytes"}),
-    Panel(
-        "Oldest dirty file", "s", {"{{tier}}": "avactl_cache_oldest_dirty_seconds and avactl_cache_dirty_files > 0"}
-    ),
+    Panel("Oldest dirty file", "s", {"{{tier}}": "avactl_cache_oldest_dirty_seconds and avactl_cache_dirty_files > 0"}),
     Panel("Pushed to the store", "Bps", {"{{tier}}": "rate(avactl_cache_pushed_bytes_total[5m])"}),
     Panel("Pushes", "cps", {"{{tier}} {{result}}": "rate(avactl_cache_pushes_total[5m])"}),
     Panel("FUSE mounts", "short", {"{{tier}} {{state}}": "avactl_cache_mounts"}),
     Panel(
-        "Failures and leaders", "short",
+        "Failures and leaders",
+        "short",
         {
             "{{tier}} {{task}}": "increase(avactl_cache_errors_total[5m])",
             "leaders": "sum(avactl_cache_leader)",
         },
     ),
-)  # fmt: skip
+)
 
 
 def config_map(item: Item[ClusterSpec]) -> Manifest:
@@ -84,13 +85,25 @@ def dashboard(uid: str, title: str, given: Sequence[Panel]) -> Body:
             {"refId": chr(ord("A") + number), "datasource": source, "expr": query, "legendFormat": legend}
             for number, (legend, query) in enumerate(panel.queries.items())
         ]
-        panels.append({
-            "id": index + 1, "type": "timeseries", "title": panel.title, "datasource": source, "targets": targets,
-            "gridPos": {"x": column * _WIDTH, "y": row * _HEIGHT, "w": _WIDTH, "h": _HEIGHT},
-            "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-        })  # fmt: skip
+        panels.append(
+            {
+                "id": index + 1,
+                "type": "timeseries",
+                "title": panel.title,
+                "datasource": source,
+                "targets": targets,
+                "gridPos": {"x": column * _WIDTH, "y": row * _HEIGHT, "w": _WIDTH, "h": _HEIGHT},
+                "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+            }
+        )
     variable = {"name": "source", "label": "Data source", "type": "datasource", "query": "prometheus"}
     return {
-        "uid": uid, "title": title, "tags": ["avactl"], "schemaVersion": 39,
-        "time": {"from": "now-6h", "to": "now"}, "refresh": "30s", "templating": {"list": [variable]}, "panels": panels,
-    }  # fmt: skip
+        "uid": uid,
+        "title": title,
+        "tags": ["avactl"],
+        "schemaVersion": 39,
+        "time": {"from": "now-6h", "to": "now"},
+        "refresh": "30s",
+        "templating": {"list": [variable]},
+        "panels": panels,
+    }

@@ -32,8 +32,9 @@ def objects(item: Item[ClusterSpec], program: Program) -> list[Manifest]:
     if program.environment:
         args += ["--environment", program.environment]
     volumes: dict[str, tuple[str, Body]] = {
-        "tmp": (TMP, {"emptyDir": {"sizeLimit": "1Gi"}}), "cache": (_CACHE, {"emptyDir": {"sizeLimit": "4Gi"}})
-    }  # fmt: skip
+        "tmp": (TMP, {"emptyDir": {"sizeLimit": "1Gi"}}),
+        "cache": (_CACHE, {"emptyDir": {"sizeLimit": "4Gi"}}),
+    }
     if found.secret:
         args += ["--credentials", _CREDENTIALS]
         volumes["git"] = (_CREDENTIALS, {"secret": {"secretName": found.secret, "defaultMode": 0o440}})

@@ -33,9 +33,15 @@ class Daemon(NamedTuple):
         """Build one object in the daemon's namespace; `namespace=None` for one of the cluster."""
         namespace = fields.pop("namespace", self.namespace)
         return k8s.manifest(
-            self.item, self.item.name, api_version, kind, self.name,
-            namespace=namespace, component=self.component, **fields,
-        )  # fmt: skip
+            self.item,
+            self.item.name,
+            api_version,
+            kind,
+            self.name,
+            namespace=namespace,
+            component=self.component,
+            **fields,
+        )
 
     def deployment(
         self,

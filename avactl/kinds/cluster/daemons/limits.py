@@ -30,9 +30,15 @@ _SERVERS = ("generation", "managedFields", "resourceVersion")
 
 
 def policy(
-    item: Item[ClusterSpec], name: str, namespace: str, resources: list[Body], rules: Iterable[Rule], component: str,
-    variables: dict[str, str] | None = None, conditions: dict[str, str] | None = None,
-) -> list[Manifest]:  # fmt: skip
+    item: Item[ClusterSpec],
+    name: str,
+    namespace: str,
+    resources: list[Body],
+    rules: Iterable[Rule],
+    component: str,
+    variables: dict[str, str] | None = None,
+    conditions: dict[str, str] | None = None,
+) -> list[Manifest]:
     """Return a policy on what the service account `name` of a namespace may write, and its binding."""
     account = f"request.userInfo.username == 'system:serviceaccount:{namespace}:{name}'"
     conditions = {f"from-{component}": account, **(conditions or {})}
@@ -238,10 +244,21 @@ def serving(item: Item[ClusterSpec], component: str) -> list[Manifest]:
 
 _WORKLOADS = ("pods", "deployments", "statefulsets", "replicasets", "daemonsets", "jobs", "cronjobs")
 _HARMLESS = (
-    "serviceaccounts", "configmaps", "persistentvolumeclaims", "services", "networkpolicies", "poddisruptionbudgets",
-    "leases", "resourcequotas", "limitranges", "horizontalpodautoscalers", "podmonitors", "prometheusrules",
-    "alertmanagerconfigs", "resourceclaimtemplates",
-)  # fmt: skip
+    "serviceaccounts",
+    "configmaps",
+    "persistentvolumeclaims",
+    "services",
+    "networkpolicies",
+    "poddisruptionbudgets",
+    "leases",
+    "resourcequotas",
+    "limitranges",
+    "horizontalpodautoscalers",
+    "podmonitors",
+    "prometheusrules",
+    "alertmanagerconfigs",
+    "resourceclaimtemplates",
+)
 """Resources that give no rights and run no code."""
 _INSIDE = ("object.spec.?externalIPs.orValue([]).size() == 0", "object.spec.?type.orValue('') != 'ExternalName'")
 """CEL: a Service diverts no traffic of others."""
@@ -314,7 +331,7 @@ def reconciler(item: Item[ClusterSpec], program: Program, name: str, component: 
             f"{name} diverts no traffic; {_REMEDY}",
         ),
         Rule("node", _of("nodes", _nodes()), f"{name} writes only its own labels and taints of nodes; {_REMEDY}"),
-    ]  # fmt: skip
+    ]
     every = _resources("*", ["*/*"], "CREATE", "UPDATE", "DELETE")
     conditions = {"not-an-event": "request.resource.resource != 'events'"}
     return policy(item, name, system, [every], rules, component, variables, conditions)
@@ -386,7 +403,7 @@ def _namespaces() -> str:
     return (
         f"request.operation == 'DELETE' ? {label('oldObject', team)} != '' : {guard.MANAGED.format('object')} && "
         f"(request.operation == 'CREATE' ? {created} && ({safe}) : {same} && ({safe} || ({kept})))"
-    )  # fmt: skip
+    )
 
 
 def _nodes() -> str:

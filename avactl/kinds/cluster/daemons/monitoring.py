@@ -16,7 +16,8 @@ DASHBOARD = "avactl-scheduler-dashboard"
 
 PANELS = (
     Panel(
-        "GPUs", "short",
+        "GPUs",
+        "short",
         {
             "{{model}} of all pools": "max by (model) (avactl_scheduler_gpus)",
             "{{model}} allocated": "max by (model) (avactl_scheduler_gpus_allocated)",
@@ -24,31 +25,36 @@ PANELS = (
     ),
     Panel("GPUs of teams", "short", {"{{team}} {{model}}": "max by (team, model) (avactl_scheduler_team_gpus)"}),
     Panel(
-        "GPUs that teams wait for", "short",
+        "GPUs that teams wait for",
+        "short",
         {"{{team}} {{model}}": "max by (team, model) (avactl_scheduler_team_gpus_waiting)"},
     ),
     Panel(
-        "GPUs beyond the guarantee", "short",
+        "GPUs beyond the guarantee",
+        "short",
         {"{{team}} {{model}}": "max by (team, model) (avactl_scheduler_team_gpus_borrowed)"},
     ),
     Panel(
-        "Free GPUs that the next pod cannot use", "short",
+        "Free GPUs that the next pod cannot use",
+        "short",
         {"{{pool}} {{model}}": "max by (pool, model) (avactl_scheduler_pool_gpus_fragmented)"},
     ),
     Panel("Pending pods", "short", {"{{queue}}": "max by (queue) (avactl_scheduler_pending_pods)"}),
     Panel("Decisions", "cps", {"{{result}}": "sum by (result) (rate(avactl_scheduler_decisions_total[5m]))"}),
     Panel("Evictions", "short", {"{{reason}}": "sum by (reason) (increase(avactl_scheduler_evictions_total[1h]))"}),
     Panel(
-        "Time from a pod to its decision, 95%", "s",
+        "Time from a pod to its decision, 95%",
+        "s",
         {"all": "histogram_quantile(0.95, sum by (le) (rate(avactl_scheduler_queue_seconds_bucket[5m])))"},
     ),
     Panel("Failed watches", "short", {"{{kind}}": "sum by (kind) (increase(avactl_scheduler_watch_errors_total[1h]))"}),
     Panel("Workers of elastic jobs", "short", {"{{app_kubernetes_io_instance}}": "avactl_master_workers"}),
     Panel(
-        "Records per second of elastic jobs", "short",
+        "Records per second of elastic jobs",
+        "short",
         {"{{app_kubernetes_io_instance}} {{dataset}}": "rate(avactl_master_records_total[5m])"},
     ),
-)  # fmt: skip
+)
 
 
 def objects(item: Item[ClusterSpec], program: Program) -> list[Manifest]:

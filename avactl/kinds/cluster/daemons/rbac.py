@@ -158,8 +158,14 @@ def reconcile_cluster_rules() -> list[Body]:
     """
     kinds = {
         "": (
-            "namespaces", "serviceaccounts", "resourcequotas", "limitranges", "configmaps", "persistentvolumes",
-            "persistentvolumeclaims", "services",
+            "namespaces",
+            "serviceaccounts",
+            "resourcequotas",
+            "limitranges",
+            "configmaps",
+            "persistentvolumes",
+            "persistentvolumeclaims",
+            "services",
         ),
         "apps": ("daemonsets", "statefulsets", "deployments"),
         "batch": ("jobs", "cronjobs"),
@@ -175,7 +181,7 @@ def reconcile_cluster_rules() -> list[Body]:
         "resource.k8s.io": ("deviceclasses", "resourceclaimtemplates"),
         "resource.nvidia.com": ("computedomains",),
         "rbac.authorization.k8s.io": ("roles", "rolebindings"),
-    }  # fmt: skip
+    }
     return [
         *(rule([group], resources, APPLY) for group, resources in kinds.items()),
         # To report that they differ from the specs, and that an administrator must apply them.

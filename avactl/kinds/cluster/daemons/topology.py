@@ -19,9 +19,20 @@ EVENTS_NAMESPACE = "default"
 """Namespace of events on cluster-scoped objects, such as nodes."""
 _KEPT = ("metadata.labels", "metadata.annotations", "metadata.finalizers", "metadata.ownerReferences")
 _KEPT_STATUS = (
-    "capacity", "allocatable", "phase", "addresses", "daemonEndpoints", "nodeInfo", "images", "volumesInUse",
-    "volumesAttached", "config", "runtimeHandlers", "features", "declaredFeatures",
-)  # fmt: skip
+    "capacity",
+    "allocatable",
+    "phase",
+    "addresses",
+    "daemonEndpoints",
+    "nodeInfo",
+    "images",
+    "volumesInUse",
+    "volumesAttached",
+    "config",
+    "runtimeHandlers",
+    "features",
+    "declaredFeatures",
+)
 """Fields of a node's status besides its conditions. Source: k8s.io/api/core/v1, NodeStatus."""
 
 

@@ -84,9 +84,10 @@ class Analysis(Model):
         None, description="Most failed requests, in percentage points above the stable version's."
     )
     latency: Annotated[float, Field(ge=1, le=1000)] | None = Field(
-        None, description="Highest latency, as a multiple of the stable version's: p99, or the mean where the runtime "
-        "has no histogram."
-    )  # fmt: skip
+        None,
+        description="Highest latency, as a multiple of the stable version's: p99, or the mean where the runtime "
+        "has no histogram.",
+    )
     query: Annotated[list[Query], Field(max_length=8)] = Field(default_factory=list, description="Own measurements.")
     failures: Annotated[int, Field(ge=1, le=10)] = Field(
         1, description="Failed measurements in a row that roll the version back."

@@ -127,22 +127,28 @@ def _entrance(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         )
     elif own.router is not None and picker is not None:
         yield _conflict(
-            item, ("router",), "either `endpointPicker` or `router` chooses the pods of a request",
+            item,
+            ("router",),
+            "either `endpointPicker` or `router` chooses the pods of a request",
             "remove one of them; an endpoint picker needs `sidecar: {image: …}`",
             Note(item.span("spec", "llm", "endpointPicker", key=True), "the endpoint picker"),
-        )  # fmt: skip
+        )
     if picker is not None and picker.fail_open:
         yield _conflict(
-            item, (), "without the picker, the gateway would send requests to prefill pods, too",
+            item,
+            (),
+            "without the picker, the gateway would send requests to prefill pods, too",
             "remove `failOpen`",
             Note(item.span("spec", "llm", "endpointPicker", "failOpen", key=True), "requests without the picker"),
-        )  # fmt: skip
+        )
     if spec.balance == "headless":
         yield _conflict(
-            item, (), "clients that connect to pods directly would bypass the router or endpoint picker",
+            item,
+            (),
+            "clients that connect to pods directly would bypass the router or endpoint picker",
             "remove `balance`",
             Note(item.span("spec", "balance"), "the addresses of all pods"),
-        )  # fmt: skip
+        )
     if own.sidecar is not None and spec.expose_to:
         why = "requests go through the gateway, which asks the endpoint picker"
         yield without_effect(item, ("spec", "exposeTo"), why)
@@ -150,20 +156,24 @@ def _entrance(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     if rollout is not None and machines(spec) == 1:
         chosen = key_of(rollout)
         yield _conflict(
-            item, (), f"`{chosen}` works with Deployments, and `prefill` compiles to a DisaggregatedSet",
+            item,
+            (),
+            f"`{chosen}` works with Deployments, and `prefill` compiles to a DisaggregatedSet",
             "remove `rollout`, or `prefill`",
             Note(item.span("spec", "rollout", chosen, key=True), "the rollout"),
-        )  # fmt: skip
+        )
 
 
 def _replicas(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
     if isinstance(item.spec.replicas, int):
         return
     yield _conflict(
-        item, (), "a DisaggregatedSet cannot be autoscaled: its controller keeps the declared number of replicas",
+        item,
+        (),
+        "a DisaggregatedSet cannot be autoscaled: its controller keeps the declared number of replicas",
         "write a number: `replicas: 2`",
         Note(item.span("spec", "replicas"), "bounds of an autoscaler"),
-    )  # fmt: skip
+    )
 
 
 def _gpus(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
@@ -199,9 +209,11 @@ def _stages(item: Item[ServingDeploymentSpec]) -> Iterator[Diagnostic]:
         )
     if machines(reads) > 1 and machines(generates) == 1 and not reads.resources.gpus:
         yield _conflict(
-            item, ("machines",), f"`machines: {machines(reads)}` splits a model over GPUs, and the pods request none",
+            item,
+            ("machines",),
+            f"`machines: {machines(reads)}` splits a model over GPUs, and the pods request none",
             "add `gpus: …` to `resources`, those of each machine, or remove `machines`",
-        )  # fmt: skip
+        )
     one, other = parallelism(generates).pipeline, found.pipeline
     title, same_stages = runtime_of(spec).title, disaggregation_of(spec).same_stages
     if one > 1 and not (same_stages and one == other):

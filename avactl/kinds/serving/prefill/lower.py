@@ -72,8 +72,11 @@ def sidecar(spec: ServingDeploymentSpec, role: str) -> Body | None:
         "name": _SIDECAR,
         "image": own.sidecar.image,
         "args": [
-            f"--port={port}", f"--vllm-port={behind_sidecar(spec)}", f"--kv-connector={connector}",
-            "--secure-proxy=false", *own.sidecar.args,
+            f"--port={port}",
+            f"--vllm-port={behind_sidecar(spec)}",
+            f"--kv-connector={connector}",
+            "--secure-proxy=false",
+            *own.sidecar.args,
         ],
         "env": pods.env_list(pods.NO_GPUS),
         "ports": [{"name": "http", "containerPort": port}],
@@ -81,7 +84,7 @@ def sidecar(spec: ServingDeploymentSpec, role: str) -> Body | None:
         "securityContext": pods.container_security(),
         # It starts before the server, and ends after it.
         "restartPolicy": "Always",
-    }  # fmt: skip
+    }
 
 
 def router(
@@ -112,14 +115,22 @@ def router(
         lifecycle={"preStop": {"sleep": {"seconds": drain}}} if drain else None,
         readinessProbe={"httpGet": {"path": "/readiness", "port": port}, "periodSeconds": 5, "timeoutSeconds": 5},
         livenessProbe={
-            "httpGet": {"path": "/liveness", "port": port}, "periodSeconds": 10, "timeoutSeconds": 5,
-            "failureThreshold": 6, "initialDelaySeconds": 10,
+            "httpGet": {"path": "/liveness", "port": port},
+            "periodSeconds": 10,
+            "timeoutSeconds": 5,
+            "failureThreshold": 6,
+            "initialDelaySeconds": 10,
         },
-    )  # fmt: skip
+    )
     pod = pods.pod_spec(
-        item, program, container, service_account=name, priority=names.SERVING_PRIORITY,
-        automountServiceAccountToken=True, terminationGracePeriodSeconds=grace,
-    )  # fmt: skip
+        item,
+        program,
+        container,
+        service_account=name,
+        priority=names.SERVING_PRIORITY,
+        automountServiceAccountToken=True,
+        terminationGracePeriodSeconds=grace,
+    )
     notes = {
         PROMETHEUS_SCRAPE.name: "true",
         PROMETHEUS_PORT.name: str(ROUTER_METRICS),
@@ -129,12 +140,14 @@ def router(
         make("v1", "ServiceAccount", automountServiceAccountToken=False),
         make(f"{_RBAC}/v1", "Role", rules=[k8s.policy_rule([""], ["pods"], ["list", "watch"])]),
         make(
-            f"{_RBAC}/v1", "RoleBinding",
+            f"{_RBAC}/v1",
+            "RoleBinding",
             roleRef={"apiGroup": _RBAC, "kind": "Role", "name": name},
             subjects=[{"kind": "ServiceAccount", "name": name, "namespace": item.ns}],
         ),
         make(
-            "apps/v1", "Deployment",
+            "apps/v1",
+            "Deployment",
             spec={
                 "replicas": own.router.replicas,
                 "selector": {"matchLabels": select},
@@ -143,7 +156,7 @@ def router(
                 "template": {"metadata": {"labels": k8s.labels(item, ROUTER), "annotations": notes}, "spec": pod},
             },
         ),
-    ]  # fmt: skip
+    ]
     if is_monitored(program, item.cluster):
         found.append(pod_monitor(item, program, item.cluster, name, item.ns, select, "/metrics", "metrics", ROUTER))
     return found
@@ -156,10 +169,14 @@ def _discovery(item: Item[ServingDeploymentSpec], component: str, port: int) -> 
         "--service-discovery",
         f"--service-discovery-namespace={item.ns}",
         f"--service-discovery-port={port}",
-        "--prefill-selector", *own, f"{ROLE_LABEL}={PREFILL}",
-        "--decode-selector", *own, f"{ROLE_LABEL}={DECODE}",
+        "--prefill-selector",
+        *own,
+        f"{ROLE_LABEL}={PREFILL}",
+        "--decode-selector",
+        *own,
+        f"{ROLE_LABEL}={DECODE}",
         "--host=0.0.0.0",
         f"--port={port}",
         "--prometheus-host=0.0.0.0",
         f"--prometheus-port={ROUTER_METRICS}",
-    ]  # fmt: skip
+    ]

@@ -161,7 +161,13 @@ def _validation(item: Item[ServingDeploymentSpec], program: Program, job: Valida
     pod = pods.pod_spec(item, program, container, service_account=RUN_ACCOUNT, restartPolicy="Never")
     labels = k8s.labels(item, VALIDATION)
     return k8s.manifest(
-        item, item.cluster, "batch/v1", "CronJob", f"{item.name}-{VALIDATION}", namespace=item.ns, component=VALIDATION,
+        item,
+        item.cluster,
+        "batch/v1",
+        "CronJob",
+        f"{item.name}-{VALIDATION}",
+        namespace=item.ns,
+        component=VALIDATION,
         spec={
             "schedule": "0 0 1 1 *",
             "suspend": True,
@@ -174,4 +180,4 @@ def _validation(item: Item[ServingDeploymentSpec], program: Program, job: Valida
                 },
             },
         },
-    )  # fmt: skip
+    )

@@ -34,9 +34,12 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     model, llm, found = spec.served[0], spec.llm, parallelism(spec)
     path = model_directory(spec)
     args = [
-        f"--model-path={path}", f"--served-model-name={model.name}", "--host=0.0.0.0", f"--port={ports['http']}",
+        f"--model-path={path}",
+        f"--served-model-name={model.name}",
+        "--host=0.0.0.0",
+        f"--port={ports['http']}",
         f"--tensor-parallel-size={found.tensor}",
-    ]  # fmt: skip
+    ]
     if found.pipeline > 1:
         args.append(f"--pipeline-parallel-size={found.pipeline}")
     if llm is not None:
@@ -54,8 +57,10 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     args.append("--enable-metrics")
     if machines(spec) > 1:
         args += [
-            f"--nnodes={machines(spec)}", f"--node-rank={RANK}", f"--dist-init-addr={LEADER}:{DIST_INIT_PORT}",
-        ]  # fmt: skip
+            f"--nnodes={machines(spec)}",
+            f"--node-rank={RANK}",
+            f"--dist-init-addr={LEADER}:{DIST_INIT_PORT}",
+        ]
     return ModelServer(
         command=["python3", "-m", "sglang.launch_server"],
         args=args,

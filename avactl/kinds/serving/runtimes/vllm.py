@@ -53,9 +53,12 @@ def server(spec: ServingDeploymentSpec, ports: dict[str, int]) -> ModelServer:
     env: dict[str, str | EnvSource] = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     if machines(spec) > 1:
         shared += [
-            "--distributed-executor-backend=mp", f"--nnodes={machines(spec)}", f"--node-rank={RANK}",
-            f"--master-addr={LEADER}", f"--master-port={MASTER_PORT}",
-        ]  # fmt: skip
+            "--distributed-executor-backend=mp",
+            f"--nnodes={machines(spec)}",
+            f"--node-rank={RANK}",
+            f"--master-addr={LEADER}",
+            f"--master-port={MASTER_PORT}",
+        ]
         env["VLLM_HOST_IP"] = EnvSource(field="status.podIP")
     args = [*shared, "--host=0.0.0.0", f"--port={ports['http']}"]
     if llm is not None and llm.adapters:

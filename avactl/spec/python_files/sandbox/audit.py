@@ -28,9 +28,24 @@ _REFUSED_EVENTS = {
     "the system's log": ("syslog.",),
     "files": ("sqlite3.", "fcntl.", "os.chroot"),
     "another working directory": ("os.chdir", "os.fchdir"),
-    "writing files": ("tempfile.", "shutil.", "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link",
-        "os.lockf", "os.symlink", "os.chmod", "os.chown", "os.chflags", "os.truncate", "os.utime", "os.setxattr"),
-}  # fmt: skip
+    "writing files": (
+        "tempfile.",
+        "shutil.",
+        "os.remove",
+        "os.rename",
+        "os.rmdir",
+        "os.mkdir",
+        "os.link",
+        "os.lockf",
+        "os.symlink",
+        "os.chmod",
+        "os.chown",
+        "os.chflags",
+        "os.truncate",
+        "os.utime",
+        "os.setxattr",
+    ),
+}
 """Prefixes of audit events, by the name of the forbidden feature."""
 
 _NATIVE_PACKAGES = frozenset(("ctypes", "cffi", "readline", "dbm", "multiprocessing"))

@@ -15,9 +15,17 @@ def apply(seconds: float) -> bool:
     A lower hard limit stays. Without capabilities no hard limit can be raised again.
     """
     wanted = {
-        "CPU": int(seconds) + 1, "AS": MEMORY, "DATA": MEMORY, "NOFILE": 64,
-        "FSIZE": 0, "NPROC": 0, "CORE": 0, "MEMLOCK": 0, "MSGQUEUE": 0, "RTPRIO": 0,
-    }  # fmt: skip
+        "CPU": int(seconds) + 1,
+        "AS": MEMORY,
+        "DATA": MEMORY,
+        "NOFILE": 64,
+        "FSIZE": 0,
+        "NPROC": 0,
+        "CORE": 0,
+        "MEMLOCK": 0,
+        "MSGQUEUE": 0,
+        "RTPRIO": 0,
+    }
     complete = True
     for name, value in wanted.items():
         limit = getattr(resource, f"RLIMIT_{name}", None)

@@ -29,17 +29,54 @@ _WHY = {
     "exclude": ("the scheduler chooses the nodes", "cordon broken machines"),
     "signal": ("pods get SIGTERM before they end", "set `pod: {terminationGracePeriodSeconds: …}`"),
     "begin": ("a job starts as soon as it fits", ""),
-    "mail-type": ("avactl sends no mail", ""), "mail-user": ("avactl sends no mail", ""),
-    "licenses": ("avactl does not count licenses", ""), "reservation": ("a quota guarantees GPUs", ""),
-}  # fmt: skip
-_SILENT = ("job-name", "requeue", "no-requeue", "open-mode", "get-user-env", "export", "parsable", "ntasks-per-core",
-           "hint", "distribution", "wait-all-nodes", "propagate", "container-mounts")  # fmt: skip
-_SIZES = ("nodes", "ntasks", "ntasks-per-node", "cpus-per-task", "gres", "gpus", "gpus-per-node", "gpus-per-task",
-          "mem", "mem-per-cpu", "mem-per-gpu", "time", "chdir", "container-image")  # fmt: skip
+    "mail-type": ("avactl sends no mail", ""),
+    "mail-user": ("avactl sends no mail", ""),
+    "licenses": ("avactl does not count licenses", ""),
+    "reservation": ("a quota guarantees GPUs", ""),
+}
+_SILENT = (
+    "job-name",
+    "requeue",
+    "no-requeue",
+    "open-mode",
+    "get-user-env",
+    "export",
+    "parsable",
+    "ntasks-per-core",
+    "hint",
+    "distribution",
+    "wait-all-nodes",
+    "propagate",
+    "container-mounts",
+)
+_SIZES = (
+    "nodes",
+    "ntasks",
+    "ntasks-per-node",
+    "cpus-per-task",
+    "gres",
+    "gpus",
+    "gpus-per-node",
+    "gpus-per-task",
+    "mem",
+    "mem-per-cpu",
+    "mem-per-gpu",
+    "time",
+    "chdir",
+    "container-image",
+)
 _RENDEZVOUS = (
-    "nnodes", "nproc-per-node", "rdzv-id", "rdzv-backend", "rdzv-endpoint", "rdzv-conf", "master-addr", "master-port",
-    "node-rank", "local-addr",
-)  # fmt: skip
+    "nnodes",
+    "nproc-per-node",
+    "rdzv-id",
+    "rdzv-backend",
+    "rdzv-endpoint",
+    "rdzv-conf",
+    "master-addr",
+    "master-port",
+    "node-rank",
+    "local-addr",
+)
 _SETUP = re.compile(r"(module|ml|spack|conda|micromamba|source|\.|mamba)\s")
 _ASSIGNED = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=")
 _LAUNCHERS = re.compile(
@@ -80,8 +117,11 @@ def convert(context: Context, reader: Reader) -> Spec | str:
     body["workers"] = workers
     limit = _time(script.get("time"))
     body["timeout"] = seconds(limit) if limit else None
-    reader.note((), "processes run as user 1000; homes and file systems of the cluster are not there",
-                "mount them: `pod: {volumes: …}`")  # fmt: skip
+    reader.note(
+        (),
+        "processes run as user 1000; homes and file systems of the cluster are not there",
+        "mount them: `pod: {volumes: …}`",
+    )
     spec = context.spec("TrainingJob", reader, body)
     spec.spec = {key: value for key, value in body.items() if value not in (None, {}, [])}
     return spec
@@ -247,8 +287,11 @@ class _Program:
             if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or _SHELL.search(value):
                 return False
             if looks_secret(value, name):
-                self._reader.note(("line", line.number), f"the value of {name} looks like a credential",
-                                  f"make a Secret, and write `env: {{{name}: {{secret: …}}}}`")  # fmt: skip
+                self._reader.note(
+                    ("line", line.number),
+                    f"the value of {name} looks like a credential",
+                    f"make a Secret, and write `env: {{{name}: {{secret: …}}}}`",
+                )
                 continue
             made[name] = value
         self.env |= made
@@ -258,15 +301,22 @@ class _Program:
         """Return a text with Slurm's variables replaced by numbers, or by variables that avactl sets."""
         sizes = self._sizes
         known = {
-            "SLURM_NNODES": sizes.nodes, "SLURM_JOB_NUM_NODES": sizes.nodes, "SLURM_NTASKS": sizes.tasks,
-            "SLURM_NPROCS": sizes.tasks, "SLURM_NTASKS_PER_NODE": sizes.per_node, "SLURM_CPUS_PER_TASK": sizes.per_task,
-            "SLURM_GPUS_ON_NODE": sizes.gpus, "SLURM_GPUS_PER_NODE": sizes.gpus, "SLURM_CPUS_ON_NODE": sizes.cpu,
-            "SLURM_GPUS": sizes.gpus * sizes.nodes, "SLURM_JOB_NAME": self._reader.given.name,
-            "SLURM_JOB_ID": "$AVACTL_JOB", "SLURM_JOBID": "$AVACTL_JOB", "SLURM_NODEID": "$AVACTL_INDEX",
-                    }  # fmt: skip
-        return re.sub(
-            r"\$\{?(SLURM_[A-Z_]+)\}?", lambda found: str(known.get(found[1], found[0])), text
-        )  # fmt: skip
+            "SLURM_NNODES": sizes.nodes,
+            "SLURM_JOB_NUM_NODES": sizes.nodes,
+            "SLURM_NTASKS": sizes.tasks,
+            "SLURM_NPROCS": sizes.tasks,
+            "SLURM_NTASKS_PER_NODE": sizes.per_node,
+            "SLURM_CPUS_PER_TASK": sizes.per_task,
+            "SLURM_GPUS_ON_NODE": sizes.gpus,
+            "SLURM_GPUS_PER_NODE": sizes.gpus,
+            "SLURM_CPUS_ON_NODE": sizes.cpu,
+            "SLURM_GPUS": sizes.gpus * sizes.nodes,
+            "SLURM_JOB_NAME": self._reader.given.name,
+            "SLURM_JOB_ID": "$AVACTL_JOB",
+            "SLURM_JOBID": "$AVACTL_JOB",
+            "SLURM_NODEID": "$AVACTL_INDEX",
+        }
+        return re.sub(r"\$\{?(SLURM_[A-Z_]+)\}?", lambda found: str(known.get(found[1], found[0])), text)
 
     def _with_notes(self, line: Line) -> str:
         text = self._slurm(line.text)
@@ -298,8 +348,11 @@ class _Program:
             self.strategy = "mpi"
         elif by_srun and several and python and sizes.gpus:
             self.framework, self.strategy = "pytorch", "allReduce" if sizes.nodes > 1 else "single"
-            self._reader.note(("line", line.number), "torchrun starts the processes, one per GPU, in place of srun",
-                              "read RANK, LOCAL_RANK and WORLD_SIZE in place of SLURM_PROCID and others")  # fmt: skip
+            self._reader.note(
+                ("line", line.number),
+                "torchrun starts the processes, one per GPU, in place of srun",
+                "read RANK, LOCAL_RANK and WORLD_SIZE in place of SLURM_PROCID and others",
+            )
             alone = ["--standalone", f"--nproc-per-node={sizes.gpus}"] if sizes.nodes == 1 else []
             rest = ["torchrun", *alone, *_script(rest)]
         elif by_srun and several:

@@ -19,11 +19,31 @@ from avactl.workbench.importer.model import Given, ImportProblem, spec_name
 GROUP, KIND = "slurm", "SlurmScript"
 _MOST_BYTES = 256 * 1024
 _SHORT = {
-    "J": "job-name", "N": "nodes", "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "t": "time", "p": "partition",
-    "A": "account", "q": "qos", "C": "constraint", "o": "output", "e": "error", "a": "array", "D": "chdir",
-    "d": "dependency", "w": "nodelist", "x": "exclude", "i": "input", "L": "licenses", "B": "extra-node-info",
-    "m": "distribution", "M": "clusters", "b": "begin", "S": "core-spec",
-}  # fmt: skip
+    "J": "job-name",
+    "N": "nodes",
+    "n": "ntasks",
+    "c": "cpus-per-task",
+    "G": "gpus",
+    "t": "time",
+    "p": "partition",
+    "A": "account",
+    "q": "qos",
+    "C": "constraint",
+    "o": "output",
+    "e": "error",
+    "a": "array",
+    "D": "chdir",
+    "d": "dependency",
+    "w": "nodelist",
+    "x": "exclude",
+    "i": "input",
+    "L": "licenses",
+    "B": "extra-node-info",
+    "m": "distribution",
+    "M": "clusters",
+    "b": "begin",
+    "S": "core-spec",
+}
 """Short options that take a value."""
 
 
@@ -75,8 +95,11 @@ def given(file: str, data: bytes) -> Given:
         raise ImportProblem(f"{file}: the script is not UTF-8 text") from None
     name = parse(text).get("job-name") or PurePath(file).name.partition(".")[0] or "job"
     value = {
-        "apiVersion": f"{GROUP}/v1", "kind": KIND, "metadata": {"name": spec_name(name)}, "script": text,
-    }  # fmt: skip
+        "apiVersion": f"{GROUP}/v1",
+        "kind": KIND,
+        "metadata": {"name": spec_name(name)},
+        "script": text,
+    }
     return Given(value, Document(file, 0, value, _Lines(file)))
 
 
@@ -126,9 +149,27 @@ def options(given: list[str]) -> Iterator[tuple[str, str]]:
                 yield name, value
 
 
-FLAGS = ("exclusive", "requeue", "no-requeue", "overcommit", "hold", "parsable", "wait", "unbuffered", "label",
-         "kill-on-bad-exit", "no-kill", "quiet", "verbose", "overlap", "exact", "contiguous", "oversubscribe",
-         "no-container-mount-home", "container-writable")  # fmt: skip
+FLAGS = (
+    "exclusive",
+    "requeue",
+    "no-requeue",
+    "overcommit",
+    "hold",
+    "parsable",
+    "wait",
+    "unbuffered",
+    "label",
+    "kill-on-bad-exit",
+    "no-kill",
+    "quiet",
+    "verbose",
+    "overlap",
+    "exact",
+    "contiguous",
+    "oversubscribe",
+    "no-container-mount-home",
+    "container-writable",
+)
 """Options without a value."""
 
 

@@ -34,8 +34,16 @@ def convert(context: Context, reader: Reader) -> Spec | str:
     if (completions or 1) != pods or (pods > 1 and mode != "Indexed"):
         return "its pods take work from a queue: `completions` is not `parallelism`, or they have no index"
     common(reader)
-    for key in ("parallelism", "completions", "completionMode", "podReplacementPolicy", "manualSelector", "selector",
-                "podFailurePolicy", "maxFailedIndexes"):  # fmt: skip
+    for key in (
+        "parallelism",
+        "completions",
+        "completionMode",
+        "podReplacementPolicy",
+        "manualSelector",
+        "selector",
+        "podFailurePolicy",
+        "maxFailedIndexes",
+    ):
         reader.take("spec", key)
     role = read_role(reader, "workers", pods, _TEMPLATE)
     retries = reader.take("spec", "backoffLimitPerIndex")
@@ -47,11 +55,16 @@ def convert(context: Context, reader: Reader) -> Spec | str:
             reader.lose(("spec", "backoffLimit"), why, "set `retries`")
     retries = 6 if retries is None else retries
     spec = job(
-        context, reader, [role], framework=framework_of(role.pod), strategy="allReduce" if pods > 1 else "single",
+        context,
+        reader,
+        [role],
+        framework=framework_of(role.pod),
+        strategy="allReduce" if pods > 1 else "single",
         timeout=seconds(reader.take("spec", "activeDeadlineSeconds")),
         ttl=seconds(reader.take("spec", "ttlSecondsAfterFinished")),
-        retries=min(int(retries), 1000), suspended=True if reader.take("spec", "suspend") else None,
-    )  # fmt: skip
+        retries=min(int(retries), 1000),
+        suspended=True if reader.take("spec", "suspend") else None,
+    )
     _addresses(context, reader, spec, role.pod)
     reader.lose_rest("a TrainingJob has no key for it", "add it by `patches`")
     return spec
@@ -70,8 +83,11 @@ def _addresses(context: Context, reader: Reader, spec: Spec, pod: Pod) -> None:
             reader.losses += own.losses
     for name, value in pod.env.items():
         if subdomain and isinstance(value, str) and f".{subdomain}" in value:
-            reader.lose(pod.paths["env", name], f"the value names a pod of the Service `{subdomain}`",
-                        "remove the variable: avactl sets MASTER_ADDR")  # fmt: skip
+            reader.lose(
+                pod.paths["env", name],
+                f"the value names a pod of the Service `{subdomain}`",
+                "remove the variable: avactl sets MASTER_ADDR",
+            )
             spec.spec["env"].pop(name, None)
     if spec.spec.get("env") == {}:
         del spec.spec["env"]

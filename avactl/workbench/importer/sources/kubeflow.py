@@ -91,8 +91,11 @@ def pytorch(context: Context, reader: Reader) -> Spec | str:
     if per_node not in (None, "auto", "gpu", str(workers.pod.compute.get("gpus") or 1)):
         reader.lose(("spec", "nprocPerNode"), "there is one process per GPU, or one per pod without GPUs", "")
     if reader.given.get("spec", "elasticPolicy"):
-        reader.lose(("spec", "elasticPolicy"), f"the number of workers is fixed: {workers.replicas}",
-                    "use `strategy: elastic` with `min` and `max`, and the library of the job master")  # fmt: skip
+        reader.lose(
+            ("spec", "elasticPolicy"),
+            f"the number of workers is fixed: {workers.replicas}",
+            "use `strategy: elastic` with `min` and `max`, and the library of the job master",
+        )
     spec = job(context, reader, [workers], framework="pytorch", strategy="allReduce", **_run(reader))
     reader.lose_rest("a TrainingJob has no key for it", "")
     return spec
@@ -105,9 +108,10 @@ def tensorflow(context: Context, reader: Reader) -> Spec | str:
     keys = {"PS": "servers", "Ps": "servers", "Evaluator": "evaluator"}
     roles = {name: _role(reader, keys.get(name, "workers"), path, ("tensorflow",)) for name, path in paths.items()}
     workers = _merge(
-        reader, {name: role for name, role in roles.items() if role.key == "workers"},
+        reader,
+        {name: role for name, role in roles.items() if role.key == "workers"},
         "the chief is the first of the workers",
-    )  # fmt: skip
+    )
     if workers is None:
         return "it has no workers"
     others = [role for role in roles.values() if role.key != "workers"]
@@ -119,9 +123,13 @@ def tensorflow(context: Context, reader: Reader) -> Spec | str:
     if reader.given.get("spec", "enableDynamicWorker"):
         reader.lose(("spec", "enableDynamicWorker"), "the number of workers is fixed", "use `strategy: elastic`")
     spec = job(
-        context, reader, [workers, *others], framework="tensorflow",
-        strategy="parameterServer" if servers else "allReduce" if several else "single", **_run(reader),
-    )  # fmt: skip
+        context,
+        reader,
+        [workers, *others],
+        framework="tensorflow",
+        strategy="parameterServer" if servers else "allReduce" if several else "single",
+        **_run(reader),
+    )
     reader.lose_rest("a TrainingJob has no key for it", "")
     return spec
 
@@ -145,10 +153,15 @@ def mpi(context: Context, reader: Reader) -> Spec | str:
     for pod in (launcher.pod, workers.pod):
         _no_ssh(reader, pod.settings, pod.paths)
     spec = job(
-        context, reader, [launcher, workers], framework="custom", strategy="mpi",
+        context,
+        reader,
+        [launcher, workers],
+        framework="custom",
+        strategy="mpi",
         mpi={"implementation": implementation} if implementation else None,
-        slotsPerWorker=slots if isinstance(slots, int) else None, **more,
-    )  # fmt: skip
+        slotsPerWorker=slots if isinstance(slots, int) else None,
+        **more,
+    )
     reader.lose_rest("a TrainingJob has no key for it", "")
     return spec
 
@@ -177,9 +190,13 @@ def _no_ssh(reader: Reader, settings: Body, paths: dict[Path, Path]) -> None:
 
 
 _RUNTIMES = {
-    "torch": ("pytorch", "allReduce"), "deepspeed": ("pytorch", "mpi"), "mpi": ("custom", "mpi"),
-    "mlx": ("custom", "mpi"), "tensorflow": ("tensorflow", "allReduce"), "jax": ("custom", "allReduce"),
-}  # fmt: skip
+    "torch": ("pytorch", "allReduce"),
+    "deepspeed": ("pytorch", "mpi"),
+    "mpi": ("custom", "mpi"),
+    "mlx": ("custom", "mpi"),
+    "tensorflow": ("tensorflow", "allReduce"),
+    "jax": ("custom", "allReduce"),
+}
 
 
 def train_job(context: Context, reader: Reader) -> Spec | str:
@@ -193,8 +210,14 @@ def train_job(context: Context, reader: Reader) -> Spec | str:
         return "its image or framework is in its runtime: only TrainJobs that name both are converted"
     common(reader)
     trainer: Any = given.get("spec", "trainer")
-    container = {"name": "worker", "image": image, "command": trainer.get("command"), "args": trainer.get("args"),
-                 "env": trainer.get("env"), "resources": trainer.get("resourcesPerNode")}  # fmt: skip
+    container = {
+        "name": "worker",
+        "image": image,
+        "command": trainer.get("command"),
+        "args": trainer.get("args"),
+        "env": trainer.get("env"),
+        "resources": trainer.get("resourcesPerNode"),
+    }
     # The pod stands in the trainer's keys, so it is read from a template made of them.
     made = dict(given.value)
     made["spec"] = {**given.value["spec"], "trainer": {**trainer, "pod": {"spec": {"containers": [container]}}}}

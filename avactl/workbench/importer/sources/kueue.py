@@ -23,7 +23,7 @@ _POLICY = {
     "admissionChecksStrategy": ("avactl's scheduler has no such checks", ""),
     "stopPolicy": ("a quota is always in force", "set the quota to 0"),
     "admissionScope": ("teams share idle GPUs by their `weight`", ""),
-}  # fmt: skip
+}
 
 
 def is_queue(given: Given) -> bool:

@@ -17,22 +17,48 @@ from avactl.workbench.importer.model import Body, Reader, spec_name
 from avactl.workbench.importer.sources import volumes
 
 GPU_LABELS = (
-    "nvidia.com/gpu.product", "cloud.google.com/gke-accelerator", "k8s.amazonaws.com/accelerator", "accelerator",
-    "gpu-type", "gpu.nvidia.com/class", "avactl.dev/gpu", "karpenter.k8s.aws/instance-gpu-name", "node.gpu/model",
-)  # fmt: skip
+    "nvidia.com/gpu.product",
+    "cloud.google.com/gke-accelerator",
+    "k8s.amazonaws.com/accelerator",
+    "accelerator",
+    "gpu-type",
+    "gpu.nvidia.com/class",
+    "avactl.dev/gpu",
+    "karpenter.k8s.aws/instance-gpu-name",
+    "node.gpu/model",
+)
 """Labels of nodes that name their GPU model."""
 _PATCHED = (
-    "imagePullPolicy", "lifecycle", "livenessProbe", "readinessProbe", "startupProbe", "workingDir", "stdin", "tty",
-    "terminationMessagePath", "terminationMessagePolicy", "ports", "resizePolicy",
-)  # fmt: skip
+    "imagePullPolicy",
+    "lifecycle",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "workingDir",
+    "stdin",
+    "tty",
+    "terminationMessagePath",
+    "terminationMessagePolicy",
+    "ports",
+    "resizePolicy",
+)
 """Keys of the main container that specs have as a patch."""
-_SETTINGS = ("dnsPolicy", "dnsConfig", "hostAliases", "imagePullSecrets", "affinity", "automountServiceAccountToken",
-             "terminationGracePeriodSeconds")  # fmt: skip
+_SETTINGS = (
+    "dnsPolicy",
+    "dnsConfig",
+    "hostAliases",
+    "imagePullSecrets",
+    "affinity",
+    "automountServiceAccountToken",
+    "terminationGracePeriodSeconds",
+)
 _IGNORED = ("restartPolicy", "enableServiceLinks", "serviceAccount", "preemptionPolicy")
 _SCHEDULERS = ("volcano", "default-scheduler", "kai-scheduler", "scheduler-plugins-scheduler", "avactl")
 _WHY = {
-    "hostNetwork": ("pods of teams have networks of their own",
-                    "set `hostNetwork: {}`, and `hostNetwork: true` in the namespace of the Team"),
+    "hostNetwork": (
+        "pods of teams have networks of their own",
+        "set `hostNetwork: {}`, and `hostNetwork: true` in the namespace of the Team",
+    ),
     "hostIPC": ("pods of teams do not share memory with their machine", "use `sharedMemory`"),
     "hostPID": ("pods of teams do not see processes of their machine", ""),
     "priorityClassName": ("avactl has priority classes of its own", "set `priority: low`, `normal` or `high`"),
@@ -44,7 +70,7 @@ _WHY = {
     "hostname": ("pods are named after job, role and index", ""),
     "subdomain": ("the job has a headless Service of its own", ""),
     "shareProcessNamespace": ("avactl sets it where its sidecars need it", ""),
-}  # fmt: skip
+}
 _OTHER = ("the spec has no key for it", "add it by `patches`, if the pods need it")
 
 
@@ -107,8 +133,9 @@ def read_pod(reader: Reader, path: Path, main: tuple[str, ...] = ()) -> Pod:
             group = "sidecars" if each.get("restartPolicy") == "Always" else "initContainers"
             reader.take(*path, "initContainers", i, "restartPolicy")
             _add(reader, (*path, "initContainers", i), each, pod, group)
-    volumes.convert(reader, path, spec, containers[index] if containers else {}, index, pod.compute, pod.settings,
-                    pod.paths)  # fmt: skip
+    volumes.convert(
+        reader, path, spec, containers[index] if containers else {}, index, pod.compute, pod.settings, pod.paths
+    )
     _selector(reader, path, spec, pod)
     _tolerations(reader, path, spec, pod)
     _security(reader, (*path, "securityContext"), pod.settings.setdefault("securityContext", {}), pod.user)
@@ -190,8 +217,11 @@ def _env(reader: Reader, path: Path, container: Body, paths: dict[Path, Path], t
         place, name, source = (*path, "env", index), entry["name"], entry.get("valueFrom") or {}
         paths[*to, name] = place
         if name in GPU_VARIABLES:
-            reader.lose(place, "the container runtime would inject devices that the pod was not given",
-                        "nothing: `gpus` requests GPUs")  # fmt: skip
+            reader.lose(
+                place,
+                "the container runtime would inject devices that the pod was not given",
+                "nothing: `gpus` requests GPUs",
+            )
         elif name.startswith("AVACTL_"):
             reader.lose(place, "avactl sets the variables of this prefix", "")
         elif not source:
@@ -247,8 +277,11 @@ def _resources(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
             if limit is None:
                 reader.lose(shown, "the request of memory becomes the limit, too", "raise `memory` if pods use more")
             elif not _same(asked, limit):
-                reader.lose((*place, "requests", name), "pods get what they may use: the limit is the request, too",
-                            f"write `memory: {asked}` if that is enough")  # fmt: skip
+                reader.lose(
+                    (*place, "requests", name),
+                    "pods get what they may use: the limit is the request, too",
+                    f"write `memory: {asked}` if that is enough",
+                )
         elif name == "ephemeral-storage":
             pod.settings["ephemeralStorage"] = str(limit if limit is not None else asked)
             pod.paths["pod", "ephemeralStorage"] = shown
@@ -269,8 +302,11 @@ def _resources(reader: Reader, path: Path, container: Body, pod: Pod) -> None:
     for name, default in (("cpu", "1"), ("memory", "2Gi")):
         if name not in pod.compute:
             pod.compute[name] = default
-            reader.lose((*path, "name"), f"the container requests no {name}; the spec says {default}",
-                        f"write what it needs: `{name}`")  # fmt: skip
+            reader.lose(
+                (*path, "name"),
+                f"the container requests no {name}; the spec says {default}",
+                f"write what it needs: `{name}`",
+            )
     reader.lose_rest("the spec has no key for it", "", place)
 
 

@@ -76,8 +76,11 @@ def convert(context: Context, reader: Reader) -> Spec | str:
         context.accounts[str(spec.team)].add(pod.settings["serviceAccountName"])
     _absorb(context, reader, spec, body)
     if "runAsUser" not in body:
-        reader.lose(pod.paths["image",], "the server runs as user 1000, and not as the user of the image",
-                    "set `runAsUser`; 0, root, needs `podSecurity: baseline`")  # fmt: skip
+        reader.lose(
+            pod.paths["image",],
+            "the server runs as user 1000, and not as the user of the image",
+            "set `runAsUser`; 0, root, needs `podSecurity: baseline`",
+        )
     reader.lose_rest("a ServingDeployment has no key for it", "add it by `patches`")
     spec.spec = {key: value for key, value in body.items() if value not in (None, {}, [])}
     return spec
@@ -111,8 +114,11 @@ def _model(reader: Reader, pod: Pod, runtime: str) -> Body:
         made["path"] = directory
     elif url is not None and runtime and facts_of(runtime).repository:
         made["url"] = url.rstrip("/") + "/" + name
-        reader.lose(pod.paths["image",], f"an init container downloads one model, {made['url']}",
-                    "declare one ServingDeployment for each model")  # fmt: skip
+        reader.lose(
+            pod.paths["image",],
+            f"an init container downloads one model, {made['url']}",
+            "declare one ServingDeployment for each model",
+        )
     elif url is not None and runtime:
         made["url"] = url
     why = f"the Deployment names no version of the model; the spec says {made['name']}, version 1"
@@ -130,8 +136,11 @@ def _builtin(reader: Reader, body: Body, pod: Pod, runtime: str, container: Body
     """Leave the command to the runtime: its options follow from the spec."""
     for key in ("command", "args"):
         if getattr(pod, key):
-            reader.lose(pod.paths[key,], f"avactl writes the command of {runtime}",
-                        "add options that are missing: `runtime.args`")  # fmt: skip
+            reader.lose(
+                pod.paths[key,],
+                f"avactl writes the command of {runtime}",
+                "add options that are missing: `runtime.args`",
+            )
     for name in facts_of(runtime).replaced_env:
         if name in pod.env:
             reader.lose(pod.paths["env", name], "avactl sets it by `model`", "")
@@ -195,8 +204,9 @@ def _absorb(context: Context, reader: Reader, spec: Spec, body: Body) -> None:
 
     def scales(each: Given) -> bool:
         return (each.get("spec", "scaleTargetRef", "kind"), each.get("spec", "scaleTargetRef", "name")) == (
-            "Deployment", given.name,
-        )  # fmt: skip
+            "Deployment",
+            given.name,
+        )
 
     for service in context.find("Service", given.namespace, selects):
         _service(context, reader, spec, service)
@@ -236,8 +246,11 @@ def _part(context: Context, reader: Reader, spec: Spec, given: Given) -> Reader:
 def _service(context: Context, reader: Reader, spec: Spec, service: Given) -> None:
     own = _part(context, reader, spec, service)
     if service.name not in (spec.name, f"{spec.name}-headless"):
-        own.lose(("metadata", "name"), f"the Service of the spec is `{spec.name}`, on the port of the server",
-                 "let clients use that name, or keep the Service as a manifest")  # fmt: skip
+        own.lose(
+            ("metadata", "name"),
+            f"the Service of the spec is `{spec.name}`, on the port of the server",
+            "let clients use that name, or keep the Service as a manifest",
+        )
     if service.get("spec", "type") not in (None, "ClusterIP"):
         own.lose(
             ("spec", "type"), "services are inside of the cluster", "add a gateway, or a Service by KubernetesObjects"
@@ -247,11 +260,21 @@ def _service(context: Context, reader: Reader, spec: Spec, service: Given) -> No
     known = (port, default_ports.get("http"), default_ports.get("grpc"))
     for index, each in enumerate(service.get("spec", "ports") or ()):
         if isinstance(each, dict) and each.get("port") not in known:
-            own.lose(("spec", "ports", index, "port"), f"the Service of the spec has the port of the server, {port}",
-                     "let clients use that port")  # fmt: skip
+            own.lose(
+                ("spec", "ports", index, "port"),
+                f"the Service of the spec has the port of the server, {port}",
+                "let clients use that port",
+            )
     own.take("spec", "selector")
     own.take("spec", "ports")
-    for key in ("type", "clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy",
-                "sessionAffinity"):  # fmt: skip
+    for key in (
+        "type",
+        "clusterIP",
+        "clusterIPs",
+        "ipFamilies",
+        "ipFamilyPolicy",
+        "internalTrafficPolicy",
+        "sessionAffinity",
+    ):
         own.take("spec", key)
     own.lose_rest("a ServingDeployment has no key for it", "add it by `patches`")

@@ -10,8 +10,25 @@ from avactl.workbench.importer.sources.context import Context
 from avactl.workbench.importer.sources.jobs import common
 
 SYSTEM = ("kube-system", "kube-public", "kube-node-lease", "default")
-_PREFIXES = ("kube-", "openshift", "gke-", "calico-", "cilium", "istio-", "cert-manager", "gpu-operator", "monitoring",
-             "ingress-", "kueue-", "volcano-", "kubeflow-", "avactl-", "argocd", "flux-", "kuberay-")  # fmt: skip
+_PREFIXES = (
+    "kube-",
+    "openshift",
+    "gke-",
+    "calico-",
+    "cilium",
+    "istio-",
+    "cert-manager",
+    "gpu-operator",
+    "monitoring",
+    "ingress-",
+    "kueue-",
+    "volcano-",
+    "kubeflow-",
+    "avactl-",
+    "argocd",
+    "flux-",
+    "kuberay-",
+)
 _ROLES = {"admin": "admins", "edit": "users", "view": "viewers", "cluster-admin": "admins"}
 """Kubernetes' roles for users of a namespace → members of a Team."""
 _PSS = "pod-security.kubernetes.io/enforce"
@@ -59,8 +76,11 @@ def _namespace(spec: Spec, name: str, given: Given | None) -> Body:
     if level in (None, "privileged"):
         at = ("metadata", "labels", _PSS) if level else ("metadata", "name")
         said = "privileged pods are not refused" if level is None else "the level is `privileged`"
-        reader.lose(at, f"{said}; namespaces of teams have at most `baseline`",
-                    "check `avactl diff`, and move privileged pods to a namespace of the platform")  # fmt: skip
+        reader.lose(
+            at,
+            f"{said}; namespaces of teams have at most `baseline`",
+            "check `avactl diff`, and move privileged pods to a namespace of the platform",
+        )
     kept = {key: value for key, value in labels.items() if not foreign_key(key) and key != "name"}
     if kept:
         made["labels"] = kept
@@ -69,8 +89,11 @@ def _namespace(spec: Spec, name: str, given: Given | None) -> Body:
             reader.lose(("metadata", "labels", key), f"it belongs to {foreign_key(key)}", "")
     for key in given.get("metadata", "annotations") or ():
         reader.lose(("metadata", "annotations", key), "namespaces of teams have no further annotations", "")
-    reader.note((), "a Team isolates its namespaces: pods of other teams no longer reach its pods",
-                "list teams that call it: `talksTo`")  # fmt: skip
+    reader.note(
+        (),
+        "a Team isolates its namespaces: pods of other teams no longer reach its pods",
+        "list teams that call it: `talksTo`",
+    )
     reader.take("spec")
     return made
 
@@ -144,8 +167,15 @@ def _accounts(context: Context, spec: Spec, team: str, namespaces: list[str]) ->
         spec.spec.pop("pullSecrets", None)
 
 
-_HARD = {"requests.cpu": "cpu", "cpu": "cpu", "requests.memory": "memory", "memory": "memory",
-         "requests.storage": "storage", "pods": "pods", "count/pods": "pods"}  # fmt: skip
+_HARD = {
+    "requests.cpu": "cpu",
+    "cpu": "cpu",
+    "requests.memory": "memory",
+    "memory": "memory",
+    "requests.storage": "storage",
+    "pods": "pods",
+    "count/pods": "pods",
+}
 
 
 def quotas(context: Context, given: list[Given], models: list[str], made: dict[str, Spec]) -> None:

@@ -98,8 +98,11 @@ def _differences(reader: Reader, role: Role, lead: Role, part: Body, body: Body)
     pod = role.pod
     index = next((path for key, path in pod.paths.items() if key == ("image",)), role.path)
     if pod.image != lead.pod.image:
-        reader.lose(index, f"all roles of a job have one image: {lead.pod.image}",
-                    "build one image for all roles, or add it by `patches`")  # fmt: skip
+        reader.lose(
+            index,
+            f"all roles of a job have one image: {lead.pod.image}",
+            "build one image for all roles, or add it by `patches`",
+        )
     if (pod.command, pod.args) != (lead.pod.command, lead.pod.args):
         at = pod.paths["command",] if pod.command else pod.paths["args",]
         if role.key == "workers":
@@ -109,8 +112,11 @@ def _differences(reader: Reader, role: Role, lead: Role, part: Body, body: Body)
             part |= {key: getattr(pod, key) for key in ("command", "args") if getattr(pod, key)}
     for name, value in pod.env.items():
         if body["env"].setdefault(name, value) != value:
-            reader.lose(pod.paths["env", name], "all roles of a job have the same variables",
-                        "set it in the command of the role")  # fmt: skip
+            reader.lose(
+                pod.paths["env", name],
+                "all roles of a job have the same variables",
+                "set it in the command of the role",
+            )
     for key, value in pod.user.items():
         if body.setdefault(key, value) != value:
             reader.lose((*role.path, "spec"), f"all roles of a job have the same `{key}`: {body[key]}", "")
@@ -120,8 +126,11 @@ def _notes(reader: Reader, lead: Role, framework: str, strategy: str, body: Body
     """Record what the spec does in another way, although it has a key for it."""
     image = lead.pod.paths.get(("image",), lead.path)
     if "runAsUser" not in body:
-        reader.lose(image, "processes run as user 1000, and not as the user of the image",
-                    "set `runAsUser`; 0, root, needs `podSecurity: baseline`")  # fmt: skip
+        reader.lose(
+            image,
+            "processes run as user 1000, and not as the user of the image",
+            "set `runAsUser`; 0, root, needs `podSecurity: baseline`",
+        )
     words = " ".join((*lead.pod.command, *lead.pod.args))
     gpus = lead.pod.compute.get("gpus") or 0
     if framework == "pytorch" and strategy == "allReduce" and gpus > 1 and not any(each in words for each in _RUNNERS):

@@ -8,14 +8,24 @@ from avactl.workbench.importer.sources.jobs import common
 from avactl.workbench.importer.sources.training import Role, framework_of, job, read_role, seconds
 
 _ROLES = {
-    "ps": "servers", "server": "servers", "evaluator": "evaluator", "mpimaster": "launcher", "launcher": "launcher",
-    "master": "workers", "chief": "workers", "worker": "workers", "mpiworker": "workers",
-}  # fmt: skip
+    "ps": "servers",
+    "server": "servers",
+    "evaluator": "evaluator",
+    "mpimaster": "launcher",
+    "launcher": "launcher",
+    "master": "workers",
+    "chief": "workers",
+    "worker": "workers",
+    "mpiworker": "workers",
+}
 _PLUGINS = {
-    "svc": "the job has a headless Service of its own", "ssh": "mpirun needs no ssh",
-    "env": "AVACTL_INDEX is the index of a pod", "pytorch": "torchrun's variables are set",
-    "tensorflow": "TF_CONFIG is set", "mpi": "mpirun finds its hosts",
-}  # fmt: skip
+    "svc": "the job has a headless Service of its own",
+    "ssh": "mpirun needs no ssh",
+    "env": "AVACTL_INDEX is the index of a pod",
+    "pytorch": "torchrun's variables are set",
+    "tensorflow": "TF_CONFIG is set",
+    "mpi": "mpirun finds its hosts",
+}
 
 
 def convert(context: Context, reader: Reader) -> Spec | str:
@@ -43,8 +53,10 @@ def convert(context: Context, reader: Reader) -> Spec | str:
     model = max(workers, key=lambda role: role.replicas)
     for role in workers:
         if role is not model and (role.pod.compute, role.pod.args, role.pod.command) != (
-            model.pod.compute, model.pod.args, model.pod.command,
-        ):  # fmt: skip
+            model.pod.compute,
+            model.pod.args,
+            model.pod.command,
+        ):
             reader.lose(role.path, "the master is the first of the workers, which are equal", "decide by NODE_RANK")
     merged = model._replace(replicas=sum(role.replicas for role in workers))
     others = [role for role in roles if role.key != "workers"]
@@ -64,11 +76,18 @@ def convert(context: Context, reader: Reader) -> Spec | str:
             reader.lose(("spec", "plugins", name), "avactl has no such plugin", "")
     retries = reader.take("spec", "maxRetry")
     spec = job(
-        context, reader, [*(role for role in others if role.key == "launcher"), merged,
-                          *(role for role in others if role.key != "launcher")],
-        framework=framework, strategy=strategy, retries=retries if isinstance(retries, int) else 3,
+        context,
+        reader,
+        [
+            *(role for role in others if role.key == "launcher"),
+            merged,
+            *(role for role in others if role.key != "launcher"),
+        ],
+        framework=framework,
+        strategy=strategy,
+        retries=retries if isinstance(retries, int) else 3,
         ttl=seconds(reader.take("spec", "ttlSecondsAfterFinished")),
-    )  # fmt: skip
+    )
     reader.lose_rest("a TrainingJob has no key for it", "")
     return spec
 
@@ -86,14 +105,20 @@ def _scheduling(reader: Reader) -> None:
     if least is None or least == total:
         reader.take("spec", "minAvailable")
     else:
-        reader.lose(("spec", "minAvailable"), f"all {total} pods of a job start together",
-                    "use `strategy: elastic` with `min` and `max`")  # fmt: skip
+        reader.lose(
+            ("spec", "minAvailable"),
+            f"all {total} pods of a job start together",
+            "use `strategy: elastic` with `min` and `max`",
+        )
     if given.get("spec", "queue") not in (None, "default"):
         reader.lose(("spec", "queue"), "the quota of the team takes the place of queues", "")
     reader.take("spec", "queue")
     if given.get("spec", "priorityClassName"):
-        reader.lose(("spec", "priorityClassName"), "avactl has priority classes of its own",
-                    "set `priority: low`, `normal` or `high`")  # fmt: skip
+        reader.lose(
+            ("spec", "priorityClassName"),
+            "avactl has priority classes of its own",
+            "set `priority: low`, `normal` or `high`",
+        )
     _policies(reader, ("spec", "policies"))
     for index, volume in enumerate(given.get("spec", "volumes") or ()):
         reader.lose(("spec", "volumes", index), "volumes of all tasks are not read", "write it as `pod: {volumes: …}`")

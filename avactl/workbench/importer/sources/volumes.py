@@ -13,7 +13,7 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - a mount path in pods
 _WHY = {
     "hostPath": ("specs of teams mount no directories of machines", "use a claim, an NFS server, or a Dataset"),
     "flexVolume": ("FlexVolume is deprecated", "use the CSI driver of the storage, by a claim"),
-}  # fmt: skip
+}
 
 
 def convert(

@@ -16,9 +16,16 @@ _HOMES = ("/home", "/root", "/config", "/workspace")
 _OWNERS = ("hub.jupyter.org/username", "notebook-owner", "owner", "user")
 """Annotations and labels that name the user."""
 _DROPPED = (
-    "serviceName", "podManagementPolicy", "updateStrategy", "strategy", "revisionHistoryLimit",
-    "progressDeadlineSeconds", "minReadySeconds", "persistentVolumeClaimRetentionPolicy", "ordinals",
-)  # fmt: skip
+    "serviceName",
+    "podManagementPolicy",
+    "updateStrategy",
+    "strategy",
+    "revisionHistoryLimit",
+    "progressDeadlineSeconds",
+    "minReadySeconds",
+    "persistentVolumeClaimRetentionPolicy",
+    "ordinals",
+)
 """Keys of the object that say how pods are replaced: a workspace has one."""
 
 
@@ -75,8 +82,11 @@ def convert(context: Context, reader: Reader) -> Spec | str:
     if given.kind == "Deployment":
         reader.lose(("kind",), "a Workspace is a StatefulSet: the pod is made anew", "delete the Deployment first")
     if "runAsUser" not in body:
-        reader.lose(pod.paths["image",], "the editor runs as user 1000, and not as the user of the image",
-                    "set `runAsUser`; 0, root, needs `podSecurity: baseline`")  # fmt: skip
+        reader.lose(
+            pod.paths["image",],
+            "the editor runs as user 1000, and not as the user of the image",
+            "set `runAsUser`; 0, root, needs `podSecurity: baseline`",
+        )
     reader.lose_rest("a Workspace has no key for it", "add it by `patches`")
     spec.spec = {key: value for key, value in body.items() if value not in (None, {}, [])}
     return spec
@@ -126,8 +136,10 @@ def _take_templates(reader: Reader, home: int | None) -> list[Body]:
 def _drop_home(pod: Pod, claim: str) -> None:
     """Take the home directory out of the volumes."""
     volumes = pod.settings.get("volumes", [])
-    index = next((at for at, each in enumerate(volumes)
-                  if (each.get("persistentVolumeClaim") or {}).get("claimName") == claim), None)  # fmt: skip
+    index = next(
+        (at for at, each in enumerate(volumes) if (each.get("persistentVolumeClaim") or {}).get("claimName") == claim),
+        None,
+    )
     if index is None:
         return
     del volumes[index]
@@ -176,8 +188,11 @@ def _keep_home(context: Context, reader: Reader, spec: Spec, claim: str, templat
             part.take("spec", "resources", "requests", "storage")
             name = part.take("spec", "storageClassName")
             if name is not None:
-                part.lose(("spec", "storageClassName"), "the Cluster chooses the storage class of workspaces",
-                          f"write `storageClasses: {{workspace: {name}}}` in the Cluster")  # fmt: skip
+                part.lose(
+                    ("spec", "storageClassName"),
+                    "the Cluster chooses the storage class of workspaces",
+                    f"write `storageClasses: {{workspace: {name}}}` in the Cluster",
+                )
             part.lose_rest("a Workspace has no key for it", "add it by `patches`")
     spec.spec["storage"] = str(size) if size is not None else "10Gi"
     if claim == own:
@@ -212,6 +227,9 @@ def _services(context: Context, reader: Reader, spec: Spec) -> None:
             own.lose(("spec", "type"), "users reach the editor by `kubectl port-forward` or a gateway", "set `expose`")
         for index, each in enumerate(service.get("spec", "ports") or ()):
             if isinstance(each, dict) and each.get("port") != port:
-                own.lose(("spec", "ports", index, "port"), f"the Service of the spec has the editor's port, {port}",
-                         "let clients use that port")  # fmt: skip
+                own.lose(
+                    ("spec", "ports", index, "port"),
+                    f"the Service of the spec has the editor's port, {port}",
+                    "let clients use that port",
+                )
         own.take("spec")

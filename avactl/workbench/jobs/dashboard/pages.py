@@ -70,11 +70,14 @@ def _queue(jobs: list[TrainingJob], now: datetime) -> Markup:
         return Markup("")
     rows = [
         element(
-            "li", _link(job), element("span", f"{job.gpus:g} GPUs", cls="soft") if job.gpus else "",
-            element("span", f"for {duration(seconds_since(job.created, now))}", cls="soft"), element("p", job.why),
+            "li",
+            _link(job),
+            element("span", f"{job.gpus:g} GPUs", cls="soft") if job.gpus else "",
+            element("span", f"for {duration(seconds_since(job.created, now))}", cls="soft"),
+            element("p", job.why),
         )
         for job in queued[:_QUEUE]
-    ]  # fmt: skip
+    ]
     if len(queued) > _QUEUE:
         rows.append(element("li", f"… and {len(queued) - _QUEUE} more"))
     return _section("Queue", element("ul", *rows, cls="queue"))
@@ -164,11 +167,14 @@ def _teams(teams: list[Team]) -> Markup:
         numbers = f"{team.guaranteed:g}", f"{team.borrowed:g}", f"{team.waiting:g}" if team.waiting else ""
         rows.append(
             element(
-                "tr", element("td", team.name), element("td", team.model or "any"),
-                element("td", f"{team.used:g}", cls="number"), element("td", meter),
+                "tr",
+                element("td", team.name),
+                element("td", team.model or "any"),
+                element("td", f"{team.used:g}", cls="number"),
+                element("td", meter),
                 *(element("td", number, cls="number") for number in numbers),
             )
-        )  # fmt: skip
+        )
     head = element("tr", *(element("th", name, scope="col") for name in names))
     return _section("Quotas", element("div", element("table", head, *rows), cls="wide"))
 
@@ -177,11 +183,15 @@ def job_page(job: TrainingJob, now: datetime) -> Markup:
     """Return the page of one job."""
     progress = job.progress
     facts = [
-        ("team", job.team), ("workers", f"{job.workers} of {job.least}–{job.most}" if job.least < job.most
-                             else f"{job.workers} of {job.most}"),
-        ("GPUs", f"{job.gpus:g}" if job.gpus else ""), ("age", duration(seconds_since(job.created, now))),
+        ("team", job.team),
+        (
+            "workers",
+            f"{job.workers} of {job.least}–{job.most}" if job.least < job.most else f"{job.workers} of {job.most}",
+        ),
+        ("GPUs", f"{job.gpus:g}" if job.gpus else ""),
+        ("age", duration(seconds_since(job.created, now))),
         ("failures", str(job.failures) if job.failures else ""),
-    ]  # fmt: skip
+    ]
     if progress is not None:
         facts += [
             ("records/s" if progress.speed is not None else "speed", "" if job.over else progress.rate),
@@ -213,13 +223,15 @@ def _data(datasets: list[Data]) -> Markup:
         metrics = " · ".join(f"{name} {value:.4g}" for name, value in data.metrics.items())
         rows.append(
             element(
-                "tr", element("td", data.name, element("p", f"after {data.after}", cls="soft") if data.after else ""),
+                "tr",
+                element("td", data.name, element("p", f"after {data.after}", cls="soft") if data.after else ""),
                 element("td", element("progress", value=str(done), max=str(max(1, data.tasks)))),
                 element("td", f"{done:,} of {data.tasks:,}", cls="number"),
                 element("td", f"{min(data.epoch + 1, data.epochs)} of {data.epochs}", cls="number"),
-                element("td", f"{data.records:,}", cls="number"), element("td", metrics),
+                element("td", f"{data.records:,}", cls="number"),
+                element("td", metrics),
             )
-        )  # fmt: skip
+        )
     head = element("tr", *(element("th", name, scope="col") for name in names))
     return element("div", element("table", head, *rows), cls="wide")
 
@@ -235,12 +247,14 @@ def _pods(job: TrainingJob, now: datetime) -> Markup:
             told.append("straggles: less than half of the median speed")
         rows.append(
             element(
-                "tr", element("td", pod.label, element("p", "; ".join(told), cls="why") if told else ""),
-                element("td", _badge(pod.state.value)), element("td", pod.node),
+                "tr",
+                element("td", pod.label, element("p", "; ".join(told), cls="why") if told else ""),
+                element("td", _badge(pod.state.value)),
+                element("td", pod.node),
                 element("td", str(pod.restarts or ""), cls="number"),
                 element("td", duration(seconds_since(pod.created, now)), cls="number"),
             )
-        )  # fmt: skip
+        )
     return element("div", element("table", head, *rows), cls="wide")
 
 

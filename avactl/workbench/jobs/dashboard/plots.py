@@ -23,8 +23,12 @@ def sparkline(curve: Curve, title: str) -> Markup:
         element("title", title),
         element("polyline", points=" ".join(points), cls="curve"),
         element("circle", cx=x, cy=y, r="2.4", cls="tip"),
-        viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}", width=f"{_WIDTH:g}", height=f"{_HEIGHT:g}", cls="spark", role="img",
-    )  # fmt: skip
+        viewBox=f"0 0 {_WIDTH:g} {_HEIGHT:g}",
+        width=f"{_WIDTH:g}",
+        height=f"{_HEIGHT:g}",
+        cls="spark",
+        role="img",
+    )
 
 
 def plot(curve: Curve, metric: str) -> Markup:
@@ -53,8 +57,10 @@ def plot(curve: Curve, metric: str) -> Markup:
         *ends,
         element("polyline", points=" ".join([ground[0], *points, ground[1]]), cls="area"),
         element("polyline", points=" ".join(points), cls="curve"),
-        viewBox=f"0 0 {_PLOT_WIDTH:g} {_PLOT_HEIGHT:g}", cls="plot", role="img",
-    )  # fmt: skip
+        viewBox=f"0 0 {_PLOT_WIDTH:g} {_PLOT_HEIGHT:g}",
+        cls="plot",
+        role="img",
+    )
 
 
 def _bounds(curve: Curve) -> tuple[float, float]:

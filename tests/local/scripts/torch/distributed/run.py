@@ -13,9 +13,11 @@ def main() -> None:
     env = os.environ
     assert env["PET_NPROC_PER_NODE"] == "1"
     found = {
-        "RANK": env["PET_NODE_RANK"], "WORLD_SIZE": env["PET_NNODES"],
-        "MASTER_ADDR": env["PET_MASTER_ADDR"], "MASTER_PORT": env["PET_MASTER_PORT"],
-    }  # fmt: skip
+        "RANK": env["PET_NODE_RANK"],
+        "WORLD_SIZE": env["PET_NNODES"],
+        "MASTER_ADDR": env["PET_MASTER_ADDR"],
+        "MASTER_PORT": env["PET_MASTER_PORT"],
+    }
     os.execve(sys.executable, [sys.executable, *sys.argv[1:]], {**env, **found})
 
 
